@@ -1,0 +1,59 @@
+# Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
+.DEFAULT_GOAL := help
+.PHONY: help demo down test lint format lock venv java bench-processing
+SHELL := /bin/bash
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV_VERSION := 0.13.8
+BIN := .venv/bin
+STAMP := .venv/.installed
+COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 20
+
+demo: venv java  ## install what is missing, start the stack, run the main job (ARGS=--exit: then stop)
+	$(BIN)/waybill demo $(ARGS)
+
+down:  ## stop every process that was started here, and no other (ARGS=--wipe: delete the data too)
+	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
+
+test: venv java  ## the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: venv  ## style, format, types, import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=plugins $(BIN)/lint-imports
+
+format: venv  ## rewrite the code in the one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+bench-processing: venv java  ## events/s through processing and loading
+	$(BIN)/python -m tests.benchmarks.processing $(ARGS)
+
+lock: venv  ## compile the pins anew
+	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt
+	$(COMPILE) requirements-dev.in -o requirements-dev.txt
+
+venv: $(STAMP)  ## .venv with exactly the pinned packages
+
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: apt-get install -y python3.11 python3.11-venv, or make PYTHON=<path>"; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv \
+		|| { rm -rf .venv; echo "Python's venv is missing: apt-get install -y python3-venv"; exit 1; }
+	@$(BIN)/uv --version 2>/dev/null | grep -q "^uv $(UV_VERSION)" \
+		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt requirements-dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+java: venv  ## Java 17 or newer, from the system's packages where that is possible
+	@$(BIN)/python -m waybill.stack.java || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq \
+		&& { apt-get install -y openjdk-17-jre-headless || apt-get install -y openjdk-21-jre-headless; } \
+		&& $(BIN)/python -m waybill.stack.java; }

@@ -1,0 +1,39 @@
+"""Deletes parked files whose segments are all replayed or discarded. Daily.
+
+A file with one segment that is still parked stays whole. `grace_s` overrides how long a finished
+file is kept.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Param
+
+from waybill_airflow.operators.maintenance import CleanUpParkedFilesOperator
+
+with DAG(
+    "clean_up_parked_files",
+    schedule="@daily",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(minutes=1),
+        "retry_exponential_backoff": True,
+        "execution_timeout": timedelta(hours=4),
+    },
+    tags={"waybill", "maintenance"},
+    doc_md=__doc__,
+    params={
+        "grace_s": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            title="Keep for (seconds)",
+            description="Empty: the setting parking.clean_up_grace_s.",
+        ),
+    },
+) as dag:
+    CleanUpParkedFilesOperator(task_id="clean_up", grace_s=dag.param("grace_s"))

@@ -1,0 +1,80 @@
+"""Replays one parked partition: its events go back to Kafka in the order written.
+
+The partition is named by pipeline, event name, stage and error type. `dry_run` runs the deployed
+stages over the parked events instead, and reports how many would pass; it changes nothing. Clearing
+a failed run resumes its replay. See the parked partitions with `waybill parked list`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.sdk import DAG, Param
+
+from waybill.events import CATALOGUE, STAGES
+from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
+
+TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+
+with DAG(
+    "replay",
+    schedule=None,
+    catchup=False,
+    max_active_runs=4,
+    default_args={
+        "retries": 5,
+        "retry_delay": timedelta(seconds=10),
+        "retry_exponential_backoff": True,
+        "max_retry_delay": timedelta(minutes=10),
+        "execution_timeout": timedelta(hours=12),
+    },
+    tags={"waybill", "replay"},
+    doc_md=__doc__,
+    params={
+        "pipeline": Param(type="string", minLength=1, title="Pipeline", section="Partition"),
+        "event_name": Param(type="string", title="Event name", section="Partition"),
+        "stage": Param(type="string", enum=list(STAGES[1:]), title="Stage", section="Partition"),
+        "error_type": Param(
+            type="string",
+            minLength=1,
+            examples=list(CATALOGUE),
+            title="Error type",
+            section="Partition",
+        ),
+        "since": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=TIME,
+            title="From",
+            description="Only segments with events at or after this time.",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=TIME,
+            title="Until",
+            description="Only segments with events before this time.",
+        ),
+        "rate_per_s": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Events a second",
+            description="Empty: as fast as Kafka takes them.",
+        ),
+        "dry_run": Param(default=False, type="boolean", title="Dry run"),
+    },
+) as dag:
+    ReplayParkedPartitionOperator(
+        task_id="replay",
+        pipeline=dag.param("pipeline"),
+        event_name=dag.param("event_name"),
+        stage=dag.param("stage"),
+        error_type=dag.param("error_type"),
+        since=dag.param("since"),
+        until=dag.param("until"),
+        rate_per_s=dag.param("rate_per_s"),
+        dry_run=dag.param("dry_run"),
+    )

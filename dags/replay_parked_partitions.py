@@ -1,0 +1,99 @@
+"""Launches one run of the `replay` DAG for each parked partition that matches a filter.
+
+An empty filter field matches all. Asking twice for the same launches it once: a run's id is made
+from the partition, what is parked in it and the options. A launch that finds its run there is shown
+as skipped; a failed run is cleared and resumes.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param
+
+from waybill.events import CATALOGUE, STAGES
+from waybill_airflow.operators.replay import REPLAY_DAG_ID, PlanReplaysOperator
+
+TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
+
+with DAG(
+    "replay_parked_partitions",
+    schedule=None,
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "execution_timeout": timedelta(minutes=30),
+    },
+    tags={"waybill", "replay"},
+    doc_md=__doc__,
+    params={
+        "pipeline": Param(None, type=["null", "string"], title="Pipeline", section="Filter"),
+        "event_name": Param(None, type=["null", "string"], title="Event name", section="Filter"),
+        "stage": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, *STAGES],
+            title="Stage",
+            section="Filter",
+        ),
+        "error_type": Param(
+            None,
+            type=["null", "string"],
+            examples=list(CATALOGUE),
+            title="Error type",
+            section="Filter",
+        ),
+        "since": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=TIME,
+            title="From",
+            description="Only segments with events at or after this time.",
+            section="Filter",
+        ),
+        "until": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=TIME,
+            title="Until",
+            description="Only segments with events before this time.",
+            section="Filter",
+        ),
+        "rate_per_s": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Events a second",
+            description="Of each replay. Empty: as fast as Kafka takes them.",
+        ),
+        "dry_run": Param(default=False, type="boolean", title="Dry run"),
+        "limit": Param(
+            1000,
+            type="integer",
+            minimum=1,
+            maximum=1000,
+            title="Most partitions",
+            description="The rest is named in the log of `plan`; a further run takes it.",
+        ),
+    },
+) as dag:
+    plan = PlanReplaysOperator(
+        task_id="plan",
+        filters={name: dag.param(name) for name in FILTERS},
+        rate_per_s=dag.param("rate_per_s"),
+        dry_run=dag.param("dry_run"),
+        limit=dag.param("limit"),
+    )
+    TriggerDagRunOperator.partial(
+        task_id="launch",
+        trigger_dag_id=REPLAY_DAG_ID,
+        logical_date=None,
+        skip_when_already_exists=True,
+        max_active_tis_per_dagrun=4,
+    ).expand_kwargs(plan.output)

@@ -1,0 +1,51 @@
+"""``waybill``: the command line.
+
+One table names every command and the function behind it; a room is imported when its command runs.
+Errors a user can mend end in one block of text and exit code 1; ``waybill --debug`` shows the
+traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from waybill.cli.lazy import Later, root
+
+COMMANDS = {
+    "up": Later("Start the embedded stack, or complete it.", "waybill.cli.stack:up"),
+    "down": Later("Stop everything that was started, and nothing else.", "waybill.cli.stack:down"),
+    "status": Later("Show the stack's services.", "waybill.cli.stack:status"),
+    "doctor": Later("Say what is missing here, and how to get it.", "waybill.cli.stack:doctor"),
+    "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
+    "pipelines": Later(
+        "Declared pipelines: check, list, show, deploy.",
+        "waybill.cli.pipelines:app",
+        more={"deploy": "waybill.cli.deploy:deploy"},
+    ),
+    "parked": Later(
+        "Events that could not go on: look, take, discard, replay.",
+        "waybill.cli.parked:app",
+        more={"replay": "waybill.cli.replaying:replay"},
+    ),
+    "traces": Later("Event traces: ship them, see their files.", "waybill.cli.traces:app"),
+    "trail": Later("Show where one event was.", "waybill.cli.books:trail"),
+    "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),
+}
+
+app = typer.Typer(
+    cls=root(COMMANDS),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Event pipelines that never lose an event.",
+)
+
+
+@app.callback()
+def _options(
+    *, debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False
+) -> None:
+    """Event pipelines that never lose an event."""
+    del debug  # read by the root group

@@ -1,0 +1,135 @@
+"""A small client of Airflow's public REST API: unpause, trigger, follow runs."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from waybill.errors import InputError, RetryError
+from waybill.settings import AirflowSettings
+
+_PATIENCE_S = 60.0
+END_STATES = frozenset({"success", "failed"})
+
+
+class AirflowClient:
+    """One signed-in user. Tokens are renewed when they run out."""
+
+    def __init__(self, settings: AirflowSettings) -> None:
+        self._settings = settings
+        self._client = httpx.Client(base_url=settings.url, timeout=30.0)
+        self._token = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._client.close()
+
+    def wait_for_dags(self, ids: set[str], *, limit_s: float) -> None:
+        """Wait until the DAG processor has read these DAGs.
+
+        Raises:
+            RetryError: it has not within ``limit_s``; says which are missing.
+        """
+        deadline = time.monotonic() + limit_s
+        while missing := ids - self._dag_ids():
+            if time.monotonic() > deadline:
+                errors = self._call("GET", "/api/v2/importErrors").get("import_errors", [])
+                words = "; ".join(f"{e['filename']}: {e['stack_trace'][-300:]}" for e in errors)
+                raise RetryError(f"Airflow does not know {sorted(missing)}. {words}")
+            time.sleep(1.0)
+
+    def unpause(self, dag_id: str) -> None:
+        """Let a DAG's runs be scheduled."""
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> str:
+        """Start a run; one with this id that exists already is kept. Returns the run id."""
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, fine=(409,))
+        return run_id
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return a run's state: queued, running, success or failed."""
+        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        """Return the newest 100 runs of a DAG."""
+        answer = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after")
+        found: list[dict[str, Any]] = answer["dag_runs"]
+        return found
+
+    def follow(self, dag_id: str, run_id: str, *, limit_s: float) -> str:
+        """Wait for a run's end and return its state.
+
+        Raises:
+            RetryError: it has not ended within ``limit_s``.
+        """
+        deadline = time.monotonic() + limit_s
+        while (state := self.run_state(dag_id, run_id)) not in END_STATES:
+            if time.monotonic() > deadline:
+                raise RetryError(f"run {run_id!r} of {dag_id!r} is {state} after {limit_s:.0f} s")
+            time.sleep(0.5)
+        return state
+
+    def _dag_ids(self) -> set[str]:
+        return {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags?limit=200")["dags"]}
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        fine: tuple[int, ...] = (),
+    ) -> dict[str, Any]:
+        answer = self._send(method, path, body)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            self._token = ""
+            answer = self._send(method, path, body)
+        if answer.status_code in fine:
+            return {}
+        if answer.is_error:
+            raise InputError(f"Airflow refused {method} {path}: {answer.status_code} {answer.text}")
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                headers = {"Authorization": f"Bearer {self._signed_in()}"}
+                answer = self._client.request(method, path, json=body, headers=headers)
+                if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+                    return answer
+                words = f"{answer.status_code} {answer.text[:200]}"
+            except httpx.TransportError as error:
+                words = str(error)
+            if time.monotonic() > deadline:
+                raise RetryError(f"Airflow at {self._settings.url} does not answer: {words}")
+            time.sleep(1.0)
+
+    def _signed_in(self) -> str:
+        if not self._token:
+            password = self._settings.password
+            secret = "" if password is None else password.get_secret_value()
+            answer = self._client.post(
+                "/auth/token", json={"username": self._settings.user, "password": secret}
+            )
+            if answer.is_client_error:
+                raise InputError(
+                    f"Airflow at {self._settings.url} refused user {self._settings.user!r}; check "
+                    "WAYBILL_AIRFLOW__USER and WAYBILL_AIRFLOW__PASSWORD"
+                )
+            answer.raise_for_status()
+            self._token = str(answer.json()["access_token"])
+        return self._token

@@ -1,0 +1,272 @@
+"""The demo's steps, in order, and its last line for machines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+
+from waybill.cli.demo import check, progress
+from waybill.errors import StopError, WaybillError
+from waybill.settings import Settings
+
+if TYPE_CHECKING:
+    from waybill.cli.airflow_client import AirflowClient
+
+PIPELINES = ("flights", "weather")
+DAGS = {"ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"}
+_DAGS_KNOWN_S = 120.0
+_RUN_S = 900.0
+_WIDTH = 120
+"""Columns of what is printed into a file or a pipe."""
+
+
+@dataclass
+class Demo:
+    """One demo: where it shows, and what it stands on."""
+
+    settings: Settings
+    console: Console
+    began: float = field(default_factory=time.monotonic)
+
+    def step(self, title: str) -> None:
+        """Announce a step."""
+        spent = time.monotonic() - self.began
+        self.console.print()
+        self.console.rule(f"[bold]{title}[/]  [dim]{spent:.0f} s[/]", align="left")
+
+    def run(self, *words: str, quiet: bool = False) -> str:
+        """Run this CLI as a user would, show what it said, and return it.
+
+        Raises:
+            StopError: it failed.
+        """
+        if not quiet:
+            self.console.print(f"[bold]$ waybill {' '.join(words)}[/]", highlight=False)
+        done = subprocess.run(  # noqa: S603 - our own CLI
+            [sys.executable, "-m", "waybill.cli", *words],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=_environment(self.settings, self.console.width),
+        )
+        if not quiet:
+            self.console.print(done.stdout.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        if done.returncode != 0:
+            raise StopError(f"waybill {' '.join(words)} failed: {done.stderr or done.stdout}")
+        return done.stdout
+
+
+def demo(
+    *,
+    leave: Annotated[
+        bool, typer.Option("--exit", help="Stop everything at the end; for scripts and CI.")
+    ] = False,
+) -> None:
+    """Run the main job on 336,776 flights and 26,115 weather readings; leave Airflow's UI up."""
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    began = time.monotonic()
+    settings = Settings()
+    _prepare(settings, console)
+    settings = _up(settings, console)
+    runner = Demo(settings, console, began)
+    failed = False
+    try:
+        result = _main_job(runner)
+        _remember(settings, "done")
+        _say_where(runner, leave=leave)
+    except WaybillError as error:
+        failed = True
+        console.print(f"[bold red]The demo stopped:[/] {error}")
+        console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
+        result = {}
+    finally:
+        if leave:
+            subprocess.run(
+                [sys.executable, "-m", "waybill.cli", "down"], check=False, stdout=sys.stderr
+            )
+    if failed:
+        raise typer.Exit(1)
+    result["seconds"] = round(time.monotonic() - began, 1)
+    sys.stdout.write(orjson.dumps(result).decode() + "\n")
+
+
+def _main_job(runner: Demo) -> dict[str, Any]:
+    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
+    from waybill.wiring import migrate  # noqa: PLC0415
+
+    settings = runner.settings
+    migrate(settings)
+    runner.step("1  Two pipelines of two teams, checked and deployed")
+    _deploy_first(runner)
+    with AirflowClient(settings.airflow) as airflow:
+        airflow.wait_for_dags(DAGS, limit_s=_DAGS_KNOWN_S)
+        runner.step("2  Airflow runs the stream and the connectors")
+        _ingest(runner, airflow)
+        event_id = _look(runner)
+        runner.step("5  The corrected pipelines, tried on what is parked; nothing is written")
+        partitions = _partitions(runner)
+        for row in partitions:
+            _dry_run(runner, row)
+        runner.step("6  Deploy the corrections, and replay each partition by an Airflow run")
+        for name in PIPELINES:
+            runner.run("pipelines", "deploy", str(_fixes(settings) / name))
+        _replay(runner, airflow)
+    runner.step("7  Where is that flight?")
+    runner.run("trail", event_id)
+    runner.step("8  The books")
+    runner.run("balance")
+    return check.result(settings)
+
+
+def _deploy_first(runner: Demo) -> None:
+    """Deploy the first versions, unless a demo that is resumed went past that."""
+    from waybill.wiring import deployed_pipelines  # noqa: PLC0415
+
+    deployed = {p.name for p in deployed_pipelines(runner.settings).values()}
+    runner.run("pipelines", "check")
+    for name in PIPELINES:
+        if name not in deployed:
+            runner.run("pipelines", "deploy", str(runner.settings.pipelines_dir / name))
+
+
+def _ingest(runner: Demo, airflow: AirflowClient) -> None:
+    """Unpause: the stream runs continuously, each connector once."""
+    airflow.unpause("stream_default")
+    for name in PIPELINES:
+        airflow.unpause(f"ingest_{name}")
+    progress.follow(
+        runner.settings,
+        runner.console,
+        finished=lambda: all(progress.ended(airflow, f"ingest_{name}") for name in PIPELINES),
+        limit_s=_RUN_S,
+    )
+
+
+def _look(runner: Demo) -> str:
+    """Show what is parked and a sample; return the id of one parked flight."""
+    runner.step("3  What could not go on is parked, by pipeline, event, stage and error type")
+    runner.run("parked", "list")
+    runner.step("4  One of them, with its error")
+    known = _state(runner.settings).get("event_id")
+    if known:
+        return str(known)
+    words = ("parked", "sample", "flights", "--error-type", "null_value", "-n", "1")
+    runner.run(*words)
+    event_id = str(orjson.loads(runner.run(*words, "--json", quiet=True))[0]["event"]["id"])
+    _remember(runner.settings, "running", event_id=event_id)
+    return event_id
+
+
+def _partitions(runner: Demo) -> list[dict[str, Any]]:
+    rows = orjson.loads(runner.run("parked", "list", "--json", quiet=True))
+    return [row for row in rows if row["parked"]]
+
+
+def _dry_run(runner: Demo, row: dict[str, Any]) -> None:
+    runner.run(
+        "parked",
+        "replay",
+        row["pipeline"],
+        "--event-name",
+        row["event_name"],
+        "--stage",
+        row["stage"],
+        "--error-type",
+        row["error_type"],
+        "--dry-run",
+        "--proposed",
+        str(_fixes(runner.settings) / row["pipeline"]),
+    )
+
+
+def _replay(runner: Demo, airflow: AirflowClient) -> None:
+    airflow.unpause("replay")
+    airflow.unpause("replay_parked_partitions")
+    before = {run["dag_run_id"] for run in airflow.runs("replay")}
+    run_id = f"demo__{int(time.time())}"
+    airflow.trigger("replay_parked_partitions", run_id, {})
+    state = airflow.follow("replay_parked_partitions", run_id, limit_s=_RUN_S)
+    if state != "success":
+        raise StopError(f"run {run_id!r} of replay_parked_partitions is {state}")
+    launched = [run["dag_run_id"] for run in airflow.runs("replay")]
+    for name in sorted(set(launched) - before):
+        state = airflow.follow("replay", name, limit_s=_RUN_S)
+        runner.console.print(f"replay run {name}: {state}", highlight=False)
+        if state != "success":
+            raise StopError(f"replay run {name!r} is {state}")
+    progress.follow(runner.settings, runner.console, finished=lambda: True, limit_s=_RUN_S)
+
+
+def _fixes(settings: Settings) -> Path:
+    return settings.pipelines_dir.parent / "fixes"
+
+
+def _prepare(settings: Settings, console: Console) -> None:
+    """Resume a demo that was cut off; wipe one that ended."""
+    state = _state(settings).get("state")
+    if state == "running":
+        console.print("A demo was cut off here: [bold]resuming it[/].")
+    elif state == "done":
+        console.print("A demo ended here before: it is wiped, this one [bold]starts clean[/].")
+        _cli("down", "--wipe")
+    else:
+        console.print("No demo ran here before: [bold]starting clean[/].")
+
+
+def _up(settings: Settings, console: Console) -> Settings:
+    console.rule("[bold]0  The embedded stack[/]", align="left")
+    _cli("up")
+    fresh = Settings()
+    if not _state(settings):
+        _remember(fresh, "running")
+    return fresh
+
+
+def _cli(*words: str) -> None:
+    done = subprocess.run(  # noqa: S603 - our own CLI
+        [sys.executable, "-m", "waybill.cli", *words], check=False
+    )
+    if done.returncode != 0:
+        raise typer.Exit(done.returncode)
+
+
+def _say_where(runner: Demo, *, leave: bool) -> None:
+    if leave:
+        return
+    airflow = runner.settings.airflow
+    password = airflow.password.get_secret_value() if airflow.password else ""
+    runner.console.print()
+    runner.console.print(
+        f"Airflow is up at [bold]{airflow.url}[/]  user [bold]{airflow.user}[/]  password "
+        f"[bold]{password}[/]\n`waybill parked --help`, `waybill status`; `make down` stops it all."
+    )
+
+
+def _state(settings: Settings) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads((settings.home / "demo.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def _remember(settings: Settings, state: str, **more: str) -> None:
+    path = settings.home / "demo.json"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(orjson.dumps({**_state(settings), "state": state, **more}))
+    temporary.replace(path)
+
+
+def _environment(settings: Settings, width: int) -> dict[str, str]:
+    import os  # noqa: PLC0415
+
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
+    return {**kept, "WAYBILL_HOME": str(settings.home.resolve()), "COLUMNS": str(width)}

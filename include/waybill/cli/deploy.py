@@ -1,0 +1,29 @@
+"""``waybill pipelines deploy``: make a declaration the active version of its pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def deploy(
+    directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Check a declaration and make it active; applications take it with their next batch."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, run_deploy  # noqa: PLC0415
+
+    report = run_deploy(Settings(), directory, who=current_user())
+    if as_json:
+        typer.echo(orjson.dumps(report.to_json()).decode())
+    elif report.changed:
+        number = f"(number {report.number})"
+        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+    else:
+        typer.echo(f"{report.pipeline}: version {report.version} was active already")

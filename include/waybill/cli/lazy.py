@@ -1,0 +1,126 @@
+"""The root group: commands that are imported when they are called, and errors a user can read.
+
+``waybill --help`` imports none of the rooms: names and help lines stand in a table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from waybill.errors import WaybillError
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+
+@dataclass(frozen=True)
+class Later:
+    """A command or group of commands, by ``module:name``.
+
+    ``target``: a function, or a `typer.Typer`. ``more``: commands of other modules that belong to
+    the group: name -> ``module:function``.
+    """
+
+    help: str
+    target: str
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def load(self, name: str) -> Any:  # noqa: ANN401 - typer's command types are private
+        """Import it and return typer's command."""
+        found = _import(self.target)
+        if isinstance(found, typer.Typer):
+            for word, target in self.more.items():
+                found.command(word)(_import(target))
+            return typer.main.get_group(found)
+        alone = typer.Typer(add_completion=False)
+        alone.command(name)(found)
+        return typer.main.get_command(alone)
+
+
+def _import(target: str) -> Any:  # noqa: ANN401 - a function or a Typer
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
+
+
+class _Standing(TyperCommand):
+    """Stands for a command until it is called."""
+
+    def __init__(self, name: str, later: Later) -> None:
+        super().__init__(name, help=later.help)
+        self.later = later
+
+    def make_context(  # typer's own types of what goes through here are private
+        self,
+        info_name: Any,  # noqa: ANN401
+        args: list[str],
+        parent: Any = None,  # noqa: ANN401
+        **extra: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Return the context of the real command."""
+        return self.later.load(str(info_name)).make_context(info_name, args, parent=parent, **extra)
+
+
+class Root(TyperGroup):
+    """Prints a `WaybillError` as one block on standard error and exits with 1.
+
+    With ``--debug`` it is raised.
+    """
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own types are private
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except WaybillError as error:
+            if ctx.params.get("debug"):
+                raise
+            _complain(_words(error))
+        except ValueError as error:
+            if ctx.params.get("debug") or type(error).__name__ != "ValidationError":
+                raise
+            _complain(_settings_words(error))  # type: ignore[arg-type]
+        raise typer.Exit(1)
+
+
+def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
+    """Return the class of a root group that has these commands besides its own."""
+
+    class WithCommands(Root):
+        """The root group with its table."""
+
+        def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - passed on
+            super().__init__(**attributes)
+            self.commands = {
+                **{name: _Standing(name, later) for name, later in commands.items()},
+                **self.commands,
+            }
+
+    return WithCommands
+
+
+def _words(error: WaybillError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _settings_words(error: ValidationError) -> str:
+    lines = []
+    for fault in error.errors():
+        where = "__".join(str(part) for part in fault["loc"]).upper()
+        name = f"WAYBILL_{where}: " if where else ""
+        lines.append(f"{name}{fault['msg'].removeprefix('Value error, ')}")
+    return f"the settings ({error.title}) are wrong:\n" + "\n".join(lines)
+
+
+def _complain(words: str) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    console.print("[bold red]Error:[/]", end=" ")
+    console.print(words, markup=False, highlight=False, soft_wrap=True)
+    sys.stdout.flush()

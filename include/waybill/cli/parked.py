@@ -1,0 +1,303 @@
+"""``waybill parked``: look at what is parked, take it out, discard it, take that back.
+
+Every command takes the same filters. With ``--json`` standard output is one JSON value.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from waybill.parking import (
+        DiscardReport,
+        ParkedEvent,
+        Parking,
+        Partition,
+        PartitionFilter,
+    )
+    from waybill.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
+
+_HELD = ("parked", "replaying")
+_MOST_SHOWN = 20
+
+PipelineName = Annotated[
+    str | None, typer.Argument(help="Pipeline, by name or id.", show_default=False)
+]
+EventName = Annotated[str | None, typer.Option("--event-name", "-e", help="Only this event name.")]
+Stage = Annotated[str | None, typer.Option("--stage", "-s", help="Only what this stage parked.")]
+ErrorType = Annotated[str | None, typer.Option("--error-type", "-t", help="Only this error type.")]
+Since = Annotated[
+    str | None, typer.Option(help="Event time from: 2013-01-31, or RFC 3339; UTC without a zone.")
+]
+Until = Annotated[str | None, typer.Option(help="Event time before; as --since.")]
+Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
+Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def _parking(settings: Settings) -> AbstractContextManager[Parking]:
+    """Open the parked events."""
+    from waybill.wiring import opened_parking  # noqa: PLC0415
+
+    return opened_parking(settings)
+
+
+def _opened() -> AbstractContextManager[Parking]:
+    from waybill.settings import Settings  # noqa: PLC0415
+
+    return _parking(Settings())
+
+
+@app.command("list")
+def list_partitions(  # noqa: PLR0913 - filters on every dimension
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    until: Until = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also partitions with nothing left to decide.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the partitions that hold parked events, with their numbers."""
+    from waybill.cli import parked_views  # noqa: PLC0415
+
+    with _opened() as parking:
+        wanted = _filter(
+            parking, pipeline, event_name, stage, error_type, since, until, held=not everything
+        )
+        found = parking.partitions(wanted)
+    if as_json:
+        _print_json([partition.to_json() for partition in found])
+    elif found:
+        parked_views.table(found)
+    else:
+        parked_views.nothing(wanted, everything=everything)
+
+
+@app.command()
+def show(  # noqa: PLR0913 - filters on every dimension
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    until: Until = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show partitions one by one, with what their error means and what to do about it."""
+    from waybill.cli import parked_views  # noqa: PLC0415
+    from waybill.events import error_type as catalogued  # noqa: PLC0415
+
+    with _opened() as parking:
+        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
+        found = _some(parking, wanted)
+    if as_json:
+        _print_json([p.to_json() | {"error": asdict(catalogued(p.error_type))} for p in found])
+        return
+    for partition in found[:_MOST_SHOWN]:
+        parked_views.panel(partition)
+    if len(found) > _MOST_SHOWN:
+        typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
+
+
+@app.command()
+def sample(
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 5,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show some parked events next to their errors, spread over what is parked."""
+    from waybill.cli import parked_views  # noqa: PLC0415
+
+    with _opened() as parking:
+        wanted = _filter(parking, pipeline, event_name, stage, error_type, held=True)
+        events = list(_sampled(parking, _some(parking, wanted), number))
+    if as_json:
+        typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
+        return
+    for event in events:
+        parked_views.event(event)
+
+
+def _sampled(parking: Parking, found: Sequence[Partition], number: int) -> Iterator[ParkedEvent]:
+    """Share a sample out over partitions, as evenly as they hold events."""
+    left = number
+    for index, partition in enumerate(found):
+        share = -(-left // (len(found) - index))
+        events = parking.sample(partition.id, share, states=_HELD) if share else []
+        left -= len(events)
+        yield from events
+
+
+@app.command()
+def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="File: .jsonl.zst, .jsonl or .csv.")
+    ],
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    until: Until = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write parked events, with their errors and their own bytes, to a file."""
+    from waybill.parking import export  # noqa: PLC0415
+
+    with _opened() as parking:
+        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until, held=True)
+        found = _some(parking, wanted)
+        events = (
+            event
+            for partition in found
+            for event in parking.events(partition.id, states=_HELD, since=since, until=until)
+        )
+        report = export(output, events, overwrite=force)
+    if as_json:
+        _print_json(asdict(report))
+    else:
+        typer.echo(f"{report.path}: {report.events:,} events, {report.bytes:,} bytes")
+
+
+@app.command()
+def discard(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    why: Why,
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    until: Until = None,
+    who: Who = None,
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mark parked events as not wanted. Can be undone until the clean-up has run."""
+    with _opened() as parking:
+        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
+        if not yes:
+            parked = sum(partition.parked for partition in _some(parking, wanted))
+            _ask(f"Discard up to {parked:,} parked events?", as_json=as_json)
+        report = parking.discard(wanted, who=who or _user(), why=why)
+    _print_report(report, "discarded", as_json=as_json)
+
+
+@app.command("undo-discard")
+def undo_discard(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    why: Why,
+    pipeline: PipelineName = None,
+    event_name: EventName = None,
+    stage: Stage = None,
+    error_type: ErrorType = None,
+    since: Since = None,
+    until: Until = None,
+    who: Who = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Park discarded events again, as far as the clean-up has not deleted them."""
+    with _opened() as parking:
+        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
+        report = parking.undo_discard(wanted, who=who or _user(), why=why)
+    _print_report(report, "parked again", as_json=as_json)
+
+
+def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    parking: Parking,
+    pipeline: str | None,
+    event_name: str | None,
+    stage: str | None,
+    error_type: str | None,
+    since: str | None = None,
+    until: str | None = None,
+    *,
+    held: bool = False,
+) -> PartitionFilter:
+    from waybill.parking import PartitionFilter  # noqa: PLC0415
+
+    return PartitionFilter(
+        pipeline_id=None if pipeline is None else parking.pipeline_id(pipeline),
+        event_name=event_name,
+        stage=stage,
+        error_type=error_type,
+        since=since,
+        until=until,
+        held=held,
+    )
+
+
+def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:
+    """Return the partitions that match.
+
+    Raises:
+        InputError: none does; names the names that were given.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415
+
+    found = parking.partitions(wanted)
+    if not found:
+        given = ", ".join(f"{n}={v}" for n, v in wanted.to_json().items() if n != "held")
+        what = "holds parked events" if wanted.held else "exists"
+        raise InputError(
+            f"no partition {what} for {given or 'any pipeline'}; `waybill parked list --all` "
+            "shows what there is"
+        )
+    return found
+
+
+def _ask(question: str, *, as_json: bool) -> None:
+    from waybill.errors import InputError  # noqa: PLC0415
+
+    if as_json:
+        raise InputError("--json asks no questions: add --yes")
+    typer.confirm(question, abort=True)
+
+
+def _user() -> str:
+    from waybill.wiring import current_user  # noqa: PLC0415
+
+    return current_user()
+
+
+def _print_report(report: DiscardReport, what: str, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(report.to_json())
+        return
+    typer.echo(
+        f"{report.events:,} events {what}, in {report.segments:,} segments of "
+        f"{report.partitions:,} partitions"
+    )
+    if report.left_segments:
+        typer.echo(
+            f"{report.left_events:,} events in {report.left_segments:,} segments were left as they "
+            "are: the window cuts through them, or a clean-up has claimed them"
+        )
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value))

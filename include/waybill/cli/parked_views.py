@@ -1,0 +1,165 @@
+"""How parked partitions and events look on a terminal.
+
+Names and messages come from users: they are never read as markup, and control characters are shown,
+not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import orjson
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from waybill.events import error_type
+from waybill.parking import ParkedEvent, Partition, PartitionFilter
+
+_MESSAGE_CHARS = 160
+_STEPS = 1024.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def plain(text: str) -> str:
+    """Return a text with what is not printable written out: no terminal command gets through."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+_STATES = (
+    ("parked", "bold yellow"),
+    ("replaying", "cyan"),
+    ("replayed", "green"),
+    ("discarded", "dim"),
+)
+_WIDE = 130
+"""From this width on, times and the last message have their place."""
+_NAME_WIDTH = 18
+
+
+def table(found: Sequence[Partition]) -> None:
+    """Print partitions, one a line, and their sum; columns that say nothing are left out."""
+    console = Console(highlight=False)
+    wide = console.width >= _WIDE
+    shown = [
+        (name, style)
+        for name, style in _STATES
+        if name == "parked" or any(getattr(partition, name) for partition in found)
+    ]
+    grid = Table(title="Parked partitions", title_justify="left", header_style="bold")
+    for name in ("pipeline / event", "stage / error type"):
+        grid.add_column(name, overflow="fold", min_width=_NAME_WIDTH if wide else None)
+    for name, _ in shown:
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("size", justify="right", no_wrap=True)
+    if wide:
+        grid.add_column("taken in (UTC)", no_wrap=True)
+        grid.add_column("last message", max_width=50, overflow="ellipsis")
+    for partition in found:
+        grid.add_row(*_row(partition, shown, wide=wide))
+    console.print(grid)
+    parked = sum(partition.parked for partition in found)
+    console.print(
+        f"{parked:,} events parked in {len(found):,} partitions. "
+        "`waybill parked show PIPELINE` says what to do."
+    )
+
+
+def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
+    numbers = [(getattr(partition, name), style) for name, style in shown]
+    cells = [
+        Text(plain(f"{partition.pipeline} / {partition.event_name}")),
+        Text(plain(f"{partition.stage} / {partition.error_type}")),
+        *(Text(f"{n:,}" if n else "·", style if n else "dim") for n, style in numbers),
+        Text(size(partition.bytes)),
+    ]
+    if wide:
+        first, last = _minute(partition.first_event_at), _minute(partition.last_event_at)
+        cells.append(Text(first if first == last else f"{first} to {last[-5:]}"))
+        cells.append(Text(plain(partition.last_message)))
+    return cells
+
+
+def panel(partition: Partition) -> None:
+    """Print one partition with what its error means."""
+    meaning = error_type(partition.error_type)
+    kind = "transient: may pass later by itself" if meaning.transient else "permanent"
+    lines = [
+        (f"{meaning.title} ({kind})", "bold"),
+        (f"What to do: {meaning.advice}", ""),
+        ("", ""),
+        (
+            f"{partition.parked:,} parked, {partition.replaying:,} replaying, "
+            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded; "
+            f"{size(partition.bytes)}",
+            "",
+        ),
+        (
+            f"events from {_minute(partition.first_event_at)} to "
+            f"{_minute(partition.last_event_at)}, last parked "
+            f"{_minute(partition.last_parked_at)} (UTC)",
+            "",
+        ),
+        (f"last message: {plain(partition.last_message)}", "yellow"),
+    ]
+    body = Text("\n").join(Text(words, style) for words, style in lines)
+    Console(highlight=False).print(
+        Panel(body, title=Text(plain(partition.name)), title_align="left")
+    )
+
+
+def event(parked: ParkedEvent) -> None:
+    """Print one event under its error."""
+    console = Console(highlight=False)
+    head = f"{parked.stage}/{parked.error_type}  {parked.pipeline_id}/{parked.event_name}"
+    console.print(Text(plain(head), "bold"))
+    message = (
+        parked.message
+        if len(parked.message) <= _MESSAGE_CHARS
+        else (parked.message[:_MESSAGE_CHARS] + "…")
+    )
+    place = f"  ({parked.where})" if parked.where else ""
+    console.print(Text(plain(message + place), "yellow"))
+    when = f"event time {parked.event_at}, parked {parked.parked_at}"
+    if parked.kafka_partition >= 0:
+        when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
+    console.print(Text(plain(f"{when}, attempt {parked.attempt}"), "dim"))
+    console.print(Text(_pretty(parked.value)))
+    console.print()
+
+
+def _pretty(value: bytes) -> str:
+    try:
+        orjson.loads(value)
+        text = value.decode()
+    except ValueError:
+        text = value.decode("utf-8", "backslashreplace")
+    return plain(text)
+
+
+def nothing(wanted: PartitionFilter, *, everything: bool) -> None:
+    """Say that nothing is parked, or nothing that matches."""
+    console = Console(highlight=False)
+    if wanted.names_nothing:
+        console.print("[green]Nothing is parked.[/] Every event went on, or was dealt with.")
+    else:
+        console.print(
+            "No parked partition matches. `waybill parked list` shows all that is parked."
+        )
+    if not everything:
+        console.print("[dim]`--all` also lists partitions that were replayed or discarded.[/]")
+
+
+def size(number: float) -> str:
+    """Return bytes in words."""
+    for unit in _UNITS:
+        if number < _STEPS or unit == _UNITS[-1]:
+            break
+        number /= _STEPS
+    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"

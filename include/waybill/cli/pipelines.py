@@ -1,0 +1,187 @@
+"""``waybill pipelines check|list|show``: declared pipelines, before anything runs.
+
+With ``--json`` standard output is one JSON value. Exit code 1: something is wrong, and all of it is
+listed; on standard error, but for ``check --json``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from waybill.pipelines import (
+    DeclarationError,
+    Pipeline,
+    Problem,
+    load_pipelines,
+    topic_of,
+)
+from waybill.pipelines import check as find_problems
+from waybill.pipelines.problems import hint
+from waybill.settings import Settings
+
+app = typer.Typer(no_args_is_help=True, help="Declared pipelines: check, list, show.")
+
+Directory = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of pipelines, or one pipeline's folder.", show_default=False),
+]
+From = Annotated[
+    Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON value instead of tables.")]
+
+
+@app.command()
+def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
+    """Find every mistake in declarations and transformations; runs none of their code."""
+    folder = _folder(directory)
+    problems = find_problems(folder)
+    names = [] if problems else sorted(load_pipelines(folder))
+    if as_json:
+        said = [problem.to_json() for problem in problems]
+        _print_json({"ok": not problems, "pipelines": names, "problems": said})
+    elif problems:
+        _print_problems(problems)
+    else:
+        Console().print(Text(f"{len(names)} pipelines, no mistakes ({_few(names)})"))
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_pipelines(*, directory: From = None, as_json: AsJson = False) -> None:
+    """List the declared pipelines."""
+    pipelines = list(_load(directory).values())
+    if as_json:
+        _print_json([_summary(pipeline) for pipeline in pipelines])
+        return
+    table = Table()
+    for title in ("pipeline", "team", "schedule", "source", "events", "schema", "version"):
+        table.add_column(title, overflow="fold")
+    for pipeline in pipelines:
+        table.add_row(
+            *(
+                Text(cell)
+                for cell in (
+                    pipeline.name,
+                    pipeline.team,
+                    pipeline.schedule or "by hand",
+                    pipeline.source.connector,
+                    _few(list(pipeline.events)),
+                    f"{pipeline.destination}.{pipeline.schema_name}",
+                    pipeline.version,
+                )
+            )
+        )
+    Console().print(table)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="The pipeline's name.")],
+    *,
+    directory: From = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one pipeline: where its events come from, and what becomes of them."""
+    pipelines = _load(directory)
+    if name not in pipelines:
+        there = f"{_folder(directory)} has {_few(list(pipelines)) or 'none'}"
+        _fail(f"no pipeline {name!r}: {there}{hint(name, pipelines)}")
+    pipeline = pipelines[name]
+    if as_json:
+        _print_json({**pipeline.to_json(), "topic": topic_of(pipeline)})
+        return
+    console = Console()
+    console.print(_facts(pipeline))
+    for event in pipeline.events.values():
+        table = Table("column", "type", "null", "from", title=Text(_title(pipeline, event.name)))
+        for column in event.table.columns:
+            null = "key" if column.name in event.table.key else "yes" if column.nullable else "no"
+            table.add_row(Text(column.name), column.type, null, Text(column.source))
+        console.print(table)
+
+
+def _folder(directory: Path | None) -> Path:
+    return directory if directory is not None else Settings().pipelines_dir
+
+
+def _load(directory: Path | None) -> dict[str, Pipeline]:
+    try:
+        return load_pipelines(_folder(directory))
+    except DeclarationError as error:
+        _print_problems(error.problems)
+        raise typer.Exit(1) from error
+
+
+def _fail(message: str) -> NoReturn:
+    Console(stderr=True).print(Text(message, style="red"), soft_wrap=True)
+    raise typer.Exit(1)
+
+
+def _print_problems(problems: list[Problem] | tuple[Problem, ...]) -> None:
+    console = Console(stderr=True)
+    for problem in problems:
+        place = Text(f"{problem.file}:{problem.line}", style="bold")
+        console.print(place, Text(problem.field, style="cyan"), soft_wrap=True)
+        console.print(Text(f"  {problem.message}"), soft_wrap=True)
+    files = len({problem.file for problem in problems})
+    console.print(Text(f"{len(problems)} mistakes in {files} files", style="red"))
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def _summary(pipeline: Pipeline) -> dict[str, Any]:
+    return {
+        "id": pipeline.id,
+        "name": pipeline.name,
+        "team": pipeline.team,
+        "owner": pipeline.owner,
+        "schedule": pipeline.schedule,
+        "connector": pipeline.source.connector,
+        "events": list(pipeline.events),
+        "destination": pipeline.destination,
+        "schema": pipeline.schema_name,
+        "topic": topic_of(pipeline),
+        "version": pipeline.version,
+    }
+
+
+def _facts(pipeline: Pipeline) -> Table:
+    table = Table(title=Text(f"pipeline {pipeline.name}"), show_header=False)
+    source = pipeline.source
+    for label, fact in (
+        ("id", pipeline.id),
+        ("team", pipeline.team),
+        ("owner", pipeline.owner),
+        ("schedule", pipeline.schedule or "by hand"),
+        ("source", f"{source.connector} {source.path}"),
+        ("order by", ", ".join(source.order_by) or "as it comes"),
+        ("topic", topic_of(pipeline)),
+        ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
+        ("keeps the source", "yes" if pipeline.keep_source else "no"),
+        ("version", pipeline.version),
+    ):
+        table.add_row(label, Text(fact))
+    return table
+
+
+def _title(pipeline: Pipeline, name: str) -> str:
+    event = pipeline.events[name]
+    table = f"{event.table.schema_name}.{event.table.name}"
+    unknown = "parked" if event.policy == "strict" else "left out"
+    return f"event {name} to {table}; fields without a column are {unknown}"
+
+
+def _few(names: list[str], most: int = 5) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,148 @@
+"""``waybill up``, ``down``, ``status``, ``doctor``: the embedded stack."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.settings import Settings
+    from waybill.stack.doctor import Check
+    from waybill.stack.embedded import ServiceStatus
+
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+MINUTE_S, HOUR_S = 60, 3600
+
+
+class _Progress:
+    """Says on standard error when a service changes."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True)
+        self.began: dict[str, float] = {}
+
+    def __call__(self, name: str, what: str) -> None:
+        """Be told of one change."""
+        if what in {"starting", "stopping"}:
+            self.began[name] = time.monotonic()
+            if what == "starting":
+                return
+        took = time.monotonic() - self.began.get(name, time.monotonic())
+        spent = f"  {took:.1f} s" if what == "up" else ""
+        self.console.print(f"{name:<24}{what}{spent}", highlight=False)
+
+
+def up(
+    *,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Take other ports where the usual ones are in use.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the embedded stack, or what of it is not up; later commands find it by themselves."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.stack.embedded import Stack  # noqa: PLC0415
+    from waybill.wiring import migrate  # noqa: PLC0415
+
+    settings = Stack(Settings()).up(free_ports=free_ports, notice=_Progress())
+    migrate(settings)
+    if as_json:
+        typer.echo(json.dumps(_addresses(settings)))
+        return
+    airflow = settings.airflow
+    password = airflow.password.get_secret_value() if airflow.password else ""
+    typer.echo(f"Airflow: {airflow.url}  user {airflow.user}  password {password}")
+    typer.echo(f"Settings for every command: {settings.home / 'stack.env'}")
+
+
+def _addresses(settings: Settings) -> dict[str, Any]:
+    return {
+        "airflow": settings.airflow.url,
+        "kafka": settings.kafka.bootstrap_servers,
+        "s3": settings.s3.endpoint_url,
+        "tracker": settings.tracker.dsn,
+        "env_file": str(settings.home / "stack.env"),
+    }
+
+
+def down(
+    *,
+    wipe: Annotated[
+        bool, typer.Option("--wipe", help="Delete all data of the stack too; the jars are kept.")
+    ] = False,
+) -> None:
+    """Stop everything that was started here, Spark applications too, and nothing else."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.stack.embedded import Stack  # noqa: PLC0415
+
+    Stack(Settings()).down(wipe=wipe, notice=_Progress())
+    typer.echo("down; data wiped" if wipe else "down; data kept")
+
+
+def status(*, as_json: AsJson = False) -> None:
+    """Show each service: process, ports, memory, since when, and whether it answers."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.stack.embedded import Stack  # noqa: PLC0415
+
+    lines = Stack(Settings()).status()
+    if as_json:
+        typer.echo(json.dumps([line.to_json() for line in lines]))
+    else:
+        Console().print(_status_table(lines))
+
+
+def _status_table(lines: Sequence[ServiceStatus]) -> Table:
+    table = Table("service", "state", "pid", "ports", "memory", "up for", box=None)
+    for line in lines:
+        state = "[green]healthy[/]" if line.healthy else "[red]does not answer[/]"
+        if line.pid is None or line.up_since is None:
+            table.add_row(line.name, "[dim]down[/]")
+            continue
+        table.add_row(
+            line.name,
+            state,
+            str(line.pid),
+            " ".join(map(str, line.ports)),
+            f"{line.memory_bytes / 1024**2:,.0f} MiB",
+            _span(time.time() - line.up_since),
+        )
+    return table
+
+
+def _span(seconds: float) -> str:
+    if seconds < MINUTE_S:
+        return f"{seconds:.0f} s"
+    if seconds < HOUR_S:
+        return f"{seconds / MINUTE_S:.0f} min"
+    return f"{seconds / HOUR_S:.1f} h"
+
+
+def doctor(*, as_json: AsJson = False) -> None:
+    """Check what Waybill needs on this machine; exit code 1 when something is missing."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.stack.doctor import examine  # noqa: PLC0415
+
+    checks = examine(Settings())
+    if as_json:
+        typer.echo(json.dumps([check.to_json() for check in checks]))
+    else:
+        Console().print(_doctor_table(checks))
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+def _doctor_table(checks: Sequence[Check]) -> Table:
+    table = Table(box=None)
+    for head in ("", "what", "found", "what to do"):
+        table.add_column(head, overflow="fold")
+    for check in checks:
+        mark = "[green]ok[/]" if check.ok else "[red]to do[/]"
+        table.add_row(mark, check.name, check.found, check.remedy)
+    return table

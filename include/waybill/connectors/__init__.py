@@ -1,0 +1,28 @@
+"""Connectors: how and when the data of a source is fetched.
+
+A connector turns a source into pages of rows. A row is a dict of plain JSON values: None, bools,
+integers, floats, text; times are RFC 3339 in UTC, dates ISO 8601, decimals text with all digits.
+What cannot become a row becomes a ``BadRow`` with its raw bytes, and is parked by ingestion.
+
+Invariants
+  I1  The same source and cursor give the same page, always.
+  I2  Pages form a chain: each ``start`` is the cursor of the page before, the first one's is the
+      cursor that was given.
+  I3  Each record of the source is in exactly one page, as a row or as a bad row.
+  I4  A source that changed is read from its beginning; what comes again is recognised downstream by
+      id and version.
+"""
+
+from waybill.connectors.base import BadRow, Connector, Cursor, Page
+from waybill.connectors.csv_file import CsvConnector
+from waybill.connectors.registry import CONNECTORS, open_connector
+
+__all__ = [
+    "CONNECTORS",
+    "BadRow",
+    "Connector",
+    "CsvConnector",
+    "Cursor",
+    "Page",
+    "open_connector",
+]

@@ -1,0 +1,30 @@
+"""From a declaration to its connector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from waybill.connectors.base import Connector
+from waybill.connectors.csv_file import CsvConnector
+from waybill.errors import InputError
+from waybill.pipelines import Source
+
+CONNECTORS: Mapping[str, Callable[[Source, Path], Connector]] = {"csv": CsvConnector}
+
+
+def open_connector(source: Source, base_dir: Path) -> Connector:
+    """Return the connector of a source; nothing is read yet.
+
+    Args:
+        source: the declaration.
+        base_dir: the pipeline's folder, which relative paths start from.
+
+    Raises:
+        InputError: no such connector.
+    """
+    make = CONNECTORS.get(source.connector)
+    if make is None:
+        known = ", ".join(sorted(CONNECTORS))
+        raise InputError(f"source.connector: expected one of {known}; found {source.connector!r}")
+    return make(source, base_dir)

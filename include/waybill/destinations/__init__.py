@@ -1,0 +1,48 @@
+"""Destinations: typed rows into tables, merged by version, never overwritten by the past.
+
+A load takes consecutive commits of one destination and makes one transaction there. It first
+inserts one row per commit number (unique), then bulk loads, judges and merges each table's rows,
+and at its end writes the outcome counts beside the commit numbers.
+
+Invariants
+  I1  A commit number is loaded once. A repeat, or a second loader that wakes up, waits at the
+      unique index, then changes nothing and reports the outcome that is stored.
+  I2  All of a load is visible, or nothing: data, tombstones, outcomes, what was parked.
+  I3  A key's row is that of the greatest (source version, intake version) ever loaded, whatever the
+      order and the batching; when that one is a delete, there is no row but a tombstone.
+  I4  Every input row has exactly one outcome: delivered, superseded, duplicate or parked. Counts
+      come from rows; the four add up to first-pass in + replayed in.
+  I5  A row that the destination refuses parks alone. A row that lost only to a refused one is
+      judged again, as if the refused one had not come.
+  I6  A commit number that comes back with other contents stops the load: the tracker was replaced.
+
+Outcomes of a row, against the better ones of its key in the load, then the table or tombstone
+  newer (higher source version; or equal, and later intake with other content)    delivered
+  equal source version, and same intake version or same content                   duplicate
+  all others                                                                      superseded
+A duplicate with a later intake version moves the row's intake version on, its content being as it
+was; without that, I3 would hang on the order of arrival. Two different events of one key with the
+same two versions (children of one parent) are beyond I3: the first to come stays.
+"""
+
+from waybill.destinations.model import (
+    Commit,
+    Destination,
+    LoadOutcome,
+    OutcomeCount,
+    Park,
+    RefusedRow,
+    Rows,
+)
+from waybill.destinations.opening import open_destination
+
+__all__ = [
+    "Commit",
+    "Destination",
+    "LoadOutcome",
+    "OutcomeCount",
+    "Park",
+    "RefusedRow",
+    "Rows",
+    "open_destination",
+]

@@ -1,0 +1,222 @@
+"""Arrow side of a load: frames of one table joined into one batch, outcomes counted per commit.
+
+A row's ordinal is its place in its table's batch: commit by commit, frame by frame, in the order
+the events came. Frames are contiguous, so what belongs to a commit is found by slicing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from waybill.destinations.model import Commit, LoadOutcome, OutcomeCount, Rows
+from waybill.destinations.specs import union
+from waybill.errors import InputError, StopError
+from waybill.pipelines import TableSpec
+
+DELIVERED, SUPERSEDED, DUPLICATE, PARKED = 0, 1, 2, 3
+OUTCOMES = ("delivered", "superseded", "duplicate", "parked")
+UPSERT, DELETE = "upsert", "delete"
+
+_CONTEXT = {
+    "_waybill_id": pa.string(),
+    "_waybill_key": pa.string(),
+    "_waybill_source_version": pa.int64(),
+    "_waybill_intake_version": pa.int64(),
+    "_waybill_intake_minute": pa.int32(),
+    "_waybill_op": pa.string(),
+    "_waybill_replayed": pa.bool_(),
+}
+_ATTEMPT = "_waybill_attempt"
+_ROW_FIELDS = ("event_id", "pipeline_id", "event_name", "outcome", "intake_minute", "replayed")
+_EMPTY_ROWS = pa.schema(
+    [(name, pa.string()) for name in _ROW_FIELDS[:4]]
+    + [("intake_minute", pa.int32()), ("replayed", pa.bool_())]
+)
+
+GroupKey = tuple[str, str, int]
+"""(pipeline id, event name, intake minute)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where one ``Rows`` lies in its table's batch."""
+
+    commit_number: int
+    rows: Rows
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class TableBatch:
+    """All rows of a load for one table."""
+
+    spec: TableSpec
+    frames: list[Frame]
+    columns: pa.Table
+    """The user's columns, by the spec."""
+    context: pa.Table
+    """The system columns, row by row beside ``columns``."""
+    outcomes: np.ndarray[Any, np.dtype[np.int8]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.outcomes = np.zeros(self.columns.num_rows, np.int8)
+
+    @property
+    def has_deletes(self) -> bool:
+        """Say whether any row is a delete."""
+        return bool(pa.compute.any(pa.compute.equal(self.context["_waybill_op"], DELETE)).as_py())
+
+    def frame_of(self, ordinal: int) -> Frame:
+        """Return the frame a row came in."""
+        return next(frame for frame in self.frames if frame.start <= ordinal < frame.end)
+
+
+def batches_of(commits: Iterable[Commit]) -> list[TableBatch]:
+    """Join the rows of all commits, a batch a table, tables in order of their names.
+
+    Raises:
+        InputError: two versions of a table in one load whose types do not go together.
+        StopError: a frame lacks one of its own columns, or names an operation that is none.
+    """
+    found: dict[tuple[str, str], list[tuple[int, Rows]]] = {}
+    for commit in commits:
+        for rows in commit.rows:
+            if rows.data.num_rows:
+                place = (rows.table.schema_name, rows.table.name)
+                found.setdefault(place, []).append((commit.number, rows))
+    return [_batch(found[place]) for place in sorted(found)]
+
+
+def _batch(items: Sequence[tuple[int, Rows]]) -> TableBatch:
+    spec = union([rows.table for _, rows in items])
+    frames, at = [], 0
+    for number, rows in items:
+        frames.append(Frame(number, rows, at, at + rows.data.num_rows))
+        at += rows.data.num_rows
+    return TableBatch(
+        spec,
+        frames,
+        pa.concat_tables([_fitted(rows, spec) for _, rows in items]),
+        pa.concat_tables([_context(rows) for _, rows in items]),
+    )
+
+
+def _fitted(rows: Rows, spec: TableSpec) -> pa.Table:
+    """Return the frame's columns as the union spec has them; a column it does not know is null."""
+    own = {column.name for column in rows.table.columns}
+    schema = spec.arrow_schema()
+    arrays = []
+    for item in schema:
+        if item.name not in own:
+            arrays.append(pa.nulls(rows.data.num_rows, item.type))
+        else:
+            arrays.append(_cast(rows, item.name, item.type))
+    return pa.table(arrays, schema=pa.schema([pa.field(f.name, f.type) for f in schema]))
+
+
+def _cast(rows: Rows, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    where = f"{rows.table.schema_name}.{rows.table.name}, column {name!r}"
+    if name not in rows.data.column_names:
+        raise StopError(f"{where}: the staged rows of {rows.event_name!r} do not have it")
+    column = rows.data.column(name)
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowException as error:
+        raise InputError(
+            f"{where}: found {column.type} in rows of {rows.pipeline_id!r}, expected {kind}: "
+            f"{error}; deploy a version whose types the waiting rows fit"
+        ) from error
+
+
+def _context(rows: Rows) -> pa.Table:
+    data = rows.data
+    missing = [name for name in _CONTEXT if name not in data.column_names]
+    if missing:
+        raise StopError(f"staged rows of {rows.event_name!r} lack {', '.join(missing)}")
+    known = pa.compute.is_in(data["_waybill_op"], pa.array([UPSERT, DELETE]))
+    if not pa.compute.all(known).as_py():
+        raise StopError(f"staged rows of {rows.event_name!r} hold an operation that is none")
+    arrays = [data.column(name).cast(kind) for name, kind in _CONTEXT.items()]
+    if _ATTEMPT in data.column_names:
+        attempts = data.column(_ATTEMPT).cast(pa.int32())
+    else:
+        attempts = pa.repeat(pa.scalar(0, pa.int32()), data.num_rows)
+    return pa.table([*arrays, attempts], names=[*_CONTEXT, _ATTEMPT])
+
+
+def group_inputs(commit: Commit) -> dict[GroupKey, tuple[int, int]]:
+    """Return (first-pass in, replayed in) of each group of a commit. Cost: one hash pass."""
+    found: dict[GroupKey, tuple[int, int]] = {}
+    for rows in commit.rows:
+        names = ["_waybill_intake_minute", "_waybill_replayed"]
+        groups = rows.data.select(names).group_by(names).aggregate([([], "count_all")])
+        for group in groups.to_pylist():
+            key = (rows.pipeline_id, rows.event_name, group["_waybill_intake_minute"])
+            first, replayed = found.get(key, (0, 0))
+            if group["_waybill_replayed"]:
+                replayed += group["count_all"]
+            else:
+                first += group["count_all"]
+            found[key] = (first, replayed)
+    return found
+
+
+def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> list[LoadOutcome]:
+    """Return the outcome of each commit, without what was parked. Cost: one hash pass over rows."""
+    pieces: dict[int, list[pa.Table]] = {commit.number: [] for commit in commits}
+    counts: dict[int, dict[GroupKey, dict[str, int]]] = {commit.number: {} for commit in commits}
+    for batch in batches:
+        for frame in batch.frames:
+            rows = _outcome_rows(batch, frame)
+            pieces[frame.commit_number].append(rows)
+            _count(counts[frame.commit_number], frame.rows, rows)
+    return [
+        LoadOutcome(
+            commit.number,
+            [_outcome_count(*item) for item in sorted(counts[commit.number].items())],
+            None,
+            pa.concat_tables(pieces[commit.number] or [_EMPTY_ROWS.empty_table()]),
+        )
+        for commit in commits
+    ]
+
+
+def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
+    numbers = {name: found.get(name, 0) for name in ("in_first", "in_replayed", *OUTCOMES)}
+    return OutcomeCount(key[0], key[1], key[2], **numbers)
+
+
+def _outcome_rows(batch: TableBatch, frame: Frame) -> pa.Table:
+    length = frame.end - frame.start
+    context = batch.context.slice(frame.start, length)
+    codes = pa.array(batch.outcomes[frame.start : frame.end])
+    words = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES)).dictionary_decode()
+    return pa.table(
+        [
+            context["_waybill_id"],
+            pa.repeat(frame.rows.pipeline_id, length),
+            pa.repeat(frame.rows.event_name, length),
+            words,
+            context["_waybill_intake_minute"],
+            context["_waybill_replayed"],
+        ],
+        names=list(_ROW_FIELDS),
+    )
+
+
+def _count(counts: dict[GroupKey, dict[str, int]], rows: Rows, outcomes: pa.Table) -> None:
+    names = ["intake_minute", "replayed", "outcome"]
+    groups = outcomes.select(names).group_by(names).aggregate([([], "count_all")])
+    for group in groups.to_pylist():
+        key = (rows.pipeline_id, rows.event_name, group["intake_minute"])
+        found = counts.setdefault(key, {})
+        for name in ("in_replayed" if group["replayed"] else "in_first", group["outcome"]):
+            found[name] = found.get(name, 0) + group["count_all"]

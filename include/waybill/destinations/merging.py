@@ -1,0 +1,251 @@
+"""Judging and merging one staged batch: SQL defined once, rendered for a dialect by sqlglot.
+
+Two working tables belong to a batch:
+  stage    ``_waybill_n`` (ordinal in the batch), the user's columns, ``_waybill_id``,
+           ``_waybill_source_version``, ``_waybill_intake_version``, ``_waybill_op``
+  verdict  ``n`` (unique), ``outcome`` (1 superseded, 2 duplicate, 3 parked), ``winner`` (the
+           ordinal that a row lost to within the batch), ``touch`` (a duplicate with a later
+           intake version)
+A staged row without a verdict is delivered, so that a batch of news writes no verdicts at all.
+
+``judge_losers`` gives verdicts within the batch, ``judge_met`` against the target,
+``judge_tombstones`` against deleted keys; ``merge`` applies what is left and moves on the versions
+of touched rows. The merge is itself guarded by version: a row never goes back, whoever wrote it in
+between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+
+from waybill.destinations.batch import DUPLICATE, SUPERSEDED
+from waybill.pipelines import TableSpec
+
+KEPT_COLUMNS = (
+    ("_waybill_id", "string"),
+    ("_waybill_source_version", "int64"),
+    ("_waybill_intake_version", "int64"),
+    ("_waybill_loaded_at", "timestamp"),
+)
+"""System columns of a target table, with their types."""
+RESERVED_PREFIX = "_waybill_"
+_DEFINED_IN = "postgres"
+
+_SOURCE, _INTAKE = "_waybill_source_version", "_waybill_intake_version"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier, quoted, in the dialect the statements are defined in."""
+    return str(exp.to_identifier(name, quoted=True).sql(_DEFINED_IN))
+
+
+def literal(text: str) -> str:
+    """Return a text literal in the dialect the statements are defined in."""
+    return str(exp.Literal.string(text).sql(_DEFINED_IN))
+
+
+@dataclass(frozen=True)
+class MergeStatements:
+    """The statements for one staged batch.
+
+    Args:
+        spec: the target table.
+        stage: name of the stage table; not qualified.
+        verdict: name of the verdict table; not qualified.
+        dialect: a sqlglot dialect.
+    """
+
+    spec: TableSpec
+    stage: str
+    verdict: str
+    dialect: str = "postgres"
+
+    def find_losers(self, losers: str) -> str:
+        """Fill table ``losers`` (n, winner, prev: the next better row) with rows that lost."""
+        key = self._names(self.spec.key)
+        return self._render(
+            f"INSERT INTO {quoted(losers)} (n, winner, prev) SELECT n, winner, prev FROM ("  # noqa: S608
+            "SELECT _waybill_n AS n, FIRST_VALUE(_waybill_n) OVER w AS winner, "
+            f"LAG(_waybill_n) OVER w AS prev FROM {quoted(self.stage)} WINDOW w AS (PARTITION BY "
+            f"{key} ORDER BY {_SOURCE} DESC, {_INTAKE} DESC, _waybill_n)) AS ranked "
+            "WHERE NOT prev IS NULL"
+        )
+
+    def judge_losers(self, losers: str) -> str:
+        """Give verdicts to ``losers``."""
+        alike = (
+            f"s.{_SOURCE} = p.{_SOURCE} AND (s.{_INTAKE} = p.{_INTAKE} OR "
+            f"(s._waybill_op = p._waybill_op AND (s._waybill_op = 'delete' OR {self._same('p')})))"
+        )
+        return self._render(
+            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "  # noqa: S608
+            f"SELECT l.n, {_outcome(alike)}, l.winner, FALSE FROM {quoted(losers)} AS l "
+            f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = l.n "
+            f"JOIN {quoted(self.stage)} AS p ON p._waybill_n = l.prev"
+        )
+
+    def find_met(self, met: str) -> str:
+        """Fill table ``met`` (n) with rows whose source version is not above the target row's.
+
+        Reads keys and versions alone, so that a batch of news never reads the target's columns.
+        """
+        return self._render(
+            f"INSERT INTO {quoted(met)} (n) SELECT s._waybill_n FROM {quoted(self.stage)} AS s "  # noqa: S608
+            f"JOIN {self._target} AS t ON {self._on_key} "
+            f"WHERE {self._unjudged} AND s.{_SOURCE} <= t.{_SOURCE}"
+        )
+
+    def judge_met(self, met: str) -> str:
+        """Give verdicts to rows of ``met`` that are not newer than the target's."""
+        content = f"(s._waybill_op = 'upsert' AND {self._same('t')})"
+        joins = (
+            f"JOIN {quoted(met)} AS m ON m.n = s._waybill_n "
+            f"JOIN {self._target} AS t ON {self._on_key}"
+        )
+        return self._render(self._judge(joins, content, "TRUE"))
+
+    def judge_tombstones(self, tombstones: str, key_hash: str) -> str:
+        """Give verdicts to rows that are not newer than their key's delete.
+
+        Args:
+            tombstones: a table of this target's tombstones (key_hash and versions), qualified.
+            key_hash: expression over stage row ``s``.
+        """
+        join = f"JOIN {tombstones} AS t ON {self._tombstones_of('t', key_hash)}"
+        return self._judge(join, "s._waybill_op = 'delete'", self._unjudged)
+
+    def clear_tombstones(self, tombstones: str, key_hash: str) -> str:
+        """Remove the tombstones of keys that are rows again."""
+        return (
+            f"DELETE FROM {tombstones} AS t USING {quoted(self.stage)} AS s "  # noqa: S608
+            f"WHERE {self._tombstones_of('t', key_hash)} AND s._waybill_op = 'upsert' "
+            f"AND {self._unjudged}"
+        )
+
+    def write_tombstones(self, tombstones: str, key_text: str, key_hash: str) -> str:
+        """Keep the key and versions of deletes that took effect, or are newer copies of such."""
+        return (
+            f"INSERT INTO {tombstones} AS t (table_schema, table_name, key_hash, key, "  # noqa: S608
+            f"_waybill_id, {_SOURCE}, {_INTAKE}, deleted_at) "
+            f"SELECT {literal(self.spec.schema_name)}, {literal(self.spec.name)}, {key_hash}, "
+            f"{key_text}, s._waybill_id, s.{_SOURCE}, s.{_INTAKE}, CURRENT_TIMESTAMP "
+            f"FROM {self._effective()} AS s WHERE s._waybill_op = 'delete' "
+            "ON CONFLICT (table_schema, table_name, key_hash) DO UPDATE SET "
+            f"_waybill_id = EXCLUDED._waybill_id, {_SOURCE} = EXCLUDED.{_SOURCE}, "
+            f"{_INTAKE} = EXCLUDED.{_INTAKE}, deleted_at = EXCLUDED.deleted_at"
+        )
+
+    def merge(self, *, judged: bool) -> str:
+        """Apply what has no verdict; ``judged`` False: nothing has one, so none is looked for."""
+        if judged:
+            return self._merge(self._effective())
+        return self._merge(f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)")  # noqa: S608
+
+    def merge_range(self, low: str, high: str) -> str:
+        """Apply what has no verdict, of the ordinals from ``low``, before ``high``: expressions."""
+        condition = f" AND s._waybill_n >= {low} AND s._waybill_n < {high}"
+        return self._merge(self._effective(condition))
+
+    def _merge(self, source: str) -> str:
+        own = [c.name for c in self.spec.columns]
+        free = [name for name in own if name not in self.spec.key]
+        system = [name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at"]
+        newer = (
+            f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE} OR "
+            f"(s.{_SOURCE} = t.{_SOURCE} AND s.{_INTAKE} > t.{_INTAKE}))"
+        )
+        versions = _assignments(system)
+        inserted = [*own, *system]
+        return self._render(
+            f"MERGE INTO {self._target} AS t USING {source} AS s ON {self._on_key} "  # noqa: S608
+            f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN DELETE "
+            f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "
+            f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments([*free, *system])}, "
+            "_waybill_loaded_at = CURRENT_TIMESTAMP "
+            "WHEN NOT MATCHED AND s._waybill_op = 'upsert' THEN "
+            f"INSERT ({self._names(inserted)}, _waybill_loaded_at) "
+            f"VALUES ({', '.join(f's.{quoted(name)}' for name in inserted)}, CURRENT_TIMESTAMP)"
+        )
+
+    def reopen(self, stage: str) -> str:
+        """Fill stage table ``stage`` with the rows that lost only to rows refused since."""
+        return self._render(
+            f"INSERT INTO {quoted(stage)} SELECT s.* "  # noqa: S608
+            f"FROM {quoted(self.stage)} AS s "
+            f"JOIN {quoted(self.verdict)} AS v ON v.n = s._waybill_n "
+            f"JOIN {quoted(self.verdict)} AS w ON w.n = v.winner "
+            f"WHERE w.outcome = 3 AND v.outcome = {SUPERSEDED}"
+        )
+
+    def forget_verdicts(self) -> str:
+        """Remove the verdicts of the stage's rows."""
+        return self._render(
+            f"DELETE FROM {quoted(self.verdict)} WHERE n IN "  # noqa: S608
+            f"(SELECT _waybill_n FROM {quoted(self.stage)})"
+        )
+
+    def _judge(self, joins: str, same_content: str, condition: str) -> str:
+        """Give verdicts to rows of ``s`` that are not newer than those of ``t``."""
+        alike = f"(s.{_INTAKE} = t.{_INTAKE} OR {same_content})"
+        duplicate = f"s.{_SOURCE} = t.{_SOURCE} AND {alike}"
+        return (
+            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "  # noqa: S608
+            f"SELECT s._waybill_n, {_outcome(duplicate)}, NULL, "
+            f"({duplicate} AND s.{_INTAKE} > t.{_INTAKE}) "
+            f"FROM {quoted(self.stage)} AS s {joins} WHERE {condition} AND "
+            f"(s.{_SOURCE} < t.{_SOURCE} OR (s.{_SOURCE} = t.{_SOURCE} AND "
+            f"(s.{_INTAKE} <= t.{_INTAKE} OR {same_content})))"
+        )
+
+    def _effective(self, condition: str = "") -> str:
+        """Rows to apply, with ``touch``."""
+        return (
+            f"(SELECT s.*, COALESCE(v.touch, FALSE) AS touch FROM {quoted(self.stage)} AS s "  # noqa: S608
+            f"LEFT JOIN {quoted(self.verdict)} AS v ON v.n = s._waybill_n "
+            f"WHERE (v.n IS NULL OR v.touch){condition})"
+        )
+
+    @property
+    def _unjudged(self) -> str:
+        return (
+            f"NOT EXISTS (SELECT 1 FROM {quoted(self.verdict)} AS v "  # noqa: S608
+            "WHERE v.n = s._waybill_n)"
+        )
+
+    def _tombstones_of(self, alias: str, key_hash: str) -> str:
+        return (
+            f"{alias}.table_schema = {literal(self.spec.schema_name)} AND "
+            f"{alias}.table_name = {literal(self.spec.name)} AND {alias}.key_hash = {key_hash}"
+        )
+
+    def _same(self, other: str) -> str:
+        free = [c.name for c in self.spec.columns if c.name not in self.spec.key]
+        if not free:
+            return "TRUE"
+        parts = (f"s.{quoted(n)} IS NOT DISTINCT FROM {other}.{quoted(n)}" for n in free)
+        return f"({' AND '.join(parts)})"
+
+    @property
+    def _target(self) -> str:
+        return f"{quoted(self.spec.schema_name)}.{quoted(self.spec.name)}"
+
+    @property
+    def _on_key(self) -> str:
+        return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in self.spec.key)
+
+    def _names(self, names: tuple[str, ...] | list[str]) -> str:
+        return ", ".join(quoted(name) for name in names)
+
+    def _render(self, text: str) -> str:
+        return str(sqlglot.parse_one(text, read=_DEFINED_IN).sql(self.dialect))
+
+
+def _outcome(duplicate: str) -> str:
+    return f"CASE WHEN {duplicate} THEN {DUPLICATE} ELSE {SUPERSEDED} END"
+
+
+def _assignments(names: list[str]) -> str:
+    return ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)

@@ -1,0 +1,132 @@
+"""What goes into a destination and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from waybill.pipelines import TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Mapped rows of one event name of one pipeline, in the order their events came."""
+
+    pipeline_id: str
+    event_name: str
+    table: TableSpec
+    data: pa.Table
+    """The table's columns, then ``_waybill_id`` and ``_waybill_key`` string,
+    ``_waybill_source_version`` and ``_waybill_intake_version`` int64, ``_waybill_intake_minute``
+    int32, ``_waybill_op`` string (upsert, delete), ``_waybill_replayed`` bool: entered at stage
+    destination by a replay. Other columns are ignored, but for ``_waybill_attempt`` int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One committed micro-batch for this destination."""
+
+    number: int
+    """Dense per destination."""
+    rows: tuple[Rows, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCount:
+    """What became of the rows of one (pipeline, event name, intake minute) of one commit."""
+
+    pipeline_id: str
+    event_name: str
+    intake_minute: int
+    in_first: int = 0
+    in_replayed: int = 0
+    delivered: int = 0
+    superseded: int = 0
+    duplicate: int = 0
+    parked: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """What became of one commit."""
+
+    commit_number: int
+    counts: list[OutcomeCount]
+    parked: Mapping[str, Any] | None
+    """The descriptor ``park`` returned; one for all commits of a load that had refused rows."""
+    rows: pa.Table | None
+    """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed.
+    None when the commit was loaded before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedRow:
+    """A row that the destination does not take, ready to be parked."""
+
+    commit_number: int
+    pipeline_id: str
+    event_name: str
+    intake_minute: int
+    event_id: str
+    key: str
+    source_version: int
+    intake_version: int
+    op: str
+    replayed: bool
+    row: dict[str, Any]
+    """Column name to value, in a form that JSON can say and the mapping reads back to the same."""
+    error_code: str
+    """An error type of the catalogue, stage destination."""
+    message: str
+    table: str
+    attempt: int = 0
+
+
+Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
+"""Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load,
+before the destination commits; what it wrote is garbage when the load fails afterwards."""
+
+
+class Destination(Protocol):
+    """One warehouse. Not for several threads at once; several processes are safe."""
+
+    name: str
+
+    def ensure_table(self, spec: TableSpec) -> None:
+        """Bring the table to its declaration: create it, add columns, let columns take null.
+
+        Raises:
+            InputError: a conflict that is the user's to resolve; names table, column, found and
+                expected.
+            RetryError: the destination is away.
+        """
+        ...
+
+    def load(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
+        """Load those of the commits that are not there yet; report all, in the order given.
+
+        Raises:
+            RetryError: the destination is away or busy; nothing of this call is visible, or (when
+                the answer to its commit was lost) all of it: call again.
+            InputError: it is not configured as it must be, or a table conflicts.
+            StopError: a commit number comes back with other contents, or an error without a class.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close the connection."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...

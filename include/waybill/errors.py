@@ -1,0 +1,45 @@
+"""Every error the library raises, sorted by what the caller must do.
+
+WaybillError
+  RetryError   call again later; nothing was lost
+  ParkError    this event cannot pass; park it under its code, go on
+  StopError    going on could lose, double or reorder events; stop the process
+  InputError   what the user gave is wrong: says what, where and what to do
+"""
+
+from __future__ import annotations
+
+
+class WaybillError(Exception):
+    """Root of all errors raised by waybill."""
+
+
+class RetryError(WaybillError):
+    """The same call may succeed later; nothing was lost."""
+
+
+class StopError(WaybillError):
+    """Going on could lose, double or reorder events; stop the process."""
+
+
+class InputError(WaybillError):
+    """What the user gave is wrong; the message says what, where and what to do."""
+
+
+class ParkError(WaybillError):
+    """This one event cannot pass this stage; park it and go on.
+
+    A transformation may raise it by itself to choose the code:
+    ``raise ParkError("record_incomplete", "left but never arrived")``.
+
+    Args:
+        code: an error type of ``waybill.events.CATALOGUE``.
+        message: what is wrong with this event, in words.
+        where: field, column or line, when known.
+    """
+
+    def __init__(self, code: str, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.where = where

@@ -1,0 +1,48 @@
+"""Events: what moves through Waybill, how it is named, and what can go wrong with it.
+
+Invariants
+  I1  decode(encode(event)) is the event; numbers survive exactly, whatever their size.
+  I2  An event id depends only on what the event is (pipeline, name, key, version or content),
+      never on when or by whom it was read.
+  I3  Every error type that can park an event is in CATALOGUE, with its stage and what to do.
+"""
+
+from waybill.events.catalogue import (
+    CATALOGUE,
+    ENTRY_STAGES,
+    STAGES,
+    ErrorType,
+    Stage,
+    error_type,
+)
+from waybill.events.envelope import Event, decode, encode, encode_data, refuse_wrong_name
+from waybill.events.exact import dumps, loads, loads_exact
+from waybill.events.identity import (
+    IntakeClock,
+    event_id,
+    ordering_key,
+    source_version,
+    topic_name,
+)
+
+__all__ = [
+    "CATALOGUE",
+    "ENTRY_STAGES",
+    "STAGES",
+    "ErrorType",
+    "Event",
+    "IntakeClock",
+    "Stage",
+    "decode",
+    "dumps",
+    "encode",
+    "encode_data",
+    "error_type",
+    "event_id",
+    "loads",
+    "loads_exact",
+    "ordering_key",
+    "refuse_wrong_name",
+    "source_version",
+    "topic_name",
+]

@@ -1,0 +1,158 @@
+"""The catalogue of error types: stable codes, each with its stage and what a user can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["ingestion", "transformation", "mapping", "destination"]
+STAGES: tuple[Stage, ...] = ("ingestion", "transformation", "mapping", "destination")
+ENTRY_STAGES: tuple[Stage, ...] = STAGES[1:]
+"""Where an event on the wire may enter: it was taken in already."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorType:
+    """One way an event can fail."""
+
+    code: str
+    stage: Stage | Literal["any"]
+    title: str
+    advice: str
+    transient: bool
+    """True: the same event may pass later with nothing changed."""
+
+
+def _permanent(stage: Stage | Literal["any"], *rows: tuple[str, str, str]) -> list[ErrorType]:
+    return [ErrorType(code, stage, title, advice, transient=False) for code, title, advice in rows]
+
+
+def _transient(stage: Stage | Literal["any"], *rows: tuple[str, str, str]) -> list[ErrorType]:
+    return [ErrorType(code, stage, title, advice, transient=True) for code, title, advice in rows]
+
+
+_FIX_SOURCE = "Fix the record at its source, or discard it; it was never sent to Kafka."
+_FIX_CODE = "Correct the transformation, dry-run it on the parked events, deploy, replay."
+_FIX_MAPPING = "Change the mapping or the transformation, dry-run, deploy, replay."
+
+_ALL: list[ErrorType] = [
+    *_permanent(
+        "ingestion",
+        ("source_row_malformed", "A row of the source cannot be read", _FIX_SOURCE),
+        ("source_encoding_invalid", "A row is not valid text in its encoding", _FIX_SOURCE),
+        ("source_value_invalid", "A value does not fit its declared source type", _FIX_SOURCE),
+        ("key_missing", "A field of the primary key is missing or null", _FIX_SOURCE),
+        ("source_version_invalid", "The version field is no 64-bit number or time", _FIX_SOURCE),
+        ("payload_not_json", "The payload has no JSON form (NaN, unknown type)", _FIX_SOURCE),
+        ("payload_too_large", "The payload is larger than the limit", _FIX_SOURCE),
+        ("payload_too_deep", "The payload is nested too deeply", _FIX_SOURCE),
+        (
+            "delivery_too_large",
+            "Kafka refused the message as too large",
+            "Raise the limit; replay.",
+        ),
+        ("delivery_refused", "Kafka refused the message for good", "See the message; then replay."),
+        ("delivery_unauthorized", "Kafka did not allow the write", "Grant the right, then replay."),
+    ),
+    *_permanent(
+        "transformation",
+        ("envelope_not_json", "The message is not JSON", "Mend the producer; then discard."),
+        ("envelope_invalid", "The message is not a Waybill event", "Mend the producer; discard."),
+        ("pipeline_unknown", "No pipeline with this id is deployed", "Deploy it, then replay."),
+        ("data_ref_missing", "The payload's object is gone", "Restore the object, then replay."),
+        ("null_value", "The code met a null it did not expect", _FIX_CODE),
+        ("field_missing", "The code asked for a field that is not there", _FIX_CODE),
+        ("type_error", "The code met a value of another type", _FIX_CODE),
+        ("value_out_of_range", "A value is outside what the code allows", _FIX_CODE),
+        ("value_error", "A value cannot be converted", _FIX_CODE),
+        ("index_error", "The code went past the end of a list", _FIX_CODE),
+        ("attribute_error", "The code asked a value for what it does not have", _FIX_CODE),
+        ("division_by_zero", "The code divided by zero", _FIX_CODE),
+        ("overflow", "A number grew too large", _FIX_CODE),
+        ("unicode_error", "Text could not be encoded or decoded", _FIX_CODE),
+        ("assertion_failed", "An assertion of the code failed", _FIX_CODE),
+        ("recursion_error", "The code called itself too deeply", _FIX_CODE),
+        ("memory_error", "The code ran out of memory", _FIX_CODE),
+        ("import_error", "A module is not installed where the code runs", "Install it, replay."),
+        ("lookup_failed", "A look-up found nothing", _FIX_CODE),
+        ("io_error", "The code's own input or output failed", "Check the service, then replay."),
+        ("record_incomplete", "The code refused a record that lacks data", _FIX_CODE),
+        ("record_invalid", "The code refused a record that breaks a rule", _FIX_CODE),
+        ("record_inconsistent", "The code refused a record that contradicts itself", _FIX_CODE),
+        ("transformation_failed", "The code raised an error of its own", _FIX_CODE),
+        ("transformation_timeout", "The code took too long for one event", _FIX_CODE),
+        ("interpreter_crashed", "The code ended the Python interpreter", _FIX_CODE),
+        ("code_invalid", "The transformation cannot be loaded", _FIX_CODE),
+        ("result_invalid", "The transformation returned neither event, list nor None", _FIX_CODE),
+    ),
+    *_permanent(
+        "mapping",
+        ("event_name_unknown", "The pipeline declares no such event name", _FIX_MAPPING),
+        ("not_an_object", "The payload is no JSON object, so it has no columns", _FIX_MAPPING),
+        ("unknown_column", "The payload has a field that the mapping does not name", _FIX_MAPPING),
+        ("not_null_violation", "A column declared NOT NULL got no value", _FIX_MAPPING),
+        ("type_mismatch", "A value does not fit its column's type", _FIX_MAPPING),
+        ("number_out_of_range", "A number is too large for its column's type", _FIX_MAPPING),
+        ("precision_lost", "A decimal has more digits than its column", _FIX_MAPPING),
+        ("timestamp_invalid", "A value is no timestamp", _FIX_MAPPING),
+        ("text_invalid", "Text holds characters that cannot be stored", _FIX_MAPPING),
+        ("mapped_key_missing", "A key column of the destination got no value", _FIX_MAPPING),
+    ),
+    *_permanent(
+        "destination",
+        (
+            "destination_unique_violation",
+            "The destination has another row with this value",
+            "Resolve the conflict there, then replay.",
+        ),
+        (
+            "destination_foreign_key_violation",
+            "The row refers to one that is not there",
+            "Load what it refers to, then replay.",
+        ),
+        (
+            "destination_check_violation",
+            "A check of the destination refused the row",
+            "Correct the row or the check, then replay.",
+        ),
+        (
+            "destination_not_null_violation",
+            "The destination's column takes no null",
+            "Relax the column or fix the mapping, then replay.",
+        ),
+        (
+            "destination_value_refused",
+            "The destination cannot store a value",
+            "Correct the mapping, then replay.",
+        ),
+        (
+            "destination_schema_conflict",
+            "The table differs from the mapping",
+            "Change the table or the mapping, then replay.",
+        ),
+    ),
+    *_transient(
+        "destination",
+        ("destination_unreachable", "The destination did not answer", "Replay when it is healthy."),
+        ("destination_throttled", "The destination asked to slow down", "Replay later."),
+        ("destination_timeout", "The destination took too long", "Replay later."),
+        ("destination_full", "The destination has no space", "Make room there, then replay."),
+        ("destination_unauthorized", "The destination refused the login", "Mend it, then replay."),
+    ),
+    *_transient(
+        "any",
+        ("object_store_unreachable", "The object store did not answer", "Replay when it is back."),
+        ("kafka_unreachable", "Kafka did not answer", "Replay when it is back."),
+    ),
+    *_permanent(
+        "any",
+        ("unexpected_error", "An error that Waybill has no code for", "See the message and where."),
+    ),
+]
+
+CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
+
+
+def error_type(code: str) -> ErrorType:
+    """Return the catalogue's entry; an unknown code is ``unexpected_error``."""
+    return CATALOGUE.get(code, CATALOGUE["unexpected_error"])

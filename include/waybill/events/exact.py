@@ -1,0 +1,135 @@
+"""JSON in and out without changing a number.
+
+orjson turns integers of 2^64 and more, and decimals that a double cannot hold, into floats without
+a word, and writes NaN as null. Text that may hold such a number (16 digits in a row, a negative
+exponent, or one that overflows) takes the standard library's parser with ``int`` and ``Decimal``;
+all other text takes orjson. The test is one ``translate`` and two substring searches: 0.5 µs for
+400 bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+import orjson
+
+_SHAPE = bytes(
+    ord("0") if chr(c) in "0123456789." else ord("e") if chr(c) in "eE" else c for c in range(256)
+)
+_LONG_NUMBER = b"0" * 16
+_NEGATIVE_EXPONENT = b"0e-"
+_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_PASSTHROUGH_DATACLASS
+
+
+def loads(text: bytes) -> Any:  # noqa: ANN401 - JSON is any value
+    """Parse one JSON text exactly.
+
+    Raises:
+        ValueError: not JSON in UTF-8 (also NaN and Infinity, which are not JSON).
+        RecursionError: nested more deeply than the interpreter goes.
+    """
+    shape = text.translate(_SHAPE)
+    if _LONG_NUMBER in shape or _NEGATIVE_EXPONENT in shape:
+        return loads_exact(text)
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return loads_exact(text)
+
+
+def loads_exact(text: bytes) -> Any:  # noqa: ANN401
+    """Parse one JSON text with integers of any size, and decimals where a double would differ."""
+    return json.loads(text.decode(), parse_float=_exact_float, parse_constant=_refuse_constant)
+
+
+def dumps(value: Any) -> bytes:  # noqa: ANN401
+    """Write JSON without changing a number.
+
+    Datetimes become RFC 3339 in UTC, decimals and large integers keep every digit, lone surrogates
+    are escaped as JSON allows.
+
+    Raises:
+        ValueError: NaN or Infinity, which JSON cannot say; an integer of over 4,300 digits.
+        TypeError: a type with no JSON form.
+        RecursionError: more than 254 levels deep.
+    """
+    if _not_finite(value):
+        raise ValueError("NaN and Infinity have no form in JSON")
+    try:
+        return _plain(value)
+    except TypeError:
+        return _plain(_with_fragments(value))
+
+
+def _plain(value: Any) -> bytes:  # noqa: ANN401
+    try:
+        return orjson.dumps(value, default=_fragment, option=_OPTIONS)
+    except TypeError as error:
+        if "Recursion limit" in str(error):
+            raise RecursionError("nested more than 254 levels deep") from error
+        raise
+
+
+def _exact_float(text: str) -> float | Decimal:
+    number = float(text)
+    try:
+        exact = Decimal(text)
+    except ArithmeticError as error:
+        raise ValueError(f"exponent of {text[:40]!r} is beyond any number") from error
+    return number if math.isfinite(number) and Decimal(repr(number)) == exact else exact
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _not_finite(value: Any) -> bool:  # noqa: ANN401
+    kind = type(value)
+    if kind is str or kind is int or value is None:
+        return False
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_not_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_not_finite, value))
+    return isinstance(value, Decimal) and not value.is_finite()
+
+
+def _fragment(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Decimal):
+        return orjson.Fragment(str(value))
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _with_fragments(value: Any) -> Any:  # noqa: ANN401
+    """Return a value in which all that orjson cannot write is written already."""
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return orjson.Fragment(str(value))
+    if isinstance(value, str):
+        return value if _is_unicode(value) else orjson.Fragment(json.dumps(value))
+    if isinstance(value, dict):
+        return _object({name: _with_fragments(item) for name, item in value.items()})
+    if isinstance(value, list | tuple):
+        return [_with_fragments(item) for item in value]
+    return value
+
+
+def _object(items: dict[Any, Any]) -> Any:  # noqa: ANN401
+    """Orjson takes fragments as values only: an object with a strange name is written by hand."""
+    if not all(isinstance(name, str) for name in items) or all(map(_is_unicode, items)):
+        return items
+    pairs = [json.dumps(name).encode() + b":" + _plain(item) for name, item in items.items()]
+    return orjson.Fragment(b"{" + b",".join(pairs) + b"}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether a text has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""Who an event is: its id, key, versions and topic; all deterministic but for the intake stamp."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from waybill.errors import InputError, ParkError
+from waybill.events.exact import dumps
+
+_INT64 = 2**63
+_MICROS = 1_000_000
+MAX_TOPIC_CHARACTERS = 249
+
+
+def ordering_key(data: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Return the primary key of a payload as a JSON array, the same text for the same key.
+
+    Raises:
+        ParkError: a key field is missing or null, or has no JSON form.
+    """
+    values = []
+    for field in fields:
+        value = data.get(field)
+        if value is None:
+            raise ParkError("key_missing", f"key field {field!r} is missing or null", where=field)
+        values.append(value)
+    try:
+        return dumps(values).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParkError("payload_not_json", f"the key has no JSON form: {error}") from error
+
+
+def event_id(pipeline_id: str, name: str, key: str, *, version: int | None, content: bytes) -> str:
+    """Return the id of an event: 32 hex digits.
+
+    Args:
+        pipeline_id: the pipeline's immutable id.
+        name: the event name.
+        key: the ordering key as ``ordering_key`` gives it.
+        version: source version; None when the source has none.
+        content: the payload's bytes, which stand in for a missing source version.
+
+    Source: BLAKE2b with 128 bits over an unambiguous JSON array. Cost: about 1 µs.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(dumps([pipeline_id, name, key, version]))
+    if version is None:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def source_version(data: Mapping[str, Any], field: str | None) -> int | None:
+    """Return the record's own version as a 64-bit integer; times become microseconds since 1970.
+
+    Raises:
+        ParkError: the field is missing, null, or neither an integer nor an RFC 3339 time.
+    """
+    if field is None:
+        return None
+    value = data.get(field)
+    if isinstance(value, str):
+        value = _micros(value, field)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ParkError(
+            "source_version_invalid", f"version field {field!r} holds {value!r}", where=field
+        )
+    if not -_INT64 <= value < _INT64:
+        raise ParkError("source_version_invalid", f"{value} does not fit 64 bits", where=field)
+    return value
+
+
+def _micros(text: str, field: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ParkError("source_version_invalid", f"{text!r} is no time", where=field) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86400 + delta.seconds) * _MICROS + delta.microseconds
+
+
+class IntakeClock:
+    """Gives each event its intake version (microseconds, strictly rising) and intake minute."""
+
+    def __init__(self, *, last: int = 0) -> None:
+        self._last = last
+
+    def stamp(self) -> tuple[int, int]:
+        """Return (intake version in µs since 1970, intake minute since 1970)."""
+        self._last = max(self._last + 1, time.time_ns() // 1000)
+        return self._last, self._last // (60 * _MICROS)
+
+
+def topic_name(team: str, destination: str) -> str:
+    """Return the Kafka topic of a team's events for a destination.
+
+    Raises:
+        InputError: the name would be longer than Kafka takes.
+    """
+    name = f"events.{team}.{destination}"
+    if len(name) > MAX_TOPIC_CHARACTERS:
+        raise InputError(f"topic {name!r} has more than {MAX_TOPIC_CHARACTERS} characters")
+    return name

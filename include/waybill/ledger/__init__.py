@@ -1,0 +1,55 @@
+"""The ledger: the books, and the commit point of everything that moves.
+
+Invariants
+  I1  A micro-batch takes effect in one transaction, or not at all.
+  I2  Each topic partition moves from exactly the offset where it stood (compare-and-set), under the
+      consumer's lease epoch; so does a destination's load position and a connector's cursor.
+  I3  Commit numbers are dense per destination and become visible in order.
+  I4  Counts come from records; a ledger row is written once per (reference, pipeline).
+  I5  A commit whose answer was lost is read back by its own identity before it is tried again.
+"""
+
+from waybill.ledger.balance import BalanceRow, ParkedEvents, StageCounts, fold, read_balance
+from waybill.ledger.commit import (
+    BatchCommit,
+    FencedError,
+    LoadCommit,
+    OffsetRange,
+    OffsetsMovedError,
+    commit_batch,
+    commit_load,
+)
+from waybill.ledger.intake import IntakeCommit, Position, commit_intake, read_position
+from waybill.ledger.positions import (
+    acquire_lease,
+    committed_batches,
+    last_commit_number,
+    load_position,
+    staged_after,
+    topic_positions,
+)
+
+__all__ = [
+    "BalanceRow",
+    "BatchCommit",
+    "FencedError",
+    "IntakeCommit",
+    "LoadCommit",
+    "OffsetRange",
+    "OffsetsMovedError",
+    "ParkedEvents",
+    "Position",
+    "StageCounts",
+    "acquire_lease",
+    "commit_batch",
+    "commit_intake",
+    "commit_load",
+    "committed_batches",
+    "fold",
+    "last_commit_number",
+    "load_position",
+    "read_balance",
+    "read_position",
+    "staged_after",
+    "topic_positions",
+]

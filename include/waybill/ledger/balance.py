@@ -1,0 +1,222 @@
+"""Balance: what went in must have come out, per pipeline, event name, stage and intake minute.
+
+Equations (G5)
+  ingestion       in = passed + parked
+  transformation  in = passed + parked + filtered;  first-pass in + in flight = ingestion's out
+  mapping         in = passed + parked;             first-pass in = transformation's out
+  destination     in = delivered + superseded + duplicate + parked;
+                  first-pass in + in flight = mapping's out
+  Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
+  replays         replayed in + in flight = events of the segments marked replayed, at each stage
+  parking         parked = events of the segments that are parked, replaying, replayed, discarded
+
+In flight is measured: records between the ledger's offsets and the log's end, and rows of staged
+objects beyond the load position. It is never the residual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import text
+
+from waybill.storage.tracker import TrackerStore
+
+_COLUMNS = "in_first, in_replayed, passed, out, parked, filtered, superseded, duplicate"
+_SUMS = ", ".join(
+    f"sum((row->3->>{index})::bigint)::bigint AS {name}"
+    for index, name in enumerate(_COLUMNS.split(", "))
+)
+_ROWS_OF_PICKED = (  # fixed names only
+    "SELECT pipeline_id, row->>0 AS event_name, row->>1 AS stage, (row->>2)::int AS minute, "  # noqa: S608
+    f"{_SUMS} FROM picked, jsonb_array_elements(counts) AS row GROUP BY 1, 2, 3, 4"
+)
+_FOLD = f"""
+WITH picked AS (
+  UPDATE ledger SET folded = true WHERE id IN (
+    SELECT id FROM ledger WHERE NOT folded ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
+  RETURNING pipeline_id, counts),
+rows AS ({_ROWS_OF_PICKED}),
+written AS (
+  INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {_COLUMNS})
+  SELECT * FROM rows ORDER BY 1, 2, 3, 4
+  ON CONFLICT (pipeline_id, event_name, stage, minute) DO UPDATE SET
+  {", ".join(f"{n} = ledger_minutes.{n} + excluded.{n}" for n in _COLUMNS.split(", "))})
+SELECT count(*) FROM picked
+"""  # noqa: S608 - fixed names only
+_READ = f"""
+WITH picked AS (SELECT pipeline_id, counts FROM ledger WHERE NOT folded),
+rows AS ({_ROWS_OF_PICKED}),
+everything AS (
+  SELECT pipeline_id, event_name, stage, minute, {_COLUMNS} FROM ledger_minutes
+  UNION ALL SELECT * FROM rows)
+SELECT pipeline_id, event_name, stage, minute,
+  {", ".join(f"sum({n})::bigint AS {n}" for n in _COLUMNS.split(", "))}
+FROM everything
+WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
+  AND (CAST(:since AS int) IS NULL OR minute >= :since)
+GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 4, 3
+"""  # noqa: S608
+_STAGED_IN_FLIGHT = """
+SELECT ledger.pipeline_id, row->>0 AS event_name, (row->>2)::int AS minute,
+  sum((row->3->>0)::bigint)::bigint AS in_first, sum((row->3->>1)::bigint)::bigint AS in_replayed
+FROM batches
+LEFT JOIN load_positions USING (destination)
+JOIN ledger ON ledger.reference = batches.id::text, jsonb_array_elements(ledger.counts) AS row
+WHERE batches.commit_number > coalesce(load_positions.last_commit, 0) AND row->>1 = 'staged'
+GROUP BY 1, 2, 3
+"""
+_SEGMENTS = """
+SELECT parked_partitions.pipeline_id, parked_partitions.event_name, parked_partitions.stage,
+  sum(parked + replaying + replayed + discarded)::bigint AS recorded,
+  sum(replayed)::bigint AS replayed
+FROM parked_partitions
+WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
+GROUP BY 1, 2, 3
+"""
+MinuteKey = tuple[str, str, int]
+"""(pipeline id, event name, intake minute)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedEvents:
+    """What the tracker's segments say of one (pipeline id, event name, stage)."""
+
+    recorded: int
+    """Events of all segments, whatever became of them."""
+    replayed: int
+    """Events of those marked replayed."""
+
+
+@dataclass(slots=True)
+class StageCounts:
+    """The counters of one stage, and what is in flight towards it."""
+
+    in_first: int = 0
+    in_replayed: int = 0
+    passed: int = 0
+    out: int = 0
+    parked: int = 0
+    filtered: int = 0
+    superseded: int = 0
+    duplicate: int = 0
+    in_flight: int = 0
+    """First-pass events on their way to this stage."""
+    in_flight_replayed: int = 0
+    """Replayed events on their way to this stage."""
+
+    def left_over(self) -> int:
+        """Return events that went in and did not come out in any way; 0 when exact."""
+        gone = self.passed + self.parked + self.filtered + self.superseded + self.duplicate
+        return self.in_first + self.in_replayed - gone
+
+
+@dataclass(slots=True)
+class BalanceRow:
+    """The books of one (pipeline, event name, intake minute): all its stages."""
+
+    pipeline_id: str
+    event_name: str
+    minute: int
+    stages: dict[str, StageCounts] = field(default_factory=dict)
+
+    def stage(self, name: str) -> StageCounts:
+        """Return one stage's counters, zeros when it has none."""
+        return self.stages.setdefault(name, StageCounts())
+
+    def breaches(self) -> dict[str, int]:
+        """Return {stage: events unaccounted for}; positive: missing, negative: too many.
+
+        Events missed on the way to a stage and in the stage add up; where the two differ in sign
+        they never cancel each other: the larger one stands.
+        """
+        ingestion, transformation = self.stage("ingestion"), self.stage("transformation")
+        mapping, destination = self.stage("mapping"), self.stage("destination")
+        gaps = {
+            "ingestion": ingestion.left_over(),
+            "transformation": _gap(ingestion, transformation),
+            "mapping": _gap(transformation, mapping),
+            "destination": _gap(mapping, destination),
+        }
+        return {stage: gap for stage, gap in gaps.items() if gap}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row with its stages and breaches."""
+        return {
+            "pipeline_id": self.pipeline_id,
+            "event_name": self.event_name,
+            "minute": self.minute,
+            "stages": {name: asdict(counts) for name, counts in self.stages.items()},
+            "breaches": self.breaches(),
+        }
+
+
+def _gap(before: StageCounts, after: StageCounts) -> int:
+    """Return the events unaccounted for between the end of one stage and the end of the next."""
+    on_the_way = before.out - after.in_first - after.in_flight
+    within = after.left_over()
+    if on_the_way * within >= 0:
+        return on_the_way + within
+    return max(on_the_way, within, key=abs)
+
+
+def fold(tracker: TrackerStore, *, most: int = 5000) -> int:
+    """Fold ledger rows into minutes; returns how many. Safe to run twice at once, and to kill."""
+    total = 0
+    while True:
+        with tracker.transaction() as connection:
+            number = int(connection.execute(text(_FOLD), {"most": most}).scalar_one())
+        total += number
+        if number < most:
+            return total
+
+
+def read_balance(
+    tracker: TrackerStore,
+    *,
+    pipeline_id: str | None = None,
+    since_minute: int | None = None,
+    in_log: Mapping[tuple[MinuteKey, str, bool], int] | None = None,
+) -> tuple[list[BalanceRow], dict[tuple[str, str, str], ParkedEvents]]:
+    """Return the books by minute, and parked events by (pipeline id, event name, stage).
+
+    Args:
+        tracker: the books.
+        pipeline_id: only this pipeline.
+        since_minute: only minutes from this one on.
+        in_log: events measured in the log beyond the ledger's offsets, by (minute key, stage of
+            entry, replayed).
+
+    All of it is read in one snapshot.
+    """
+    arguments = {"pipeline": pipeline_id, "since": since_minute}
+    with tracker.transaction() as connection:
+        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        counted = connection.execute(text(_READ), arguments).mappings().all()
+        staged = connection.execute(text(_STAGED_IN_FLIGHT)).mappings().all()
+        segments = connection.execute(text(_SEGMENTS), arguments).mappings().all()
+    rows: dict[MinuteKey, BalanceRow] = {}
+    for found in counted:
+        key = (found["pipeline_id"], found["event_name"], found["minute"])
+        row = rows.setdefault(key, BalanceRow(*key))
+        if found["stage"] != "staged":
+            row.stages[found["stage"]] = StageCounts(
+                **{name: found[name] for name in _COLUMNS.split(", ")}
+            )
+    for found in staged:
+        key = (found["pipeline_id"], found["event_name"], found["minute"])
+        if key in rows:
+            rows[key].stage("destination").in_flight += found["in_first"]
+            rows[key].stage("destination").in_flight_replayed += found["in_replayed"]
+    for (key, stage, again), number in (in_log or {}).items():
+        if key in rows:
+            counts = rows[key].stage(stage)
+            counts.in_flight_replayed += number if again else 0
+            counts.in_flight += 0 if again else number
+    parked = {
+        (r["pipeline_id"], r["event_name"], r["stage"]): ParkedEvents(r["recorded"], r["replayed"])
+        for r in segments
+    }
+    return list(rows.values()), parked

@@ -1,0 +1,291 @@
+"""The two commits of streaming: a processed micro-batch, and a load.
+
+Each is one tracker transaction. What a SIGKILL leaves behind: before it, objects that no row names
+(``refresh_tracker`` removes them); after it, a position that the next start reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from waybill.errors import RetryError, StopError
+from waybill.storage.tracker import TrackerStore
+from waybill.storage.tracker.tables import (
+    batches,
+    commit_sequences,
+    consumers,
+    ledger,
+    load_positions,
+    staged_objects,
+    topic_offsets,
+)
+
+PackedCounts = Sequence[tuple[str, list[list[Any]]]]
+"""(pipeline id, rows of [event name, stage, minute, counters])."""
+RecordParked = Callable[[Connection, int], None]
+"""Writes the batch's parked segments under its commit number, in the batch's own transaction."""
+_COMMIT_TRIES = 5
+_FIRST_WAIT_S = 0.2
+"""Before the second try, twice as long before each later one: 3 s in all."""
+
+
+class FencedError(StopError):
+    """Another process took this consumer over; this one must stop."""
+
+
+class OffsetsMovedError(StopError):
+    """A position is not where this batch started: somebody else moved it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The records of one topic partition that a batch read: from start, before end."""
+
+    partition: int
+    start: int
+    end: int
+    count: int
+    """Records seen; must equal end - start: a log has no holes."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedObject:
+    """One staged object that a batch wrote."""
+
+    key: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommit:
+    """All that one processed micro-batch changes."""
+
+    batch_id: UUID
+    consumer: str
+    epoch: int
+    cluster_id: str
+    topic_id: str
+    topic: str
+    destination: str
+    ranges: Sequence[OffsetRange]
+    counts: PackedCounts
+    staged: Sequence[StagedObject] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCommit:
+    """All that one load changes: commits ``after`` + 1 to ``until`` are in the destination."""
+
+    consumer: str
+    epoch: int
+    destination: str
+    after: int
+    until: int
+    counts: Mapping[int, PackedCounts] = field(default_factory=dict)
+    """Commit number to its counts."""
+
+
+def commit_batch(tracker: TrackerStore, commit: BatchCommit, record_parked: RecordParked) -> int:
+    """Commit a micro-batch and return its commit number.
+
+    Raises:
+        FencedError: the lease is no longer this process's.
+        OffsetsMovedError: a partition does not stand where the batch began; nothing was written.
+        RetryError: the tracker stayed away for all tries; whether it committed is not known, and
+            the next start reads it from the ledger.
+    """
+    for number in range(_COMMIT_TRIES):
+        try:
+            return _commit_batch_once(tracker, commit, record_parked)
+        except RetryError:
+            if (done := _read_back(tracker, commit.batch_id)) is not None:
+                return done
+            if number == _COMMIT_TRIES - 1:
+                raise
+            time.sleep(_FIRST_WAIT_S * 2**number)
+        except OffsetsMovedError:
+            # A try before may have been committing still when it was read back.
+            if number and (done := _read_back(tracker, commit.batch_id)) is not None:
+                return done
+            raise
+    raise AssertionError("unreachable")
+
+
+def _read_back(tracker: TrackerStore, batch_id: UUID) -> int | None:
+    query = select(batches.c.commit_number).where(batches.c.id == batch_id)
+    try:
+        with tracker.transaction() as connection:
+            number = connection.execute(query).scalar()
+    except RetryError:
+        return None
+    return None if number is None else int(number)
+
+
+def _commit_batch_once(
+    tracker: TrackerStore, commit: BatchCommit, record_parked: RecordParked
+) -> int:
+    with tracker.transaction() as connection:
+        check_lease(connection, commit.consumer, commit.epoch)
+        _move_offsets(connection, commit)
+        write_counts(connection, str(commit.batch_id), commit.counts)
+        number = next_commit_number(connection, commit.destination)
+        if commit.staged:
+            connection.execute(
+                staged_objects.insert(),
+                [
+                    {
+                        "key": item.key,
+                        "destination": commit.destination,
+                        "commit_number": number,
+                        "rows": item.rows,
+                        "bytes": item.bytes,
+                    }
+                    for item in commit.staged
+                ],
+            )
+        record_parked(connection, number)
+        connection.execute(
+            batches.insert().values(
+                id=commit.batch_id,
+                consumer=commit.consumer,
+                epoch=commit.epoch,
+                destination=commit.destination,
+                commit_number=number,
+                offsets=[
+                    [commit.topic, item.partition, item.start, item.end, item.count]
+                    for item in commit.ranges
+                ],
+            )
+        )
+    return number
+
+
+def check_lease(connection: Connection, consumer: str, epoch: int) -> None:
+    """Refuse unless this epoch still holds the consumer; holds the row until the commit."""
+    changed = connection.execute(
+        update(consumers)
+        .where(consumers.c.name == consumer, consumers.c.epoch == epoch)
+        .values(seen_at=func.clock_timestamp())
+    )
+    if changed.rowcount != 1:
+        raise FencedError(f"consumer {consumer!r} was taken over: epoch {epoch} is not current")
+
+
+def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
+    for item in sorted(commit.ranges, key=lambda item: item.partition):
+        if item.count != item.end - item.start:
+            raise StopError(
+                f"{commit.topic}/{item.partition}: {item.count} records between offsets "
+                f"{item.start} and {item.end}: the log has a hole"
+            )
+        at = {
+            "cluster_id": commit.cluster_id,
+            "topic_id": commit.topic_id,
+            "partition": item.partition,
+        }
+        connection.execute(
+            insert(topic_offsets)
+            .values(**at, topic=commit.topic, next_offset=0)
+            .on_conflict_do_nothing()
+        )
+        moved = connection.execute(
+            update(topic_offsets)
+            .where(
+                *[topic_offsets.c[name] == value for name, value in at.items()],
+                topic_offsets.c.next_offset == item.start,
+            )
+            .values(next_offset=item.end)
+        )
+        if moved.rowcount != 1:
+            raise OffsetsMovedError(
+                f"{commit.topic}/{item.partition} does not stand at offset {item.start}"
+            )
+
+
+def write_counts(connection: Connection, reference: str, counts: PackedCounts) -> None:
+    """Write one ledger row per pipeline under a reference that is used once."""
+    rows = [
+        {"reference": reference, "pipeline_id": pipeline_id, "counts": packed}
+        for pipeline_id, packed in counts
+    ]
+    if rows:
+        connection.execute(ledger.insert(), rows)
+
+
+def next_commit_number(connection: Connection, scope: str) -> int:
+    """Return the next number of a sequence without holes: its row stays locked until the commit."""
+    first = insert(commit_sequences).values(destination=scope, last=1)
+    statement = first.on_conflict_do_update(
+        index_elements=[commit_sequences.c.destination], set_={"last": commit_sequences.c.last + 1}
+    ).returning(commit_sequences.c.last)
+    return int(connection.execute(statement).scalar_one())
+
+
+def commit_load(
+    tracker: TrackerStore, commit: LoadCommit, record_parked: Callable[[Connection], None]
+) -> None:
+    """Acknowledge a load: position, counts, parked segments, staged objects, in one transaction.
+
+    A repeat of the same load whose answer was lost finds the position moved and changes nothing.
+
+    Raises:
+        FencedError: the lease is no longer this process's.
+        OffsetsMovedError: the position is neither at ``after`` nor at ``until``.
+    """
+    with tracker.transaction() as connection:
+        check_lease(connection, commit.consumer, commit.epoch)
+        if not _move_load_position(connection, commit):
+            return
+        for number, counts in sorted(commit.counts.items()):
+            write_counts(connection, f"load:{commit.destination}:{number}", counts)
+        record_parked(connection)
+        connection.execute(
+            update(staged_objects)
+            .where(
+                staged_objects.c.destination == commit.destination,
+                staged_objects.c.commit_number > commit.after,
+                staged_objects.c.commit_number <= commit.until,
+                staged_objects.c.state == "staged",
+            )
+            .values(state="loaded", loaded_at=func.clock_timestamp())
+        )
+
+
+def _move_load_position(connection: Connection, commit: LoadCommit) -> bool:
+    connection.execute(
+        insert(load_positions)
+        .values(destination=commit.destination, last_commit=0)
+        .on_conflict_do_nothing()
+    )
+    moved = connection.execute(
+        update(load_positions)
+        .where(
+            load_positions.c.destination == commit.destination,
+            load_positions.c.last_commit == commit.after,
+        )
+        .values(last_commit=commit.until)
+    )
+    if moved.rowcount == 1:
+        return True
+    query = select(load_positions.c.last_commit).where(
+        load_positions.c.destination == commit.destination
+    )
+    stands = connection.execute(query).scalar_one()
+    if stands == commit.until:
+        return False
+    raise OffsetsMovedError(
+        f"destination {commit.destination!r} stands at commit {stands}, not at {commit.after}"
+    )
+
+
+def counts_of(rows: Iterable[tuple[str, list[list[Any]]]]) -> PackedCounts:
+    """Return packed counts as a list, so that they can be written more than once."""
+    return list(rows)

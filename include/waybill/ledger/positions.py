@@ -1,0 +1,105 @@
+"""Where everything stands: leases, topic offsets, commit numbers, load positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from waybill.errors import StopError
+from waybill.storage.tracker import TrackerStore
+from waybill.storage.tracker.tables import (
+    batches,
+    commit_sequences,
+    consumers,
+    load_positions,
+    staged_objects,
+    topic_offsets,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReference:
+    """One staged object that waits to be loaded."""
+
+    commit_number: int
+    key: str
+    rows: int
+    bytes: int
+
+
+def acquire_lease(tracker: TrackerStore, consumer: str, *, holder: str) -> int:
+    """Take a consumer over and return the new epoch; every earlier holder's commits now fail."""
+    first = insert(consumers).values(name=consumer, epoch=1, holder=holder)
+    statement = first.on_conflict_do_update(
+        index_elements=[consumers.c.name],
+        set_={
+            "epoch": consumers.c.epoch + 1,
+            "holder": holder,
+            "acquired_at": func.clock_timestamp(),
+            "seen_at": func.clock_timestamp(),
+        },
+    ).returning(consumers.c.epoch)
+    with tracker.transaction() as connection:
+        return int(connection.execute(statement).scalar_one())
+
+
+def topic_positions(
+    tracker: TrackerStore, *, cluster_id: str, topic_id: str, topic: str
+) -> dict[int, int]:
+    """Return {partition: next offset} of a topic; empty when the ledger does not know it yet.
+
+    Raises:
+        StopError: the ledger knows a topic of this name under another id: it was deleted and made
+            again, and what was unread in the old one is gone.
+    """
+    with tracker.transaction() as connection:
+        rows = connection.execute(select(topic_offsets).where(topic_offsets.c.topic == topic)).all()
+    others = {(row.cluster_id, row.topic_id) for row in rows} - {(cluster_id, topic_id)}
+    if others:
+        raise StopError(
+            f"topic {topic!r} is not the one the ledger knows (id {topic_id}, ledger "
+            f"{sorted(others)}): it was deleted and created again, or this is another cluster. "
+            "Find out what was lost, then remove its rows from topic_offsets to start anew"
+        )
+    return {int(row.partition): int(row.next_offset) for row in rows}
+
+
+def last_commit_number(tracker: TrackerStore, destination: str) -> int:
+    """Return the newest commit number of a destination; 0 when there is none."""
+    query = select(commit_sequences.c.last).where(commit_sequences.c.destination == destination)
+    with tracker.transaction() as connection:
+        return int(connection.execute(query).scalar() or 0)
+
+
+def load_position(tracker: TrackerStore, destination: str) -> int:
+    """Return the newest commit number that is loaded; 0 when none is."""
+    query = select(load_positions.c.last_commit).where(load_positions.c.destination == destination)
+    with tracker.transaction() as connection:
+        return int(connection.execute(query).scalar() or 0)
+
+
+def staged_after(
+    tracker: TrackerStore, destination: str, *, after: int, until: int | None = None
+) -> list[StagedReference]:
+    """Return the staged objects of commits after a number, in commit order."""
+    query = select(staged_objects).where(
+        staged_objects.c.destination == destination, staged_objects.c.commit_number > after
+    )
+    if until is not None:
+        query = query.where(staged_objects.c.commit_number <= until)
+    query = query.order_by(staged_objects.c.commit_number, staged_objects.c.key)
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    return [StagedReference(r.commit_number, r.key, r.rows, r.bytes) for r in rows]
+
+
+def committed_batches(tracker: TrackerStore, ids: Iterable[str]) -> set[str]:
+    """Return which of these batch ids were committed (what a trace says counts only then)."""
+    wanted = [UUID(text) for text in ids]
+    with tracker.transaction() as connection:
+        rows = connection.execute(select(batches.c.id).where(batches.c.id.in_(wanted))).all()
+    return {str(row.id) for row in rows}

@@ -1,0 +1,152 @@
+"""Deployed pipelines: immutable versions in the tracker; the newest of each is active."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import IntegrityError
+
+from waybill.errors import InputError
+from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.storage import TrackerStore
+from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines
+
+
+@dataclass(frozen=True, slots=True)
+class DeployReport:
+    """What a deploy did."""
+
+    pipeline: str
+    pipeline_id: str
+    version: str
+    number: int
+    changed: bool
+    """False: this version was active already."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+def deploy(tracker: TrackerStore, directory: Path, *, who: str) -> DeployReport:
+    """Check the declaration in a folder and make it the pipeline's active version.
+
+    Raises:
+        InputError: the declaration is wrong, its name belongs to another pipeline, or its team or
+            destination is not what it was.
+    """
+    pipeline = load_pipeline(directory)
+    with tracker.transaction() as connection:
+        _register(connection, pipeline)
+        active = _active_row(connection, pipeline.id)
+        if active is not None and active.version == pipeline.version:
+            return DeployReport(
+                pipeline.name, pipeline.id, pipeline.version, active.number, changed=False
+            )
+        if active is not None:
+            _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
+        number = 1 if active is None else active.number + 1
+        connection.execute(
+            pipeline_versions.insert().values(
+                pipeline_id=pipeline.id,
+                number=number,
+                version=pipeline.version,
+                declaration=pipeline.to_json(),
+                deployed_by=who,
+            )
+        )
+        connection.execute(
+            audit_log.insert().values(
+                who=who,
+                action="deploy",
+                target=pipeline.id,
+                detail={"version": pipeline.version, "number": number},
+            )
+        )
+    return DeployReport(pipeline.name, pipeline.id, pipeline.version, number, changed=True)
+
+
+def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
+    """Refuse to move a pipeline to another topic: what waits in the old one would not be read."""
+    old, new = topic_of(active), topic_of(proposed)
+    if old != new:
+        raise InputError(
+            f"pipeline {proposed.id!r} sends to topic {old!r}; with this team and destination it "
+            f"would be {new!r}, and events that wait in the old one would never be read. Declare "
+            "it as a new pipeline, with an id of its own"
+        )
+
+
+def _register(connection: Connection, pipeline: Pipeline) -> None:
+    """Insert or lock the pipeline's row: two deploys of one pipeline wait for each other."""
+    owner = connection.execute(
+        select(pipelines.c.id).where(pipelines.c.name == pipeline.name)
+    ).scalar()
+    if owner is not None and owner != pipeline.id:
+        raise InputError(
+            f"a pipeline named {pipeline.name!r} exists with id {owner!r}; this declaration says "
+            f"{pipeline.id!r}. Ids never change: keep the old id, or choose another name"
+        )
+    statement = insert(pipelines).values(id=pipeline.id, name=pipeline.name, team=pipeline.team)
+    try:
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=[pipelines.c.id],
+                set_={"name": pipeline.name, "team": pipeline.team},
+            )
+        )
+    except IntegrityError as error:
+        raise InputError(
+            f"a pipeline named {pipeline.name!r} was deployed at the same time; choose another name"
+        ) from error
+
+
+def _active_row(connection: Connection, pipeline_id: str) -> Any:  # noqa: ANN401 - a row
+    query = (
+        select(pipeline_versions)
+        .where(pipeline_versions.c.pipeline_id == pipeline_id)
+        .order_by(pipeline_versions.c.number.desc())
+        .limit(1)
+    )
+    return connection.execute(query).first()
+
+
+def active_pipelines(tracker: TrackerStore) -> dict[str, Pipeline]:
+    """Return {pipeline id: active version} of all deployed pipelines."""
+    newest = (
+        select(
+            pipeline_versions.c.pipeline_id, func.max(pipeline_versions.c.number).label("number")
+        )
+        .group_by(pipeline_versions.c.pipeline_id)
+        .subquery()
+    )
+    query = select(pipeline_versions.c.declaration).join(
+        newest,
+        (pipeline_versions.c.pipeline_id == newest.c.pipeline_id)
+        & (pipeline_versions.c.number == newest.c.number),
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    found = [Pipeline.from_json(row.declaration) for row in rows]
+    return {pipeline.id: pipeline for pipeline in found}
+
+
+def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    found = active_pipelines(tracker)
+    by_name = {pipeline.name: pipeline for pipeline in found.values()}
+    pipeline = by_name.get(name) or found.get(name)
+    if pipeline is not None:
+        return pipeline
+    known = ", ".join(sorted(p.name for p in found.values())) or "none"
+    raise InputError(
+        f"no pipeline {name!r} is deployed (deployed: {known}); run `waybill pipelines deploy`"
+    )

@@ -1,0 +1,223 @@
+"""Replay: a parked partition's segments back to their topic, in the order they were written.
+
+Segments go through the lossless producer; after each comes a mark, and once all before it is
+acknowledged the segment is marked ``replayed`` in the tracker. Killed anywhere, a run with the same
+run id resumes: marks found in the log are settled first, events found behind the last mark are not
+sent again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from waybill.errors import InputError, ParkError, RetryError
+from waybill.events import Event, decode, encode
+from waybill.parking import ParkedEvent, Parking, Segment
+from waybill.pipelines import Pipeline, topic_of
+from waybill.producer import LosslessProducer
+from waybill.tracing import Recorder, traces
+
+_FLUSH_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What to send back, and who asks."""
+
+    partition_id: int
+    who: str
+    run_id: str
+    since: datetime | None = None
+    until: datetime | None = None
+    rate_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What one replay did, over all its runs."""
+
+    partition_id: int
+    replay_id: str
+    state: str
+    segments: int
+    events: int
+    sent: int
+    """Events sent by this run."""
+    resumed: int
+    """Events that a run before had put into the log already."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class ReplayParts:
+    """What a replay stands on, opened."""
+
+    parking: Parking
+    producer: LosslessProducer
+    pipeline: Pipeline
+    recorder: Recorder | None = None
+    on_progress: Callable[[int, int], None] | None = None
+
+
+def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
+    """Send a partition's parked segments back; resumes when run again with the same run id.
+
+    Raises:
+        RetryError: another replay of the partition runs, or Kafka or the tracker is away.
+        InputError: events parked at ingestion cannot be replayed from here; or it was cancelled.
+        CorruptSegmentError: a segment is damaged; nothing after it is sent.
+    """
+    return _Run(parts, request).run()
+
+
+class _Run:
+    def __init__(self, parts: ReplayParts, request: ReplayRequest) -> None:
+        self._parts = parts
+        self._request = request
+        self._topic = topic_of(parts.pipeline)
+        self._sent = self._resumed = 0
+
+    def run(self) -> ReplayReport:
+        began = time.monotonic()
+        parts, request = self._parts, self._request
+        partition = parts.parking.partition(request.partition_id)
+        if partition.stage == "ingestion":
+            raise InputError(
+                "events parked at ingestion never were events: correct the source and let the "
+                "connector read it again, then discard these"
+            )
+        begun = parts.parking.begin_replay(
+            request.partition_id,
+            who=request.who,
+            run_id=request.run_id,
+            since=request.since,
+            until=request.until,
+            rate_per_s=request.rate_per_s,
+        )
+        self._settle_marks()
+        unfinished = self._unfinished(str(begun.id))
+        segments = parts.parking.replay_segments(begun.id)
+        pace = _Pace(request.rate_per_s)
+        for segment in segments:
+            if segment.state == "replaying":
+                self._segment(begun.id, segment, unfinished, pace)
+                unfinished = Counter()
+        parts.parking.finish_replay(begun.id)
+        return ReplayReport(
+            partition_id=request.partition_id,
+            replay_id=str(begun.id),
+            state="done",
+            segments=len(segments),
+            events=sum(segment.count for segment in segments),
+            sent=self._sent,
+            resumed=self._resumed,
+            seconds=round(time.monotonic() - began, 2),
+        )
+
+    def _settle_marks(self) -> None:
+        """Tell the tracker of segments that a dead run finished; recovery acknowledged them."""
+        producer = self._parts.producer
+        for lsn, payload in producer.recovered.marks:
+            mark = orjson.loads(payload)
+            self._parts.parking.mark_replayed(UUID(mark["replay"]), [mark["segment"]])
+            producer.confirm(lsn)
+
+    def _unfinished(self, replay_id: str) -> Counter[str]:
+        """Return the ids behind the log's last mark: the beginning of an unfinished segment."""
+        found: Counter[str] = Counter()
+        for record in self._parts.producer.recovered.unmarked:
+            event = decode(record.value or b"")
+            if event.replay_id == replay_id:
+                found[event.id] += 1
+        return found
+
+    def _segment(
+        self, replay_id: UUID, segment: Segment, unfinished: Counter[str], pace: _Pace
+    ) -> None:
+        parts = self._parts
+        ids: list[str] = []
+        for parked in parts.parking.read(segment):
+            event = returning(parked, replay_id=str(replay_id))
+            if unfinished[event.id] > 0:
+                unfinished[event.id] -= 1
+                self._resumed += 1
+                continue
+            pace.wait()
+            parts.producer.produce(self._topic, encode(event), event.key.encode())
+            ids.append(event.id)
+        self._sent += len(ids)
+        self._trace(ids, segment, str(replay_id))
+        lsn = parts.producer.mark(orjson.dumps({"replay": str(replay_id), "segment": segment.id}))
+        if left := parts.producer.flush(_FLUSH_S):
+            raise RetryError(f"{left} events wait for Kafka; the next run goes on from here")
+        still_wanted = parts.parking.mark_replayed(replay_id, [segment.id])
+        parts.producer.confirm(lsn)
+        if not still_wanted:
+            raise InputError(f"replay {replay_id} was cancelled; what is left stays parked")
+        if parts.on_progress is not None:
+            parts.on_progress(self._sent, segment.count)
+
+    def _trace(self, ids: list[str], segment: Segment, replay_id: str) -> None:
+        if self._parts.recorder is None or not ids:
+            return
+        partition = self._parts.parking.partition(self._request.partition_id)
+        batch = traces(
+            ids,
+            pipeline_id=partition.pipeline_id,
+            event_name=partition.event_name,
+            phase="replay",
+            outcome="replayed",
+            error_type=partition.error_type,
+            at_us=time.time_ns() // 1000,
+            topic=self._topic,
+            object_key=segment.object_key,
+            batch=f"replay:{replay_id}:{segment.id}",
+            replay_id=replay_id,
+        )
+        self._parts.recorder.write([batch])
+
+
+class _Pace:
+    """Keeps a replay at or below a rate."""
+
+    def __init__(self, rate_per_s: int | None) -> None:
+        self._rate = rate_per_s
+        self._began = time.monotonic()
+        self._done = 0
+
+    def wait(self) -> None:
+        """Wait until one more may go."""
+        if self._rate is None:
+            return
+        due = self._began + self._done / self._rate
+        self._done += 1
+        if (ahead := due - time.monotonic()) > 0:
+            time.sleep(ahead)
+
+
+def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
+    """Return a parked event as it goes back: same id and versions, entering where it failed.
+
+    Raises:
+        InputError: its bytes are no event, so there is no stage that could take them.
+    """
+    try:
+        event = decode(parked.value)
+    except ParkError as error:
+        raise InputError(
+            f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
+            "them and discard these"
+        ) from error
+    return replace(event, stage=parked.stage, attempt=parked.attempt + 1, replay_id=replay_id)

@@ -1,0 +1,64 @@
+"""Parked events: held with their reasons until somebody decides, and how they go back or go away.
+
+Invariants
+  I1  An event's own bytes come back byte for byte, whatever they are.
+  I2  A packed object, and each segment's byte range in it, is a valid ``.jsonl.zst`` file.
+  I3  A segment exists when the transaction that committed its events' offsets says so; an object
+      that no such transaction names is garbage.
+  I4  Numbers of a partition are the sums of its segments, after every transaction.
+  I5  A segment moves parked -> replaying -> replayed, parked -> discarded, and back by cancelling
+      or undoing; at most one replay of a partition runs.
+  I6  An object is deleted only when all its segments are replayed or discarded, and nothing brings
+      a segment back once its object is claimed for deletion.
+  I7  What users named never becomes part of a key.
+
+The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the rest. The layout of
+a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
+"""
+
+from waybill.parking.event import ParkedEvent
+from waybill.parking.exporting import ExportReport, export
+from waybill.parking.model import (
+    CleanUpReport,
+    DiscardReport,
+    ObjectDescriptor,
+    Partition,
+    PartitionFilter,
+    RefreshReport,
+    Replay,
+    Segment,
+)
+from waybill.parking.names import storable
+from waybill.parking.packed import (
+    CorruptSegmentError,
+    PackedObject,
+    Packer,
+    SegmentDescriptor,
+    new_key,
+    read_directory,
+)
+from waybill.parking.parking import Parking
+from waybill.parking.reading import read_segment
+
+__all__ = [
+    "CleanUpReport",
+    "CorruptSegmentError",
+    "DiscardReport",
+    "ExportReport",
+    "ObjectDescriptor",
+    "PackedObject",
+    "Packer",
+    "ParkedEvent",
+    "Parking",
+    "Partition",
+    "PartitionFilter",
+    "RefreshReport",
+    "Replay",
+    "Segment",
+    "SegmentDescriptor",
+    "export",
+    "new_key",
+    "read_directory",
+    "read_segment",
+    "storable",
+]

@@ -1,0 +1,244 @@
+"""Looking at what is parked: partitions, their events, samples. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+
+from waybill.errors import InputError
+from waybill.parking.event import ParkedEvent
+from waybill.parking.instants import instant, window_edge
+from waybill.parking.model import Partition, PartitionFilter, Segment
+from waybill.parking.names import storable
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.reading import read_segment
+from waybill.parking.selection import (
+    REPLAY_ORDER,
+    in_window,
+    matches,
+    no_partition,
+    overlaps,
+    select_segments,
+    to_segment,
+)
+from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import pipelines, segments
+
+_PAGE = 500
+_MOST_NAMES = 5_000
+_PIPELINE_NAME = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
+_COMPUTED = {
+    "pipeline": _PIPELINE_NAME,
+    "team": func.coalesce(pipelines.c.team, ""),
+}
+_FIELDS = tuple(
+    _COMPUTED[name] if name in _COMPUTED else partitions.c[name] for name in Partition.__slots__
+)
+_JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
+
+
+def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
+    return select(*_FIELDS).select_from(_JOINED).where(*conditions)
+
+
+def read_partitions(
+    tracker: TrackerStore, wanted: PartitionFilter, *, limit: int | None
+) -> list[Partition]:
+    """Return the partitions that match, by name."""
+    query = _select(*matches(wanted), *in_window(wanted)).order_by(
+        _PIPELINE_NAME, partitions.c.event_name, partitions.c.stage, partitions.c.error_type
+    )
+    with tracker.transaction() as connection:
+        return [Partition(*row) for row in connection.execute(query.limit(limit))]
+
+
+def read_partition(tracker: TrackerStore, partition_id: int) -> Partition:
+    """Return one partition."""
+    with tracker.transaction() as connection:
+        row = connection.execute(_select(partitions.c.id == partition_id)).first()
+    if row is None:
+        raise no_partition(partition_id)
+    return Partition(*row)
+
+
+def find_partition(
+    tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
+) -> Partition:
+    """Return the partition with these names; see ``Parking.find``."""
+    conditions: list[ColumnElement[bool]] = []
+    columns = partitions.c
+    asked = (
+        ("pipeline", _is_pipeline(pipeline), _PIPELINE_NAME, pipeline),
+        ("event name", None, columns.event_name, event_name),
+        ("stage", None, columns.stage, stage),
+        ("error type", None, columns.error_type, error_type),
+    )
+    within = ""
+    for what, special, column, value in asked:
+        condition = _is(column, value) if special is None else special
+        known = _names(tracker, column, conditions)
+        conditions.append(condition)
+        if not _any(tracker, conditions):
+            raise _nothing(what, value, known, within)
+        within += f"{' / ' if within else ' of '}{value}"
+    with tracker.transaction() as connection:
+        return Partition(*connection.execute(_select(*conditions)).one())
+
+
+def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
+    """Return the id of a pipeline given by name or id; see ``Parking.pipeline_id``."""
+    query = select(pipelines.c.id).where(or_(pipelines.c.name == name, pipelines.c.id == name))
+    parked = select(partitions.c.pipeline_id).where(_is(partitions.c.pipeline_id, name)).limit(1)
+    with tracker.transaction() as connection:
+        found = connection.execute(query).scalar() or connection.execute(parked).scalar()
+        if found is not None:
+            return str(found)
+        known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
+    raise _nothing("pipeline", name, known, "")
+
+
+def _is_pipeline(name: str) -> ColumnElement[bool]:
+    return or_(pipelines.c.name == storable(name), _is(partitions.c.pipeline_id, name))
+
+
+def _is(column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
+    return column == storable(value)
+
+
+def _any(tracker: TrackerStore, conditions: Sequence[ColumnElement[bool]]) -> bool:
+    with tracker.transaction() as connection:
+        return connection.execute(_select(*conditions).limit(1)).first() is not None
+
+
+def _names(
+    tracker: TrackerStore, column: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]]
+) -> list[str]:
+    query = select(column).select_from(_JOINED).where(*conditions).distinct().limit(_MOST_NAMES)
+    with tracker.transaction() as connection:
+        return [str(row[0]) for row in connection.execute(query)]
+
+
+def _nothing(what: str, value: str, known: Sequence[str], within: str) -> InputError:
+    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    else:
+        some = ", ".join(repr(name) for name in sorted(known)[:10])
+        hint = f"there are: {some}" if some else "nothing is parked there"
+    return InputError(f"nothing is parked{within} for {what} {value!r}; {hint}")
+
+
+def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> Iterator[Segment]:
+    """Yield segments in replay order, a page at a time; no transaction is open meanwhile."""
+    after: ColumnElement[bool] | None = None
+    while True:
+        query = select_segments(*conditions, *([] if after is None else [after])).limit(_PAGE)
+        with tracker.transaction() as connection:
+            page = [to_segment(row) for row in connection.execute(query)]
+        yield from page
+        if len(page) < _PAGE:
+            return
+        last = page[-1]
+        values = [getattr(last, column.name) for column in REPLAY_ORDER]
+        after = tuple_(*REPLAY_ORDER) > tuple_(*values)
+
+
+def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Iterator[ParkedEvent]:
+    """Yield one segment's events; see ``Parking.read``."""
+    try:
+        frame = objects.get(segment.object_key, position=segment.position, length=segment.length)
+    except ObjectMissingError as error:
+        if _was_deleted(tracker, segment):
+            return iter(())
+        raise CorruptSegmentError(
+            segment.object_key, segment.position, "the object is gone from the store"
+        ) from error
+    return read_segment(
+        frame, sha256=segment.sha256, key=segment.object_key, position=segment.position
+    )
+
+
+def _was_deleted(tracker: TrackerStore, segment: Segment) -> bool:
+    """Tell whether a clean-up took the segment, after it was replayed or discarded by someone."""
+    query = select(segments.c.state).where(segments.c.id == segment.id)
+    with tracker.transaction() as connection:
+        state = connection.execute(query).scalar()
+    return state in ("replayed", "discarded", "deleted")
+
+
+def read_events(  # noqa: PLR0913 - conditions of one partition's events
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    partition_id: int,
+    *,
+    states: Sequence[str],
+    since: datetime | str | None,
+    until: datetime | str | None,
+    limit: int | None,
+) -> Iterator[ParkedEvent]:
+    """Yield a partition's events in replay order; see ``Parking.events``."""
+    edges = window_edge(since, "since"), window_edge(until, "until")
+    wanted = (
+        segments.c.partition_id == partition_id,
+        segments.c.state.in_(list(states)),
+        *overlaps(*edges),
+    )
+    given = 0
+    for segment in segments_in_order(tracker, *wanted):
+        for event in read(tracker, objects, segment):
+            if limit is not None and given >= limit:
+                return
+            if _in_window(event, *edges):
+                given += 1
+                yield event
+
+
+def _in_window(event: ParkedEvent, since: datetime | None, until: datetime | None) -> bool:
+    if since is None and until is None:
+        return True
+    at = instant(event.event_at) or instant(event.parked_at)
+    if at is None:
+        return True
+    return (since is None or at >= since) and (until is None or at < until)
+
+
+def read_sample(
+    tracker: TrackerStore, objects: ObjectStore, partition_id: int, n: int, *, states: Sequence[str]
+) -> list[ParkedEvent]:
+    """Return up to ``n`` events spread over a partition; see ``Parking.sample``."""
+    wanted = (segments.c.partition_id == partition_id, segments.c.state.in_(list(states)))
+    listing = select(segments.c.id, segments.c.count).where(*wanted).order_by(*REPLAY_ORDER)
+    with tracker.transaction() as connection:
+        found = [(int(row[0]), int(row[1])) for row in connection.execute(listing)]
+        chosen = _spread(found, min(n, len(found)))
+        quotas = _quotas(chosen, n)
+        query = select_segments(segments.c.id.in_(list(quotas)))
+        picked = [to_segment(row) for row in connection.execute(query)]
+    events: list[ParkedEvent] = []
+    for segment in picked:
+        quota = quotas[segment.id]
+        wanted_lines = {index * segment.count // quota for index in range(quota)}
+        lines = enumerate(read(tracker, objects, segment))
+        events.extend(event for index, event in lines if index in wanted_lines)
+    return events
+
+
+def _spread(found: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+    """Pick ``number`` items, evenly apart."""
+    return [found[index * len(found) // number] for index in range(number)]
+
+
+def _quotas(chosen: list[tuple[int, int]], n: int) -> dict[int, int]:
+    """Share ``n`` events out over segments (id, count), as evenly as their counts allow."""
+    quotas: dict[int, int] = {}
+    left = n
+    for done, (segment_id, count) in enumerate(sorted(chosen, key=lambda item: item[1])):
+        share = -(-left // (len(chosen) - done))
+        quotas[segment_id] = min(share, count)
+        left -= quotas[segment_id]
+    return {segment_id: quota for segment_id, quota in quotas.items() if quota}

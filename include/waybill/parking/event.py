@@ -1,0 +1,139 @@
+"""A parked event and its line.
+
+Line
+  {"error":{...flat...},"event":<the event's own bytes>}        bytes that are one line of valid
+  JSON {"error":{...flat...},"event_base64":"<the bytes in base64>"} any other bytes
+
+``error`` is flat, and inside a JSON string a quote never follows a comma without a backslash, so
+the first ``},"event`` of a line is where ``error`` ends: the event's bytes are cut out, never
+rewritten. ``error.escaped`` is 1 where a text holds lone surrogates, which no JSON reader takes:
+then all texts of ``error`` are escaped as in ``names.escape``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from waybill.events import loads
+from waybill.parking.names import capped, escape, unescape
+
+_ERROR = b'{"error":'
+_ERROR_END = b'},"event'
+_VERBATIM = b'":'
+_ENCODED = b'_base64":"'
+_ESCAPED = "escaped"
+_NUMBERS = ("kafka_partition", "kafka_offset", "attempt")
+_TEXTS = (
+    "error_type",
+    "message",
+    "where",
+    "stack_hash",
+    "pipeline_id",
+    "event_name",
+    "stage",
+    "pipeline_version",
+    "event_at",
+    "parked_at",
+    "topic",
+)
+
+
+@dataclass(slots=True)
+class ParkedEvent:
+    """One event that could not go on, with the reason and its own bytes."""
+
+    pipeline_id: str
+    event_name: str
+    stage: str
+    error_type: str
+    message: str
+    """At most 4 KiB once it is parked."""
+    where: str
+    """Place in the user's code, column or line."""
+    stack_hash: str
+    pipeline_version: str
+    event_at: str
+    """The event's own time, RFC 3339; whatever the wire said."""
+    parked_at: str
+    """RFC 3339."""
+    topic: str
+    """Empty: it did not come from Kafka."""
+    kafka_partition: int
+    """-1: it did not come from Kafka."""
+    kafka_offset: int
+    attempt: int
+    value: bytes
+    """The event's own bytes, as they came."""
+
+    def to_line(self) -> bytes:
+        """Return the event as one JSON line, without the newline. Cost: 2-4 µs for 400 bytes."""
+        head = _ERROR + _error(self) + b',"event'
+        if is_one_json_line(self.value):
+            return head + _VERBATIM + self.value + b"}"
+        return head + _ENCODED + base64.b64encode(self.value) + b'"}'
+
+    @classmethod
+    def from_line(cls, line: bytes) -> ParkedEvent:
+        """Parse a line that ``to_line`` wrote.
+
+        Raises:
+            ValueError: it is no such line.
+        """
+        end = line.find(_ERROR_END)
+        if end < 0 or not line.startswith(_ERROR):
+            raise ValueError("a line does not begin as a parked event's does")
+        error = loads(line[len(_ERROR) : end + 1])
+        value = _value(line, end + len(_ERROR_END))
+        if error.pop(_ESCAPED, 0):
+            error = {k: unescape(v) if isinstance(v, str) else v for k, v in error.items()}
+        try:
+            return cls(**error, value=value)
+        except TypeError as wrong:
+            raise ValueError(f"a line lacks a field or has one too many: {wrong}") from wrong
+
+
+def is_one_json_line(value: bytes) -> bool:
+    """Tell whether bytes are valid JSON in UTF-8 without a line break."""
+    if b"\n" in value or b"\r" in value:
+        return False
+    try:
+        orjson.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _value(line: bytes, at: int) -> bytes:
+    if line.startswith(_VERBATIM, at) and line.endswith(b"}"):
+        return line[at + len(_VERBATIM) : -1]
+    if line.startswith(_ENCODED, at) and line.endswith(b'"}'):
+        try:
+            return base64.b64decode(line[at + len(_ENCODED) : -2], validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"a line's base64 is damaged: {error}") from error
+    raise ValueError("a line's event is cut off")
+
+
+def _error(event: ParkedEvent) -> bytes:
+    error: dict[str, Any] = {name: _text(getattr(event, name)) for name in _TEXTS}
+    for name in _NUMBERS:
+        error[name] = getattr(event, name)
+    try:
+        return orjson.dumps(error)
+    except TypeError:  # lone surrogates, or a number beyond 64 bits
+        return _escaped_error(error)
+
+
+def _escaped_error(error: dict[str, Any]) -> bytes:
+    plain = {k: escape(v) if isinstance(v, str) else int(v) for k, v in error.items()}
+    return json.dumps({**plain, _ESCAPED: 1}, separators=(",", ":")).encode()
+
+
+def _text(value: Any) -> str:  # noqa: ANN401 - the wire may say anything
+    return capped(value if type(value) is str else str(value))

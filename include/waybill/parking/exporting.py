@@ -1,0 +1,155 @@
+"""Parked events into a file: ``.jsonl.zst``, ``.jsonl`` or ``.csv``, whole or not there at all.
+
+The file is written beside its name, synced, then renamed: a kill leaves the old file, or none, and
+a ``.part`` file. A spreadsheet takes a cell that begins with = + - @ (or a control character before
+one) as a formula: such cells get an apostrophe in front. The lines of the JSON forms are the parked
+lines themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import zstandard
+
+from waybill.errors import InputError
+from waybill.parking.event import ParkedEvent
+
+KINDS = (".jsonl.zst", ".jsonl", ".csv")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_CHUNK_LINES = 1000
+_COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name != "value")
+_PLACES = ("kafka_partition", "kafka_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """A file that was written."""
+
+    path: str
+    events: int
+    bytes: int
+
+
+def export(path: Path, events: Iterable[ParkedEvent], *, overwrite: bool = False) -> ExportReport:
+    """Write events to a file whose name says the kind. Memory: a thousand events.
+
+    Raises:
+        InputError: the name ends in none of ``KINDS``, the file exists, or cannot be written.
+    """
+    kind = next((kind for kind in KINDS if path.name.endswith(kind)), None)
+    if kind is None:
+        raise InputError(f"{path}: the name must end in one of {', '.join(KINDS)}")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path} exists; choose another name, or overwrite it with --force")
+    counted = _Counted(events)
+    try:
+        size = _write_whole(path, _CONTENTS[kind](counted))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
+    return ExportReport(str(path), counted.number, size)
+
+
+class _Counted:
+    def __init__(self, events: Iterable[ParkedEvent]) -> None:
+        self._events = events
+        self.number = 0
+
+    def __iter__(self) -> Iterator[ParkedEvent]:
+        for event in self._events:
+            self.number += 1
+            yield event
+
+
+def _write_whole(path: Path, chunks: Iterable[bytes]) -> int:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            for chunk in chunks:
+                stream.write(chunk)
+            stream.flush()
+            os.fsync(stream.fileno())
+            size = stream.tell()
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+    return size
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _json_lines(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+    lines: list[bytes] = []
+    for event in events:
+        lines.append(event.to_line())
+        if len(lines) == _CHUNK_LINES:
+            yield b"\n".join(lines) + b"\n"
+            lines = []
+    if lines:
+        yield b"\n".join(lines) + b"\n"
+
+
+def _compressed(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+    compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
+    for chunk in _json_lines(events):
+        yield compressor.compress(chunk)
+    yield compressor.flush()
+
+
+def _csv(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    writer.writerow([*_COLUMNS, "event", "event_base64"])
+    for index, event in enumerate(events, 1):
+        writer.writerow(_cells(event))
+        if index % _CHUNK_LINES == 0:
+            yield _taken(text)
+    yield _taken(text)
+
+
+def _taken(text: io.StringIO) -> bytes:
+    written = text.getvalue()
+    text.seek(0)
+    text.truncate()
+    return written.encode("utf-8", "backslashreplace")
+
+
+def _cells(event: ParkedEvent) -> list[str]:
+    cells = [_cell(name, getattr(event, name)) for name in _COLUMNS]
+    try:
+        return [*cells, _safe(event.value.decode()), ""]
+    except UnicodeDecodeError:
+        return [*cells, "", base64.b64encode(event.value).decode()]
+
+
+def _cell(name: str, value: object) -> str:
+    """Return a cell; a place in Kafka that is -1 is none, so its cell is empty."""
+    return "" if name in _PLACES and value == -1 else _safe(str(value))
+
+
+def _safe(text: str) -> str:
+    clean = text.replace("\x00", "\\0")
+    return f"'{clean}" if clean.startswith(_FORMULA) else clean
+
+
+_CONTENTS: dict[str, Callable[[Iterable[ParkedEvent]], Iterator[bytes]]] = {
+    ".jsonl.zst": _compressed,
+    ".jsonl": _json_lines,
+    ".csv": _csv,
+}

@@ -1,0 +1,205 @@
+"""What the tracker says of parked events: partitions, segments, replays, and reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from waybill.parking.instants import rfc3339, window_edge
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFilter:
+    """Which partitions; a field that is None matches all.
+
+    The window is on event time, from ``since`` to before ``until``; a time without a zone is UTC.
+    """
+
+    pipeline_id: str | None = None
+    event_name: str | None = None
+    stage: str | None = None
+    error_type: str | None = None
+    since: datetime | str | None = None
+    until: datetime | str | None = None
+    held: bool = False
+    """Only partitions, and in the window only segments, with events parked or replaying now."""
+
+    @property
+    def window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the window's edges in UTC.
+
+        Raises:
+            InputError: one is no time.
+        """
+        return window_edge(self.since, "since"), window_edge(self.until, "until")
+
+    @property
+    def names_nothing(self) -> bool:
+        """True: it matches every partition there is."""
+        return all(
+            getattr(self, name) is None
+            for name in ("pipeline_id", "event_name", "stage", "error_type", "since", "until")
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are set, as JSON."""
+        given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        return {name: _plain(value) for name, value in given.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """The parked events of one pipeline, event name, stage and error type, in numbers."""
+
+    id: int
+    pipeline: str
+    """The pipeline's name; its id where no such pipeline is known."""
+    pipeline_id: str
+    team: str
+    event_name: str
+    stage: str
+    error_type: str
+    parked: int
+    """Events that wait for somebody to decide."""
+    replaying: int
+    replayed: int
+    """Events sent back, ever; what was cleaned up since is counted."""
+    discarded: int
+    """Events discarded, ever; what was cleaned up since is counted."""
+    bytes: int
+    """Uncompressed bytes of what is parked or replaying."""
+    first_event_at: datetime
+    """Over all events that were ever parked here."""
+    last_event_at: datetime
+    first_parked_at: datetime
+    last_parked_at: datetime
+    last_message: str
+
+    @property
+    def held(self) -> int:
+        """Return the events parked or replaying."""
+        return self.parked + self.replaying
+
+    @property
+    def name(self) -> str:
+        """Return all four names, for messages."""
+        return f"{self.pipeline}/{self.event_name}/{self.stage}/{self.error_type}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the partition as JSON."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One partition's byte range in one parked object."""
+
+    id: int
+    partition_id: int
+    object_key: str
+    position: int
+    length: int
+    count: int
+    bytes: int
+    sha256: str
+    first_event_at: datetime
+    last_event_at: datetime
+    state: str
+    scope: str
+    commit_number: int
+    kafka_partition: int
+    first_offset: int
+    replay_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One partition's way back, from its begin to its end."""
+
+    id: UUID
+    partition_id: int
+    state: str
+    """running, done, cancelled."""
+    requested_by: str
+    run_id: str
+    since: datetime | None
+    until: datetime | None
+    rate_per_s: int | None
+    events: int
+    """Events in the segments that it took."""
+    sent: int
+    """Events in the segments that are marked replayed."""
+    started_at: datetime
+    finished_at: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the replay as JSON."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDescriptor:
+    """A packed object that was stored."""
+
+    key: str
+    size: int
+    """Bytes."""
+    segments: tuple[Any, ...]
+    """``SegmentDescriptor`` of each."""
+
+
+class _Report:
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardReport(_Report):
+    """What a discard, or its undoing, changed."""
+
+    partitions: int
+    segments: int
+    events: int
+    bytes: int
+    left_segments: int
+    """Segments that the window cuts through, or whose object a clean-up claimed: as they were."""
+    left_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUpReport(_Report):
+    """What a clean-up deleted."""
+
+    objects: int
+    bytes: int
+    """Of the objects, as stored."""
+    segments: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshReport(_Report):
+    """What a comparison of tracker and bucket found."""
+
+    missing: tuple[str, ...]
+    """Keys that rows name and the store does not have: an alarm. The rows stay."""
+    garbage_deleted: int
+    """Objects that no row names and none will ever name."""
+    garbage_kept_young: int
+    """Objects that no row names, younger than the grace."""
+    garbage_kept_undecided: int
+    """Older ones that a commit may still name: see ``waybill.parking.refresh``."""
+    aggregates_corrected: int
+    """Partitions whose numbers were not the sum of their segments. Never seen is the hope."""
+    staged_deleted: int
+    """Staged objects deleted because they were loaded longer than the grace ago."""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return str(value) if isinstance(value, UUID) else value

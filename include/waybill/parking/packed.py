@@ -1,0 +1,256 @@
+"""The packed object: one task's parked events of all partitions, in one immutable object.
+
+Layout
+  frame*     zstd, with content size and checksum: the lines of one segment, in the order they came
+  directory  zstd skippable frame: magic u32 0x184D2A50, size u32; then
+               listing  zstd of JSON {"version":1,"segments":[...descriptors...]}
+               length   u32, bytes of listing
+               magic    b"WBP1"
+All little-endian. Skippable frames are passed over by every zstd reader, so the whole object, and
+each segment's byte range, is a valid ``.jsonl.zst``. Frames stand in the order in which their
+partitions first came; a partition with more than 8 MiB of lines has several, in order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import zstandard
+
+from waybill.errors import StopError
+from waybill.parking.event import ParkedEvent
+from waybill.parking.instants import instant, rfc3339
+from waybill.parking.names import storable, summary
+
+LARGEST_SEGMENT_BYTES = 8 * 1024**2
+"""Lines of one segment before the next begins; one larger event still is one segment."""
+MAGIC = b"WBP1"
+_SKIPPABLE = struct.Struct("<II")
+_SKIPPABLE_MAGIC = 0x184D2A50
+_LENGTH = struct.Struct("<I")
+TRAILER_BYTES = _LENGTH.size + len(MAGIC)
+_VERSION = 1
+_UNSEEN = object()
+
+PartitionKey = tuple[str, str, str, str]
+"""(pipeline id, event name, stage, error type)."""
+_KEY_FIELDS = ("pipeline_id", "event_name", "stage", "error_type")
+
+
+class CorruptSegmentError(StopError):
+    """A parked object, or a segment of it, is damaged or gone; nothing of it was used."""
+
+    def __init__(self, key: str, position: int, reason: str) -> None:
+        super().__init__(f"{key or 'parked object'}, byte {position}: {reason}")
+        self.key = key
+        self.position = position
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescriptor:
+    """One segment of a packed object, as the tracker is told of it."""
+
+    pipeline_id: str
+    event_name: str
+    stage: str
+    error_type: str
+    position: int
+    """First byte of the frame in the object."""
+    length: int
+    """Bytes of the frame."""
+    count: int
+    """Events."""
+    bytes: int
+    """Bytes of the lines, uncompressed."""
+    sha256: str
+    """Of the frame."""
+    first_event_at: str
+    """Earliest event time, RFC 3339, UTC."""
+    last_event_at: str
+    kafka_partition: int
+    first_offset: int
+    last_message: str
+    """Beginning of the last event's message."""
+    topic: str = ""
+
+    @property
+    def partition(self) -> PartitionKey:
+        """Return the partition's four names, as the tracker holds them."""
+        return (self.pipeline_id, self.event_name, self.stage, self.error_type)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the descriptor as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SegmentDescriptor:
+        """Return what ``to_json`` gave."""
+        return cls(**value)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObject:
+    """An object to store, and what the tracker is told of it."""
+
+    body: bytes
+    segments: tuple[SegmentDescriptor, ...]
+
+
+class Packer:
+    """Collects one task's parked events and packs them into one object.
+
+    Memory: the lines, uncompressed, up to 8 MiB a partition; what is beyond is held compressed.
+    """
+
+    def __init__(self, level: int = 3) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+        self._builders: dict[PartitionKey, _Builder] = {}
+        self.count = 0
+
+    def add(self, event: ParkedEvent) -> None:
+        """Add an event behind those of its partition. Cost: 4-6 µs for 400 bytes."""
+        key = (event.pipeline_id, event.event_name, event.stage, event.error_type)
+        builder = self._builders.get(key)
+        if builder is None:
+            builder = self._builders[key] = _Builder(key)
+        builder.add(event, self._compressor)
+        self.count += 1
+
+    def finish(self) -> PackedObject:
+        """Return the object. Cost: one zstd pass over the lines."""
+        frames: list[bytes] = []
+        segments: list[SegmentDescriptor] = []
+        position = 0
+        for builder in self._builders.values():
+            for frame, descriptor in builder.finish(self._compressor):
+                segments.append(SegmentDescriptor(position=position, **descriptor))
+                frames.append(frame)
+                position += len(frame)
+        frames.append(_directory(segments))
+        return PackedObject(b"".join(frames), tuple(segments))
+
+
+class _Builder:
+    """The segments of one partition."""
+
+    def __init__(self, key: PartitionKey) -> None:
+        self._key = tuple(storable(name) for name in key)
+        self._closed: list[tuple[bytes, dict[str, Any]]] = []
+        self._lines = bytearray()
+        self._count = 0
+        self._start: ParkedEvent | None = None
+        self._message = ""
+        self._at_text: object = _UNSEEN
+        self._first_at = self._last_at = datetime.max.replace(tzinfo=UTC)
+
+    def add(self, event: ParkedEvent, compressor: zstandard.ZstdCompressor) -> None:
+        line = event.to_line()
+        if self._count and len(self._lines) + len(line) >= LARGEST_SEGMENT_BYTES:
+            self._close(compressor)
+        self._lines += line
+        self._lines += b"\n"
+        if self._start is None:
+            self._start = event
+            self._at_text = _UNSEEN
+        self._count += 1
+        self._message = event.message
+        if event.event_at != self._at_text:
+            self._see_time(event)
+
+    def finish(self, compressor: zstandard.ZstdCompressor) -> list[tuple[bytes, dict[str, Any]]]:
+        if self._count:
+            self._close(compressor)
+        return self._closed
+
+    def _see_time(self, event: ParkedEvent) -> None:
+        """Widen the span of event times; a time that is none counts as the time of parking."""
+        at = instant(event.event_at) or instant(event.parked_at) or datetime.now(UTC)
+        if self._count == 1:
+            self._first_at = self._last_at = at
+        elif at < self._first_at:
+            self._first_at = at
+        elif at > self._last_at:
+            self._last_at = at
+        self._at_text = event.event_at
+
+    def _close(self, compressor: zstandard.ZstdCompressor) -> None:
+        assert self._start is not None  # noqa: S101 - narrows a type
+        frame = compressor.compress(self._lines)
+        descriptor = {
+            **dict(zip(_KEY_FIELDS, self._key, strict=True)),
+            "length": len(frame),
+            "count": self._count,
+            "bytes": len(self._lines),
+            "sha256": hashlib.sha256(frame).hexdigest(),
+            "first_event_at": rfc3339(self._first_at),
+            "last_event_at": rfc3339(self._last_at),
+            "kafka_partition": self._start.kafka_partition,
+            "first_offset": self._start.kafka_offset,
+            "last_message": summary(self._message),
+            "topic": storable(self._start.topic),
+        }
+        self._closed.append((frame, descriptor))
+        self._lines = bytearray()
+        self._count = 0
+        self._start = None
+
+
+def _directory(segments: Sequence[SegmentDescriptor]) -> bytes:
+    listing = orjson.dumps({"version": _VERSION, "segments": [s.to_json() for s in segments]})
+    packed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(listing)
+    size = len(packed) + TRAILER_BYTES
+    return _SKIPPABLE.pack(_SKIPPABLE_MAGIC, size) + packed + _LENGTH.pack(len(packed)) + MAGIC
+
+
+def directory_length(tail: bytes) -> int | None:
+    """Return the bytes, from the object's end, that hold its directory; None: it has none.
+
+    Args:
+        tail: the object's last ``TRAILER_BYTES`` or more.
+    """
+    if len(tail) < TRAILER_BYTES or tail[-len(MAGIC) :] != MAGIC:
+        return None
+    (length,) = _LENGTH.unpack_from(tail, len(tail) - TRAILER_BYTES)
+    return int(length) + TRAILER_BYTES
+
+
+def read_directory(body: bytes, *, key: str = "") -> tuple[SegmentDescriptor, ...]:
+    """Return the segments that an object's directory names.
+
+    Args:
+        body: the object, or as much of its end as ``directory_length`` says.
+        key: names the object in errors.
+
+    Raises:
+        CorruptSegmentError: there is no directory, or it is damaged.
+    """
+    needed = directory_length(body)
+    if needed is None or needed > len(body):
+        raise CorruptSegmentError(key, len(body), "does not end as a parked object does")
+    start = len(body) - needed
+    try:
+        listing = zstandard.ZstdDecompressor().decompress(body[start:-TRAILER_BYTES])
+        return tuple(SegmentDescriptor.from_json(row) for row in json.loads(listing)["segments"])
+    except (zstandard.ZstdError, ValueError, TypeError, KeyError) as error:
+        raise CorruptSegmentError(key, start, f"its directory is damaged: {error}") from error
+
+
+def new_key() -> str:
+    """Return a fresh key: ``parked/YYYY/MM/DD/<uuid7>.jsonl.zst``; they sort by time."""
+    now_ns = time.time_ns()
+    moment = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    bits = (now_ns // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    bits = bits & ~(0xF << 76) | 0x7 << 76
+    bits = bits & ~(0x3 << 62) | 0x2 << 62
+    return f"parked/{moment:%Y/%m/%d}/{uuid.UUID(int=bits)}.jsonl.zst"

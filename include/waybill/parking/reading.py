@@ -1,0 +1,59 @@
+"""Reading a segment: its frame, checked, line by line."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import zstandard
+
+from waybill.parking.event import ParkedEvent
+from waybill.parking.packed import CorruptSegmentError
+
+_CHUNK_BYTES = 1024**2
+_UNKNOWN_SIZE = zstandard.CONTENTSIZE_UNKNOWN
+
+
+def read_segment(
+    frame: bytes, *, sha256: str | None = None, key: str = "", position: int = 0
+) -> Iterator[ParkedEvent]:
+    """Yield the events of one segment in the order they came.
+
+    Args:
+        frame: the segment's bytes.
+        sha256: what the tracker says of them; checked before the first event is given.
+        key: names the object in errors.
+        position: names the segment in errors.
+
+    Memory: the frame and about 1 MiB, or its largest line.
+
+    Raises:
+        CorruptSegmentError: the frame is damaged or cut. With ``sha256`` before the first event,
+            without it perhaps after some.
+    """
+    if sha256 is not None and hashlib.sha256(frame).hexdigest() != sha256:
+        raise CorruptSegmentError(key, position, "these are not the bytes that were parked")
+    return _events(frame, key, position)
+
+
+def _events(frame: bytes, key: str, position: int) -> Iterator[ParkedEvent]:
+    try:
+        for line in _lines(frame):
+            yield ParkedEvent.from_line(line)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise CorruptSegmentError(key, position, f"the frame is damaged: {error}") from error
+
+
+def _lines(frame: bytes) -> Iterator[bytes]:
+    """Yield lines; a zstd reader ends silently where a frame is cut, so the size is compared."""
+    size = zstandard.get_frame_parameters(frame).content_size
+    total = 0
+    rest = b""
+    reader = zstandard.ZstdDecompressor().stream_reader(frame)
+    while chunk := reader.read(_CHUNK_BYTES):
+        total += len(chunk)
+        lines = (rest + chunk if rest else chunk).split(b"\n")
+        rest = lines.pop()
+        yield from lines
+    if rest or size not in (_UNKNOWN_SIZE, total):
+        raise ValueError(f"it ends after {total} of {size} bytes")

@@ -1,0 +1,164 @@
+"""Recording packed objects in the transaction that commits what they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    DateTime,
+    Integer,
+    Text,
+    cast,
+    func,
+    literal,
+    select,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.types import TypeEngine
+
+from waybill.errors import StopError
+from waybill.parking.model import ObjectDescriptor
+from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.selection import NAMES
+from waybill.storage.tracker.tables import parked_objects, segments
+from waybill.storage.tracker.tables import parked_partitions as partitions
+
+_TIME = DateTime(timezone=True)
+_PARTITION_TYPES: dict[str, TypeEngine[Any]] = {
+    **dict.fromkeys(NAMES, Text()),
+    "parked": BigInteger(),
+    "bytes": BigInteger(),
+    "first_event_at": _TIME,
+    "last_event_at": _TIME,
+    "last_message": Text(),
+}
+_SEGMENT_TYPES: dict[str, TypeEngine[Any]] = {
+    "partition_id": BigInteger(),
+    "object_key": Text(),
+    "position": BigInteger(),
+    "length": BigInteger(),
+    "count": BigInteger(),
+    "bytes": BigInteger(),
+    "sha256": Text(),
+    "first_event_at": _TIME,
+    "last_event_at": _TIME,
+    "kafka_partition": Integer(),
+    "first_offset": BigInteger(),
+}
+
+
+@dataclass(slots=True)
+class _Sum:
+    parked: int
+    bytes: int
+    first_event_at: datetime
+    last_event_at: datetime
+    last_message: str
+
+    def add(self, segment: SegmentDescriptor) -> None:
+        self.parked += segment.count
+        self.bytes += segment.bytes
+        self.first_event_at = min(self.first_event_at, _time(segment.first_event_at))
+        self.last_event_at = max(self.last_event_at, _time(segment.last_event_at))
+        self.last_message = segment.last_message
+
+
+def record_objects(
+    connection: Connection,
+    objects: Sequence[ObjectDescriptor],
+    *,
+    scope: str,
+    commit_number: int,
+) -> None:
+    """Write objects, partitions and segments. Three statements, whatever the number of segments."""
+    if not objects:
+        return
+    rows = [(item.key, segment) for item in objects for segment in item.segments]
+    connection.execute(
+        parked_objects.insert(), [{"key": item.key, "bytes": item.size} for item in objects]
+    )
+    if not rows:
+        return
+    ids = _upsert_partitions(connection, [segment for _, segment in rows])
+    columns: dict[str, list[Any]] = {
+        "partition_id": [ids[segment.partition] for _, segment in rows],
+        "object_key": [key for key, _ in rows],
+        "first_event_at": [_time(segment.first_event_at) for _, segment in rows],
+        "last_event_at": [_time(segment.last_event_at) for _, segment in rows],
+    }
+    for name in _SEGMENT_TYPES.keys() - columns.keys():
+        columns[name] = [getattr(segment, name) for _, segment in rows]
+    source = _rows(_SEGMENT_TYPES, columns)
+    names = list(_SEGMENT_TYPES)
+    query = select(*[source.c[name] for name in names], literal(scope), literal(commit_number))
+    connection.execute(
+        segments.insert().from_select(
+            [*names, "scope", "commit_number"], query.order_by(source.c.ordinal)
+        )
+    )
+
+
+def _upsert_partitions(
+    connection: Connection, found: Sequence[SegmentDescriptor]
+) -> dict[PartitionKey, int]:
+    """Add up per partition, lock in the order of names, return {partition: id}."""
+    sums: dict[PartitionKey, _Sum] = {}
+    for segment in found:
+        if segment.count < 1:
+            raise StopError(f"a segment of {segment.partition} has {segment.count} events")
+        total = sums.get(segment.partition)
+        if total is None:
+            first, last = _time(segment.first_event_at), _time(segment.last_event_at)
+            sums[segment.partition] = _Sum(
+                segment.count, segment.bytes, first, last, segment.last_message
+            )
+        else:
+            total.add(segment)
+    keys = sorted(sums)
+    columns: dict[str, list[Any]] = {
+        name: [key[index] for key in keys] for index, name in enumerate(NAMES)
+    }
+    for name in _PARTITION_TYPES.keys() - columns.keys():
+        columns[name] = [getattr(sums[key], name) for key in keys]
+    statement = _upsert(columns)
+    rows = connection.execute(statement).all()
+    return {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
+
+
+def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement with RETURNING
+    source = _rows(_PARTITION_TYPES, columns)
+    names = list(_PARTITION_TYPES)
+    query = select(*[source.c[name] for name in names]).order_by(source.c.ordinal)
+    statement = insert(partitions).from_select(names, query)
+    new, old = statement.excluded, partitions.c
+    return statement.on_conflict_do_update(
+        index_elements=[old[name] for name in NAMES],
+        set_={
+            "parked": old.parked + new.parked,
+            "bytes": old.bytes + new.bytes,
+            "first_event_at": func.least(old.first_event_at, new.first_event_at),
+            "last_event_at": func.greatest(old.last_event_at, new.last_event_at),
+            "last_parked_at": func.clock_timestamp(),
+            "last_message": new.last_message,
+        },
+    ).returning(old.id, *[old[name] for name in NAMES])
+
+
+def _rows(types: dict[str, TypeEngine[Any]], columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401
+    """Return columns of Python values as one table expression, numbered from 1 as ``ordinal``."""
+    arrays = [cast(columns[name], ARRAY(kind)) for name, kind in types.items()]
+    return (
+        func.unnest(*arrays)
+        .table_valued(*types, with_ordinality="ordinal", name="given")
+        .render_derived()
+    )
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,257 @@
+"""Refresh: tracker and bucket compared both ways.
+
+Row without object    alarm, never repaired by deleting the row
+Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
+Loaded staged object  row loaded -> deleted by compare-and-set, then the object. A kill between
+                      leaves an object whose row says deleted: the next run finds it in the listing
+Aggregates            recomputed from segments, differences corrected and written to the audit log
+
+When is an object that no row names decided? A writer stores it first and commits its row later, and
+a frozen process may wake up after any grace; the ledger fences it, so the ledger is asked:
+- parked, from Kafka (its directory says topic, partition, offset): once the ledger stands beyond
+  the offset, the batch was committed, with this object or without it;
+- staged: once each processing consumer, after the object was written, has committed a batch or was
+  taken over: batches of one consumer follow each other;
+- parked, not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's outcome in
+  the destination, name it for as long as they wait for the tracker. Kept, counted.
+An empty or a wrong tracker decides nothing, so it deletes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    MetaData,
+    Table,
+    Text,
+    exists,
+    func,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
+from sqlalchemy.schema import CreateTable
+
+from waybill.parking.aggregates import correct_aggregates
+from waybill.parking.cleaning import tracker_now
+from waybill.parking.model import RefreshReport
+from waybill.parking.packed import (
+    CorruptSegmentError,
+    SegmentDescriptor,
+    directory_length,
+    read_directory,
+)
+from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import (
+    batches,
+    consumers,
+    parked_objects,
+    staged_objects,
+    topic_offsets,
+)
+
+_LOG = logging.getLogger(__name__)
+_BATCH = 1000
+_PREFIXES = ("parked/", "staged/")
+_TAIL_BYTES = 64 * 1024
+_LARGEST_SKEW_S = 60.0
+"""How far the store's clock and the tracker's may be apart; at most the grace."""
+
+_LISTED = Table(
+    "waybill_listed_objects",
+    MetaData(),
+    Column("key", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("modified", DateTime(timezone=True), nullable=False),
+    prefixes=["TEMPORARY"],
+    postgresql_on_commit="DROP",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unnamed:
+    """An object that no row names, or whose row says that it is deleted."""
+
+    key: str
+    bytes: int
+    modified: datetime
+    deleted: bool
+
+
+def refresh(tracker: TrackerStore, objects: ObjectStore, *, grace_s: float) -> RefreshReport:
+    """Compare tracker and bucket; see ``Parking.refresh``."""
+    cutoff = tracker_now(tracker) - timedelta(seconds=grace_s)
+    staged_deleted = _drop_loaded(tracker, objects, cutoff)
+    unnamed, absent = _compare(tracker, objects)
+    missing = tuple(key for key in absent if _is_missing(tracker, objects, key))
+    if missing:
+        _LOG.error("%d objects are gone from the store, the first: %s", len(missing), missing[:10])
+    old = [item for item in unnamed if item.deleted or item.modified < cutoff]
+    decided = _decided(tracker, objects, old, skew_s=min(grace_s, _LARGEST_SKEW_S))
+    objects.delete(decided)
+    return RefreshReport(
+        missing=missing,
+        garbage_deleted=len(decided),
+        garbage_kept_young=len(unnamed) - len(old),
+        garbage_kept_undecided=len(old) - len(decided),
+        aggregates_corrected=correct_aggregates(tracker),
+        staged_deleted=staged_deleted,
+    )
+
+
+def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:
+    """Delete staged objects that were loaded before ``cutoff``; returns their number."""
+    old = (
+        select(staged_objects.c.key)
+        .where(staged_objects.c.state == "loaded", staged_objects.c.loaded_at < cutoff)
+        .order_by(staged_objects.c.key)
+        .limit(_BATCH)
+        .with_for_update(skip_locked=True)
+    )
+    statement = (
+        update(staged_objects)
+        .where(staged_objects.c.key.in_(old), staged_objects.c.state == "loaded")
+        .values(state="deleted")
+        .returning(staged_objects.c.key)
+    )
+    number = 0
+    while True:
+        with tracker.transaction() as connection:
+            keys = [str(row[0]) for row in connection.execute(statement)]
+        if not keys:
+            return number
+        objects.delete(keys)
+        number += len(keys)
+
+
+def _compare(tracker: TrackerStore, objects: ObjectStore) -> tuple[list[_Unnamed], list[str]]:
+    """Return the objects that no row names, and the keys of rows that the listing lacks."""
+    with tracker.transaction() as connection:
+        connection.execute(CreateTable(_LISTED))
+        for prefix in _PREFIXES:
+            for some in _chunks(objects.list(prefix)):
+                rows = [{"key": o.key, "bytes": o.size, "modified": o.modified} for o in some]
+                connection.execute(_LISTED.insert(), rows)
+        return _unnamed(connection), _absent(connection)
+
+
+def _chunks(listing: Iterator[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
+    while some := list(islice(listing, _BATCH)):
+        yield some
+
+
+def _unnamed(connection: Connection) -> list[_Unnamed]:
+    named, deleted = [], []
+    for table in (parked_objects, staged_objects):
+        same = table.c.key == _LISTED.c.key
+        named.append(exists().where(same, table.c.state != "deleted"))
+        deleted.append(exists().where(same, table.c.state == "deleted"))
+    query = select(_LISTED, deleted[0] | deleted[1]).where(~named[0], ~named[1])
+    return [_Unnamed(*row) for row in connection.execute(query.order_by(_LISTED.c.key))]
+
+
+def _absent(connection: Connection) -> list[str]:
+    wanted = union_all(
+        select(parked_objects.c.key).where(parked_objects.c.state == "live"),
+        select(staged_objects.c.key).where(staged_objects.c.state == "staged"),
+    ).subquery()
+    listed = exists().where(_LISTED.c.key == wanted.c.key)
+    query = select(wanted.c.key).where(~listed).order_by(wanted.c.key)
+    return [str(row[0]) for row in connection.execute(query)]
+
+
+def _is_missing(tracker: TrackerStore, objects: ObjectStore, key: str) -> bool:
+    """Look again: it may have been stored after the listing, or cleaned up meanwhile."""
+    if objects.exists(key):
+        return False
+    live = exists().where(parked_objects.c.key == key, parked_objects.c.state == "live")
+    staged = exists().where(staged_objects.c.key == key, staged_objects.c.state == "staged")
+    with tracker.transaction() as connection:
+        return bool(connection.execute(select(live | staged)).scalar())
+
+
+def _decided(
+    tracker: TrackerStore, objects: ObjectStore, old: Sequence[_Unnamed], *, skew_s: float
+) -> list[str]:
+    """Return the keys of objects that no commit can name any more."""
+    if not old:
+        return []
+    since = _processing_decided_before(tracker)
+    before = None if since is None else since - timedelta(seconds=skew_s)
+    keys = []
+    for item in old:
+        if item.deleted:
+            keys.append(item.key)
+        elif item.key.startswith("staged/"):
+            if before is not None and item.modified < before:
+                keys.append(item.key)
+        elif _ledger_is_beyond(tracker, _directory(objects, item)):
+            keys.append(item.key)
+    return keys
+
+
+def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
+    """Return a time: batches of processing that began to write before it are decided."""
+    last = func.coalesce(func.max(batches.c.committed_at), consumers.c.acquired_at)
+    each = (
+        select(func.greatest(last, consumers.c.acquired_at).label("at"))
+        .select_from(consumers.outerjoin(batches, batches.c.consumer == consumers.c.name))
+        .where(consumers.c.name.startswith("processing/", autoescape=True))
+        .group_by(consumers.c.name, consumers.c.acquired_at)
+        .subquery()
+    )
+    with tracker.transaction() as connection:
+        moment: datetime | None = connection.execute(select(func.min(each.c.at))).scalar()
+    return moment
+
+
+def _directory(objects: ObjectStore, item: _Unnamed) -> Sequence[SegmentDescriptor]:
+    """Return an object's segments; none where it is no parked object or is gone."""
+    try:
+        tail = _tail(objects, item, _TAIL_BYTES)
+        needed = directory_length(tail) or 0
+        if needed > len(tail):
+            tail = _tail(objects, item, needed)
+        return read_directory(tail, key=item.key)
+    except (CorruptSegmentError, ObjectMissingError) as error:
+        _LOG.warning("garbage is kept: %s", error)
+        return ()
+
+
+def _tail(objects: ObjectStore, item: _Unnamed, most: int) -> bytes:
+    length = min(most, item.bytes)
+    if length == 0:
+        return b""
+    return objects.get(item.key, position=item.bytes - length, length=length)
+
+
+def _ledger_is_beyond(tracker: TrackerStore, found: Iterable[SegmentDescriptor]) -> bool:
+    """Tell whether the ledger stands beyond all of these segments; False when it cannot know."""
+    places: dict[tuple[str, int], int] = {}
+    for segment in found:
+        if not segment.topic or segment.kafka_partition < 0:
+            return False
+        place = (segment.topic, segment.kafka_partition)
+        places[place] = max(places.get(place, 0), segment.first_offset)
+    if not places:
+        return False
+    at = tuple_(topic_offsets.c.topic, topic_offsets.c.partition)
+    lowest = func.min(topic_offsets.c.next_offset)
+    query = (
+        select(topic_offsets.c.topic, topic_offsets.c.partition, lowest)
+        .where(at.in_(list(places)))
+        .group_by(topic_offsets.c.topic, topic_offsets.c.partition)
+    )
+    with tracker.transaction() as connection:
+        stands = {(str(row[0]), int(row[1])): int(row[2]) for row in connection.execute(query)}
+    return all(stands.get(place, 0) > offset for place, offset in places.items())

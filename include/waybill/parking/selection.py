@@ -1,0 +1,130 @@
+"""Which rows: filters as SQL conditions, the order of a replay, the order of locks.
+
+Order of locks, kept by all that changes more than one row: partitions, by their four names in code
+point order; then objects, by key; then segments. Whoever moves a partition's segments holds its
+row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, exists, func, select
+
+from waybill.errors import InputError
+from waybill.parking.model import PartitionFilter, Replay, Segment
+from waybill.parking.names import storable
+from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import replays, segments
+
+NAMES = ("pipeline_id", "event_name", "stage", "error_type")
+HELD = ("parked", "replaying")
+REPLAY_ORDER = (
+    segments.c.commit_number,
+    segments.c.kafka_partition,
+    segments.c.first_offset,
+    segments.c.position,
+    segments.c.id,
+)
+LOCK_ORDER = tuple(partitions.c[name].collate("C") for name in NAMES)
+_SEGMENT_FIELDS = tuple(segments.c[name] for name in Segment.__slots__)
+_REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
+
+
+def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a partition's row, without the window."""
+    conditions: list[ColumnElement[bool]] = []
+    for name in NAMES:
+        value = getattr(wanted, name)
+        if value is not None:
+            conditions.append(partitions.c[name] == storable(value))
+    if wanted.held:
+        conditions.append(partitions.c.parked + partitions.c.replaying > 0)
+    return conditions
+
+
+def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a partition's row: it has segments in the window."""
+    since, until = wanted.window
+    if since is None and until is None:
+        return []
+    overlapping = overlaps(since, until)
+    if wanted.held:
+        overlapping.append(segments.c.state.in_(HELD))
+    spans = _touches(partitions, since, until)
+    return [
+        *spans,
+        exists().where(and_(segments.c.partition_id == partitions.c.id, *overlapping)),
+    ]
+
+
+def overlaps(since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment: some of its events may be in the window."""
+    return _touches(segments, since, until)
+
+
+def inside(since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment: all of its events are in the window."""
+    conditions: list[ColumnElement[bool]] = []
+    if since is not None:
+        conditions.append(segments.c.first_event_at >= since)
+    if until is not None:
+        conditions.append(segments.c.last_event_at < until)
+    return conditions
+
+
+def _touches(
+    table: Table,
+    since: datetime | None,
+    until: datetime | None,
+) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if since is not None:
+        conditions.append(table.c.last_event_at >= since)
+    if until is not None:
+        conditions.append(table.c.first_event_at < until)
+    return conditions
+
+
+def select_segments(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return a query for whole segments in replay order."""
+    return select(*_SEGMENT_FIELDS).where(*conditions).order_by(*REPLAY_ORDER)
+
+
+def to_segment(row: Row[Any]) -> Segment:
+    """Return a row of ``select_segments`` as a value."""
+    return Segment(*tuple(row))
+
+
+def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Replay | None:
+    """Return the newest replay that matches."""
+    query = select(*_REPLAY_FIELDS).where(*conditions).order_by(replays.c.started_at.desc())
+    row = connection.execute(query.limit(1)).first()
+    return None if row is None else Replay(*row)
+
+
+def lock_partition(connection: Connection, partition_id: int) -> None:
+    """Hold one partition's row until the transaction ends.
+
+    Raises:
+        InputError: there is no such partition.
+    """
+    query = select(partitions.c.id).where(partitions.c.id == partition_id)
+    if connection.execute(query.with_for_update(key_share=True)).first() is None:
+        raise no_partition(partition_id)
+
+
+def lock_partitions(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> int:
+    """Hold the rows of all partitions that match, taken in lock order; returns their number."""
+    locked = select(partitions.c.id).where(*conditions).order_by(*LOCK_ORDER)
+    rows = locked.with_for_update(key_share=True).subquery()
+    return int(connection.execute(select(func.count()).select_from(rows)).scalar_one())
+
+
+def no_partition(partition_id: int) -> InputError:
+    """Return the error for an id that no partition has."""
+    return InputError(
+        f"there is no parked partition {partition_id}; `waybill parked list` shows all"
+    )

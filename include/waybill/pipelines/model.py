@@ -1,0 +1,147 @@
+"""A pipeline as the rest of Waybill sees it: frozen, complete, unchanged by a trip through JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from waybill.errors import InputError
+from waybill.pipelines.column_types import ColumnType, arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION_DIGITS = 12
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; ``from_json`` takes them back."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what ``to_json`` gave.
+
+        Raises:
+            InputError: the value is of another shape; says where.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InputError(f"stored {cls.__name__} cannot be read: {error}") from error
+
+
+class Column(_Model):
+    """One column of a destination table."""
+
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    source: str = ""
+    """The payload field it is read from; by default the column's own name."""
+
+    @model_validator(mode="after")
+    def _default_source(self) -> Self:
+        if not self.source:
+            object.__setattr__(self, "source", self.name)
+        return self
+
+
+class TableSpec(_Model):
+    """One destination table."""
+
+    schema_name: str
+    name: str
+    columns: tuple[Column, ...] = Field(min_length=1)
+    key: tuple[str, ...] = Field(min_length=1)
+    """Names of the columns that make a row one of its kind."""
+
+    @model_validator(mode="after")
+    def _key_is_of_columns(self) -> Self:
+        missing = set(self.key) - {column.name for column in self.columns}
+        if missing:
+            raise ValueError(f"key columns {sorted(missing)} are no columns of {self.name!r}")
+        return self
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the Arrow schema, columns in declared order; made once."""
+        return self._arrow_schema
+
+    @cached_property
+    def _arrow_schema(self) -> pa.Schema:
+        import pyarrow as pa  # noqa: PLC0415 - declarations are read where Arrow is not needed
+
+        return pa.schema(
+            [
+                pa.field(column.name, arrow_type(column.type), nullable=column.nullable)
+                for column in self.columns
+            ]
+        )
+
+
+class EventDeclaration(_Model):
+    """One event name of a pipeline."""
+
+    name: str
+    key: tuple[str, ...] = Field(min_length=1)
+    """Payload fields of the primary key, in order; the table's key columns are read from them."""
+    version: str | None = None
+    """The payload field that rises with each change of a record; None: the source has none."""
+    table: TableSpec
+    policy: Literal["strict", "ignore"] = "strict"
+    """A payload field that no column takes: strict parks the event, ignore leaves the field out."""
+
+
+class Source(_Model):
+    """Where a pipeline's records come from."""
+
+    connector: str
+    event: str
+    path: str
+    page_rows: int = Field(10_000, ge=1)
+    order_by: tuple[str, ...] = ()
+    null_values: tuple[str, ...] = ("",)
+    """Text that stands for null."""
+    columns: dict[str, ColumnType] | None = None
+    """Types of the source's columns; a column that is not here gets the type its values suggest."""
+
+
+class Pipeline(_Model):
+    """One source, its transformation, its mapping, one destination, one owner team."""
+
+    id: str
+    """Immutable; event ids and the tracker hold it."""
+    name: str
+    team: str
+    owner: str
+    schedule: str | None = None
+    """None: by hand; a preset such as ``@once``; or five cron fields, UTC."""
+    source: Source
+    events: dict[str, EventDeclaration]
+    transformation_code: str
+    """Source text of the transformation."""
+    destination: str
+    schema_name: str
+    keep_source: bool = False
+    version: str = ""
+    """12 hex digits of the SHA-256 over all of the above; filled in when left out."""
+
+    @model_validator(mode="after")
+    def _fill_in_version(self) -> Self:
+        if not self.version:
+            content = self.model_dump(mode="json", exclude={"version"})
+            digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+            object.__setattr__(self, "version", digest.hexdigest()[:VERSION_DIGITS])
+        return self
+
+
+def topic_of(pipeline: Pipeline) -> str:
+    """Return the Kafka topic: ``events.<team>.<destination>``."""
+    return f"events.{pipeline.team}.{pipeline.destination}"

@@ -1,0 +1,127 @@
+"""What the log's reader need not look at again: one small file, replaced atomically.
+
+Line: CRC32 of the rest (8 hex digits), a space, JSON. Written to ``checkpoint.new``, fsynced,
+    renamed over ``checkpoint``, the directory fsynced: a SIGKILL or power cut at any line leaves
+    the old one or the new one. A damaged one is moved to ``quarantine/`` and read as "nothing
+    known", which costs work, never a record.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from waybill.producer.wal.space import sync_directory
+
+_LOG = logging.getLogger(__name__)
+_NAME = "checkpoint"
+
+Offsets: TypeAlias = dict[str, dict[int, int]]
+"""topic -> partition -> the first offset where a record that is not settled may stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A state of the log that was true at one moment."""
+
+    wal_id: bytes | None = None
+    low_lsn: int = 1
+    """Low watermark: every record below it is settled."""
+    next_segment: int = 1
+    """No segment had this id or a higher one."""
+    confirmed_lsn: int = 0
+    """The last mark that the caller's own store holds."""
+    marked: bool = False
+    """A mark was written at least once."""
+    synced_lsn: int = 0
+    offsets: Offsets = field(default_factory=dict)
+
+    @property
+    def floor_lsn(self) -> int:
+        """Records below it are needed by nobody."""
+        return min(self.low_lsn, self.confirmed_lsn + 1) if self.marked else self.low_lsn
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """Return the file's bytes."""
+    text = json.dumps(
+        {
+            "wal_id": checkpoint.wal_id.hex() if checkpoint.wal_id else None,
+            "low_lsn": checkpoint.low_lsn,
+            "next_segment": checkpoint.next_segment,
+            "confirmed_lsn": checkpoint.confirmed_lsn,
+            "marked": checkpoint.marked,
+            "synced_lsn": checkpoint.synced_lsn,
+            "offsets": checkpoint.offsets,
+        }
+    ).encode()
+    return b"%08x " % zlib.crc32(text) + text
+
+
+def decode(data: bytes) -> Checkpoint | None:
+    """Return the checkpoint, or None when the bytes are damaged."""
+    crc, _, text = data.partition(b" ")
+    if crc != b"%08x" % zlib.crc32(text):
+        return None
+    fields = json.loads(text)
+    offsets: Offsets = {
+        topic: {int(partition): offset for partition, offset in partitions.items()}
+        for topic, partitions in fields["offsets"].items()
+    }
+    wal_id = bytes.fromhex(fields["wal_id"]) if fields["wal_id"] else None
+    return Checkpoint(**{**fields, "offsets": offsets, "wal_id": wal_id})
+
+
+class CheckpointFile:
+    """The checkpoint of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / _NAME
+        self._last: bytes | None = None
+        self._at = time.monotonic()
+
+    def load(self) -> tuple[Checkpoint, bool]:
+        """Return the stored checkpoint or an empty one; and whether a damaged one was put aside."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Checkpoint(), False
+        found = decode(data)
+        if found is not None:
+            return found, False
+        folder = self._directory / "quarantine"
+        folder.mkdir(exist_ok=True)
+        self._path.rename(folder / f"checkpoint-{time.time_ns()}")
+        sync_directory(self._directory)
+        _LOG.error("the checkpoint in %s is damaged; it was moved to %s", self._directory, folder)
+        return Checkpoint(), True
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the stored checkpoint; one equal to the last one written costs nothing.
+
+        Raises:
+            OSError: it could not be written; the one before it still stands.
+        """
+        data = encode(checkpoint)
+        if data != self._last:
+            new = self._path.with_suffix(".new")
+            with new.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+            sync_directory(self._directory)
+            self._last = data
+        self._at = time.monotonic()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the stored checkpoint was true."""
+        return time.monotonic() - self._at

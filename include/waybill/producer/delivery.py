@@ -1,0 +1,191 @@
+"""Delivery reports counted by epoch: which records are settled, at the price of one counter.
+
+An epoch is a run of at most ``EPOCH_RECORDS`` records of the log. All its records carry one
+callable; librdkafka calls it once for each. An epoch is complete when as many of its records are
+settled as it holds; the low watermark is the first record of the oldest epoch that is not. A
+closure for each record would cost more than the log.
+
+A report does not say which record it is of (its headers and, when it failed, its timestamp are
+gone), so failures are sorted out per epoch, once all of the epoch's reports are in: see ``redo``.
+
+Invariants
+  I1  Reports are counted under one lock (one thread polls at a time): a counter never loses one.
+  I2  An offset is remembered for its partition only from first hand-overs, which reach a partition
+      in lsn order: every record of a later epoch stands behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from waybill.producer.checkpoint import Offsets
+
+EPOCH_RECORDS = 1024
+_SAMPLE_ALL = 64
+_SAMPLE_MASK = 15
+
+
+@dataclass(frozen=True, slots=True)
+class FailedReport:
+    """A delivery that failed."""
+
+    error: Any
+    topic: str
+    key: bytes | None
+    value: bytes | None
+
+
+class Epoch:
+    """A run of records; the open one still grows."""
+
+    __slots__ = (
+        "acknowledged",
+        "aside",
+        "end_lsn",
+        "expected",
+        "failures",
+        "first_lsn",
+        "offsets",
+        "reported",
+        "settled_aside",
+        "unhanded",
+    )
+
+    def __init__(self, first_lsn: int) -> None:
+        self.first_lsn = first_lsn
+        self.end_lsn: int | None = None
+        """The lsn after the last record; None while the epoch is open."""
+        self.expected = 0
+        """Data records in it; set when it is closed."""
+        self.acknowledged = 0
+        self.reported = 0
+        """Failures reported and already sorted out."""
+        self.unhanded = 0
+        """Records never handed over with this epoch's callable: refused, held, or found."""
+        self.aside: set[int] = set()
+        """Records of which no further report comes here: unhanded ones, and failures sorted out."""
+        self.settled_aside = 0
+        """Records settled by another way than this epoch's callable."""
+        self.failures: list[FailedReport] = []
+        self.offsets: dict[tuple[str, int], int] = {}
+
+    def report(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's callback
+        """Count one delivery report."""
+        if error is not None:
+            self.failures.append(
+                FailedReport(error, message.topic(), message.key(), message.value())
+            )
+            return
+        self.acknowledged = count = self.acknowledged + 1
+        if count <= _SAMPLE_ALL or not count & _SAMPLE_MASK:
+            self.offsets[message.topic(), message.partition()] = message.offset() + 1
+
+    @property
+    def settled(self) -> int:
+        """Records settled, in whatever way."""
+        return self.acknowledged + self.settled_aside
+
+
+class Deliveries:
+    """The epochs that are not complete, oldest first.
+
+    ``open_next``, ``low_lsn`` and ``in_doubt`` are called under the log's append lock.
+    """
+
+    def __init__(self, offsets: Offsets) -> None:
+        self.epochs: deque[Epoch] = deque()
+        self.offsets = offsets
+        self.low = 1
+        """The low watermark as it was last asked for."""
+        self.delivered = 0
+        """Acknowledged in epochs that are complete."""
+        self._lock = threading.Lock()
+        self._others = 0
+
+    def open_next(self, first_lsn: int) -> Epoch:
+        """Close the open epoch, if any, and begin the next at ``first_lsn``."""
+        if self.epochs and self.epochs[-1].end_lsn is None:
+            last = self.epochs[-1]
+            last.expected = first_lsn - last.first_lsn - self._others
+            last.end_lsn = first_lsn
+        self._others = 0
+        epoch = Epoch(first_lsn)
+        self.epochs.append(epoch)
+        return epoch
+
+    def pass_over(self, count: int = 1) -> None:
+        """Say that the next ``count`` lsns of the open epoch hold no data (marks, damage)."""
+        self._others += count
+
+    def expected(self, epoch: Epoch, next_lsn: int) -> int:
+        """Return how many data records an epoch holds now."""
+        if epoch.end_lsn is not None:
+            return epoch.expected
+        return next_lsn - epoch.first_lsn - self._others
+
+    def low_lsn(self, next_lsn: int) -> int:
+        """Drop the complete epochs from the front and return the low watermark.
+
+        An open epoch that was complete for a moment has taught its offsets: they are true only for
+        the records behind that moment (I2), so it never goes back.
+        """
+        self.low = max(self.low, self._complete_up_to(next_lsn))
+        return self.low
+
+    def _complete_up_to(self, next_lsn: int) -> int:
+        while self.epochs:
+            epoch = self.epochs[0]
+            if epoch.settled < self.expected(epoch, next_lsn):
+                return epoch.first_lsn
+            self._learn(epoch)
+            if epoch.end_lsn is None:
+                return next_lsn
+            self.delivered += epoch.acknowledged
+            self.epochs.popleft()
+        return next_lsn
+
+    def _learn(self, epoch: Epoch) -> None:
+        for (topic, partition), offset in list(epoch.offsets.items()):
+            at = self.offsets.setdefault(topic, {})
+            at[partition] = max(offset, at.get(partition, 0))
+
+    def in_doubt(self, next_lsn: int) -> int:
+        """Return how many records are not settled."""
+        return sum(self.expected(epoch, next_lsn) - epoch.settled for epoch in list(self.epochs))
+
+    def failed(self, next_lsn: int) -> list[Epoch]:
+        """Return the epochs with failures of which all reports are in."""
+        return [
+            epoch
+            for epoch in list(self.epochs)
+            if epoch.failures
+            and epoch.acknowledged + epoch.reported + len(epoch.failures) + epoch.unhanded
+            >= self.expected(epoch, next_lsn)
+        ]
+
+    def settle_aside(self, epoch: Epoch, count: int = 1) -> None:
+        """Count records of an epoch as settled: delivered by a later try, found, or taken over."""
+        with self._lock:
+            epoch.settled_aside += count
+
+
+class Poller:
+    """``poll`` of one client, by one thread at a time: a second caller goes on at once."""
+
+    def __init__(self, poll: Callable[[float], int]) -> None:
+        self._poll = poll
+        self._lock = threading.Lock()
+        self.polls = 0
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Serve delivery reports that are in; wait up to ``timeout_s`` for the first."""
+        if self._lock.acquire(blocking=timeout_s > 0, timeout=timeout_s if timeout_s > 0 else -1):
+            try:
+                self.polls += 1
+                self._poll(timeout_s)
+            finally:
+                self._lock.release()

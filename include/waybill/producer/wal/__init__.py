@@ -1,0 +1,43 @@
+"""The write-ahead log: memory-mapped segments of frames, appended here before anything is sent.
+
+Invariants
+  I1  ``append`` returns only when the whole frame is in the mapped file: a SIGKILL after that loses
+      nothing. ``sync`` returns only when the disk has it: then a power cut loses nothing either.
+  I2  A frame becomes visible by its last eight bytes to be written (CRC and length, one store);
+      until then a reader sees the zero terminator that the frame before it left. A SIGKILL
+      leaves no half frame.
+  I3  A segment that an earlier process wrote is never appended to. An opened log starts a new
+      segment, so that (segment, lsn) never names two records, even when a power cut took the end
+      of the log.
+  I4  A segment is given free only when all its records are below the floor that the caller proved
+      (settled and, where marks are used, confirmed). A damaged one is moved to ``quarantine/``,
+      never reused.
+  I5  Blocks are allocated when a segment is made (``posix_fallocate``): a full disk is an error
+      then, never a SIGBUS later.
+
+Directory
+  seg-<wal id>-<segment id>-<base lsn>.wal   live segments; the name is the header (hex)
+  free-<n>.wal                               settled files for further use; first 8 bytes zero
+  quarantine/                                damaged segments, as they were found
+
+Frame, little-endian; the next frame follows at once, eight zero bytes end the log
+  crc        u32   CRC32, started from ``length``, of all bytes below and of eight zero bytes
+  length     u32   bytes of all below
+  tag        u32   of WAL id and segment id: bytes of a former life never pass for new ones
+  kind       u8    1 data, 2 mark
+  -          u8    zero
+  topic      u16   bytes of the topic's name
+  key        i32   bytes of the key, -1 for null
+  value      i32   bytes of the value (of a mark: its payload), -1 for null
+  headers    u32   bytes of the headers, 0 for none
+  lsn        u64   counts records from 1 without gaps; a gap is damage
+  timestamp  i64   ms since epoch
+  topic, key, value, headers
+"""
+
+from waybill.producer.wal.frame import DATA, MARK, Damage, Frame, scan
+from waybill.producer.wal.log import WriteAheadLog
+from waybill.producer.wal.record import WalRecord
+from waybill.producer.wal.space import WalFullError
+
+__all__ = ["DATA", "MARK", "Damage", "Frame", "WalFullError", "WalRecord", "WriteAheadLog", "scan"]

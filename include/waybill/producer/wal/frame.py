@@ -1,0 +1,145 @@
+"""Encode and scan frames. Pure: bytes in, bytes out. The layout is in ``waybill.producer.wal``."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+DATA = 1
+MARK = 2
+
+PREFIX = struct.Struct("<II")
+HEAD = struct.Struct("<IBxHiiIQq")
+TERMINATOR = bytes(PREFIX.size)
+OVERHEAD_BYTES = PREFIX.size + HEAD.size
+"""Bytes of a frame beside topic, key, value and headers."""
+_TAG_AT = PREFIX.size
+
+
+class Buffer(Protocol):
+    """What a scan reads: ``bytes`` and ``mmap`` alike."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, part: slice, /) -> bytes: ...
+    def find(self, part: bytes, start: int, /) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole frame."""
+
+    lsn: int
+    kind: int
+    position: int
+    """First byte of the frame in its segment."""
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are no frame, where one should be."""
+
+    position: int
+    end: int
+    missing: int
+    """Records that were here, by the lsn of the next whole frame; 0: no whole frame follows."""
+
+
+def tag_of(wal_id: bytes, segment_id: int) -> int:
+    """Return the mark that every frame of this life of a segment carries."""
+    return crc32(wal_id + segment_id.to_bytes(8, "little"))
+
+
+def encode(  # noqa: PLR0913, PLR0917 - the fields of a frame; a value object would cost more than the frame
+    tag: int,
+    lsn: int,
+    kind: int,
+    timestamp_ms: int,
+    topic: bytes,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+) -> tuple[bytes, bytes]:
+    """Return a frame as (its first eight bytes, the rest with the terminator after it).
+
+    Write the second part first, then the first: the frame is not there until the first part is.
+
+    Raises:
+        TypeError: key or value is not bytes.
+        struct.error: a part of 2 GiB or more, or a topic of 64 KiB or more.
+    """
+    head = HEAD.pack(
+        tag,
+        kind,
+        len(topic),
+        -1 if key is None else len(key),
+        -1 if value is None else len(value),
+        len(headers),
+        lsn,
+        timestamp_ms,
+    )
+    body = b"".join((head, topic, key or b"", value or b"", headers, TERMINATOR))
+    length = len(body) - len(TERMINATOR)
+    return PREFIX.pack(crc32(body, length), length), body
+
+
+def scan(data: Buffer, *, tag: int, next_lsn: int, position: int = 0) -> Iterator[Frame | Damage]:
+    """Yield the whole frames from ``position`` on, in order, and between them what is damaged.
+
+    Args:
+        data: a segment.
+        tag: ``tag_of`` the segment: frames of another life are not seen.
+        next_lsn: lsn of the frame that should be at ``position``.
+        position: where a frame begins.
+
+    A zero length ends the log only when no whole frame follows anywhere: a length can be damaged
+    too.
+    Cost: one pass over the frames, and one search for the tag over the unused rest.
+    """
+    while True:
+        frame = frame_at(data, position, tag)
+        if frame is None or frame.lsn != next_lsn:
+            frame = _next_whole(data, position, tag, next_lsn)
+            if frame is None:
+                yield from _torn(data, position)
+                return
+            yield Damage(position, frame.position, frame.lsn - next_lsn)
+        yield frame
+        position, next_lsn = frame.end, frame.lsn + 1
+
+
+def frame_at(data: Buffer, position: int, tag: int) -> Frame | None:
+    """Return the frame that begins at ``position``, or None if there is no whole one."""
+    if position < 0 or position + OVERHEAD_BYTES > len(data):
+        return None
+    crc, length = PREFIX.unpack(data[position : position + PREFIX.size])
+    end = position + PREFIX.size + length
+    if length < HEAD.size or end > len(data):
+        return None
+    body = data[position + PREFIX.size : end]
+    if crc32(TERMINATOR, crc32(body, length)) != crc:
+        return None
+    its_tag, kind, *sizes, lsn, _ = HEAD.unpack_from(body)
+    if its_tag != tag or HEAD.size + sum(max(0, size) for size in sizes) != length:
+        return None
+    return Frame(lsn, kind, position, end)
+
+
+def _next_whole(data: Buffer, position: int, tag: int, least_lsn: int) -> Frame | None:
+    mark = tag.to_bytes(4, "little")
+    at = data.find(mark, position + _TAG_AT)
+    while at >= 0:
+        frame = frame_at(data, at - _TAG_AT, tag)
+        if frame is not None and frame.lsn >= least_lsn:
+            return frame
+        at = data.find(mark, at + 1)
+    return None
+
+
+def _torn(data: Buffer, position: int) -> Iterator[Damage]:
+    rest = data[position : position + PREFIX.size]
+    if rest.strip(b"\0"):
+        yield Damage(position, len(data), 0)

@@ -1,0 +1,208 @@
+"""The one settings object. Units are in the names; nothing else reads the environment.
+
+Sources, the first that has a value wins: ``WAYBILL_*`` variables (``__`` between levels), the file
+``stack.env`` in the state folder (written by the embedded stack), the defaults below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+ENV_FILE_NAME = "stack.env"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class KafkaSettings(_Section):
+    """The log between ingestion and processing."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    topic_partitions: int = Field(2, ge=1)
+    """Partitions of a topic when it is created. More of them later means a new generation."""
+    replication_factor: int = Field(1, ge=1)
+
+
+class S3Settings(_Section):
+    """The object store for staged, parked and trace objects."""
+
+    endpoint_url: str | None = None
+    """None: the provider's own. Embedded: the loopback server."""
+    bucket: str = "waybill"
+    region: str = "us-east-1"
+    access_key: SecretStr | None = None
+    """None: the usual AWS credential chain."""
+    secret_key: SecretStr | None = None
+
+
+class TrackerSettings(_Section):
+    """The SQL store of the books: PostgreSQL."""
+
+    dsn: str = "postgresql://127.0.0.1:5432/waybill"
+    pool_size: int = Field(4, ge=1)
+
+
+class WalSettings(_Section):
+    """Local write-ahead log of the producer."""
+
+    dir: Path = Path(".waybill/wal")
+    segment_bytes: int = Field(64 * 1024**2, ge=64 * 1024)
+    """Size a segment is pre-allocated to. Default 64 MiB, at least 64 KiB."""
+    durability: Literal["process", "group", "each"] = "process"
+    """process: survives kill -9. group: fdatasync every group_commit_ms. each: every append."""
+    group_commit_ms: int = Field(5, ge=0)
+    checkpoint_interval_ms: int = Field(5000, ge=10)
+    retry_interval_ms: int = Field(1000, ge=10)
+    max_in_flight: int = Field(100_000, ge=1)
+    disk_threshold_bytes: int = Field(20 * 1024**3, ge=1024**2)
+    disk_floor_bytes: int = Field(256 * 1024**2, ge=0)
+    """Free space that is left untouched; below it appends wait or raise WalFullError."""
+    when_full: Literal["wait", "raise"] = "wait"
+
+
+class SparkSettings(_Section):
+    """The Spark applications that carry the data."""
+
+    master: str = "local[2,4]"
+    driver_host: str = "127.0.0.1"
+    """Address the driver listens on and executors reach it at; on a cluster its host's name."""
+    driver_memory: str = "1g"
+    jars_dir: Path = Path(".waybill/jars/spark")
+    max_events_per_batch: int = Field(200_000, ge=1)
+    """Most events one micro-batch takes from a topic."""
+    max_load_rows: int = Field(200_000, ge=1)
+    """Most staged rows one load takes (at least one commit is always taken)."""
+    max_load_bytes: int = Field(256 * 1024**2, ge=1)
+    trigger_ms: int = Field(500, ge=0)
+    event_timeout_s: float = Field(30.0, gt=0)
+    """Longest time user code may take for one event before the event is parked."""
+    work_dir: Path = Path(".waybill/spark")
+
+
+class TraceSettings(_Section):
+    """Event traces: local files, shipped to the object store as Parquet."""
+
+    spool_dir: Path = Path(".waybill/traces")
+    buckets: int = Field(16, ge=1, le=1000)
+    roll_s: float = Field(5.0, gt=0)
+    """Longest a finished local file waits before it is shipped."""
+    roll_bytes: int = Field(64 * 1024**2, ge=1024)
+    disk_threshold_bytes: int = Field(5 * 1024**3, ge=1024**2)
+    enabled: bool = True
+    backend: Literal["duckdb", "athena"] = "duckdb"
+    athena_database: str = "waybill"
+    athena_workgroup: str = "primary"
+    athena_results: str = ""
+    """s3:// folder for Athena's results; empty: the workgroup's own."""
+
+
+class DestinationSettings(_Section):
+    """How to reach one destination; pipelines name it."""
+
+    kind: Literal["postgres"] = "postgres"
+    dsn: SecretStr
+
+
+class AirflowSettings(_Section):
+    """Where the Airflow REST API is, for the CLI."""
+
+    url: str = "http://127.0.0.1:8080"
+    user: str = "admin"
+    password: SecretStr | None = None
+
+
+class StackSettings(_Section):
+    """Ports and sizes of the embedded stack; all on loopback."""
+
+    kafka_port: int = Field(29092, ge=1, le=65535)
+    kafka_controller_port: int = Field(29093, ge=1, le=65535)
+    kafka_heap_mb: int = Field(512, ge=128)
+    s3_port: int = Field(28333, ge=1, le=55535)
+    s3_master_port: int = Field(28334, ge=1, le=55535)
+    s3_volume_port: int = Field(28335, ge=1, le=55535)
+    s3_filer_port: int = Field(28336, ge=1, le=55535)
+    airflow_port: int = Field(28080, ge=1, le=65535)
+
+
+class ParkingSettings(_Section):
+    """Parked files and their clean-up."""
+
+    clean_up_grace_s: float = Field(3600.0, ge=0)
+    """An object whose segments are all replayed or discarded is kept this long."""
+    garbage_grace_s: float = Field(3600.0, ge=0)
+    """An object that no row names is deleted when it is older than this."""
+
+
+class Settings(BaseSettings):
+    """Read once per process; frozen afterwards."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WAYBILL_",
+        env_nested_delimiter="__",
+        env_file_encoding="utf-8",
+        frozen=True,
+        extra="forbid",
+    )
+
+    home: Path = Path(".waybill")
+    """State folder of the embedded stack: data, logs, pids."""
+    pipelines_dir: Path = Path("include/pipelines")
+    dags_dir: Path = Path("dags")
+    kafka: KafkaSettings = KafkaSettings()
+    s3: S3Settings = S3Settings()
+    tracker: TrackerSettings = TrackerSettings()
+    wal: WalSettings = WalSettings()
+    spark: SparkSettings = SparkSettings()
+    traces: TraceSettings = TraceSettings()
+    parking: ParkingSettings = ParkingSettings()
+    destinations: dict[str, DestinationSettings] = {}
+    airflow: AirflowSettings = AirflowSettings()
+    stack: StackSettings = StackSettings()
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - pydantic's own signature
+        if "_env_file" not in values:
+            home = Path(values.get("home") or os.environ.get("WAYBILL_HOME") or ".waybill")
+            values["_env_file"] = home / ENV_FILE_NAME
+        super().__init__(**values)
+
+    def to_env(self) -> dict[str, str]:
+        """Return the settings as ``WAYBILL_*`` variables, secrets included, for a child process."""
+        plain = _revealed(self.model_dump(mode="python"))
+        return {
+            f"WAYBILL_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in plain.items()
+        }
+
+    @model_validator(mode="after")
+    def _refuse_unknown_names(self) -> Settings:
+        """Fail on a misspelt ``WAYBILL_*`` name; pydantic-settings would ignore it."""
+        known = tuple(f"WAYBILL_{name.upper()}" for name in type(self).model_fields)
+        unknown = [
+            name
+            for name in os.environ
+            if name.startswith("WAYBILL_") and not _names_a_field(name, known)
+        ]
+        if unknown:
+            raise ValueError(f"unknown settings: {sorted(unknown)}; known: {', '.join(known)}")
+        return self
+
+
+def _revealed(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, Path):
+        return str(value.resolve())
+    if isinstance(value, dict):
+        return {name: _revealed(item) for name, item in value.items() if item is not None}
+    return value
+
+
+def _names_a_field(name: str, known: tuple[str, ...]) -> bool:
+    return name in known or name.startswith(tuple(f"{k}__" for k in known))

@@ -1,0 +1,227 @@
+"""Airflow 3.3: API server, scheduler, DAG processor, triggerer, on the stack's PostgreSQL.
+
+- One user, ``admin``, with a generated password (SimpleAuthManager). All on 127.0.0.1; the log
+  servers of scheduler and triggerer are left out, since they listen everywhere: the API server
+  reads the files itself.
+- DAGs are paused at creation. An ingest DAG's schedule starts its first run the moment it is known:
+  bringing up the stack would begin to take in data that nobody asked for. ``waybill demo``, or a
+  click, unpauses.
+- A task whose process died is noticed after 60 s (300 by default).
+- Tasks get ``WAYBILL_HOME``, absolute, and read everything else from ``stack.env``, which is newer
+  than they.
+- The metadata database is migrated once for each Airflow version; the stamp is compared with the
+  database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import waybill
+from waybill.settings import Settings
+from waybill.stack import state_folder
+from waybill.stack.credentials import Credentials
+from waybill.stack.postgres import Postgres
+from waybill.stack.service import Service, ServiceError
+
+USER = "admin"
+_LIBRARY = str(Path(waybill.__file__).resolve().parents[1])
+HEALTH_AGE_S = 1.0
+AUTH_MANAGER = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+COMPONENTS: Mapping[str, tuple[str, ...]] = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+HEALTH_KEYS = {
+    "api-server": "metadatabase",
+    "scheduler": "scheduler",
+    "dag-processor": "dag_processor",
+    "triggerer": "triggerer",
+}
+
+
+class Airflow:
+    """What the four components share: environment, database, health page."""
+
+    def __init__(self, settings: Settings, credentials: Credentials, postgres: Postgres) -> None:
+        self.settings = settings
+        self.home = settings.home.absolute() / "airflow"
+        self.port = settings.stack.airflow_port
+        self.credentials = credentials
+        self.postgres = postgres
+        self._migrating = threading.Lock()
+        self._health: tuple[float, dict[str, Any]] = (0.0, {})
+
+    @property
+    def url(self) -> str:
+        """Return the address of the UI and the API."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def environment(self) -> dict[str, str]:
+        """Return the whole environment of a component."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WAYBILL_", "AIRFLOW"))}
+        bin_dir = str(Path(sys.executable).parent)
+        return {
+            **kept,
+            **self._options(),
+            "PATH": os.pathsep.join([bin_dir, kept.get("PATH", os.defpath)]),
+            "PYTHONPATH": os.pathsep.join(filter(None, [_LIBRARY, kept.get("PYTHONPATH")])),
+            "AIRFLOW_HOME": str(self.home),
+            "WAYBILL_HOME": str(self.settings.home.absolute()),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _options(self) -> dict[str, str]:
+        secret, dags = self.credentials, self.settings.dags_dir.absolute()
+        sections: dict[str, dict[str, object]] = {
+            "CORE": {
+                "DAGS_FOLDER": dags,
+                "PLUGINS_FOLDER": dags.parent / "plugins",
+                "LOAD_EXAMPLES": False,
+                "EXECUTOR": "LocalExecutor",
+                "PARALLELISM": 8,
+                "DAGS_ARE_PAUSED_AT_CREATION": True,
+                "AUTH_MANAGER": AUTH_MANAGER,
+                "SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+                "SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": self.home / "passwords.json",
+                "EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+                "FERNET_KEY": secret.airflow_fernet_key,
+            },
+            "DATABASE": {
+                "SQL_ALCHEMY_CONN": self.postgres.dsn("airflow", "psycopg2"),
+                "SQL_ALCHEMY_CONN_ASYNC": self.postgres.dsn("airflow", "asyncpg"),
+            },
+            "API": {
+                "HOST": "127.0.0.1",
+                "PORT": self.port,
+                "BASE_URL": self.url,
+                "WORKERS": 1,
+                "SECRET_KEY": secret.airflow_secret_key,
+            },
+            "API_AUTH": {"JWT_SECRET": secret.airflow_jwt_secret},
+            "SCHEDULER": {"TASK_INSTANCE_HEARTBEAT_TIMEOUT": 60},
+            "DAG_PROCESSOR": {
+                "REFRESH_INTERVAL": 5,
+                "MIN_FILE_PROCESS_INTERVAL": 30,
+                "PARSING_PROCESSES": 1,
+            },
+            "LOGGING": {"BASE_LOG_FOLDER": self.home / "logs"},
+            "USAGE_DATA_COLLECTION": {"ENABLED": False},
+        }
+        return {
+            f"AIRFLOW__{section}__{name}": str(value)
+            for section, options in sections.items()
+            for name, value in options.items()
+        }
+
+    def prepare(self) -> None:
+        """Write the password file and migrate the database, once; callers of other threads wait."""
+        with self._migrating:
+            self.home.mkdir(parents=True, exist_ok=True)
+            passwords = {USER: self.credentials.airflow_password}
+            state_folder.write_private(self.home / "passwords.json", json.dumps(passwords))
+            if self._stamp() != self._read_stamp():
+                self._migrate()
+
+    def _stamp(self) -> dict[str, str]:
+        return {"airflow": version("apache-airflow"), "revision": self._revision()}
+
+    def _read_stamp(self) -> dict[str, str]:
+        try:
+            stamp: dict[str, str] = json.loads((self.home / "migrated.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return stamp
+
+    def _revision(self) -> str:
+        import psycopg  # noqa: PLC0415
+
+        try:
+            with psycopg.connect(self.postgres.dsn("airflow")) as connection:
+                row = connection.execute("select version_num from alembic_version").fetchone()
+        except psycopg.errors.UndefinedTable:
+            return ""
+        return str(row[0]) if row else ""
+
+    def _migrate(self) -> None:
+        log = self.home.parent / "logs" / "airflow-migrate.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            run = subprocess.run(
+                [sys.executable, "-m", "airflow", "db", "migrate"],
+                env=self.environment(),
+                cwd=self.home,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=600,
+            )
+        if run.returncode:
+            raise ServiceError(
+                f"airflow: its database could not be migrated. Last words, from {log}:\n"
+                f"{state_folder.tail(log)}"
+            )
+        state_folder.write_private(self.home / "migrated.json", json.dumps(self._stamp()))
+
+    def health(self) -> dict[str, Any]:
+        """Read the health page; the answer is kept for a second, since four services ask."""
+        asked, answer = self._health
+        if time.monotonic() - asked < HEALTH_AGE_S:
+            return answer
+        try:
+            page = f"{self.url}/api/v2/monitor/health"
+            with urllib.request.urlopen(page, timeout=5) as response:  # noqa: S310 - our own address
+                answer = json.load(response)
+        except (OSError, ValueError):
+            answer = {}
+        self._health = (time.monotonic(), answer)
+        return answer
+
+
+class AirflowComponent(Service):
+    """One of the four processes."""
+
+    after = ("postgres",)
+    start_timeout_s = 180.0
+    hanging_after_s = 90.0
+    stop_grace_s = 15.0
+    advice = "Every component's log is in the same folder; `waybill up` tries again."
+
+    def __init__(self, airflow: Airflow, component: str) -> None:
+        ports = {"airflow_port": airflow.port} if component == "api-server" else {}
+        super().__init__(airflow.settings.home, ports)
+        self.name = f"airflow-{component}"
+        self.airflow = airflow
+        self.component = component
+
+    def prepare(self) -> None:
+        """Migrate the database first."""
+        self.airflow.prepare()
+
+    def command(self) -> Sequence[str]:
+        """Return ``airflow <component>``."""
+        return [sys.executable, "-m", "airflow", *COMPONENTS[self.component]]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the shared environment."""
+        return self.airflow.environment()
+
+    def healthy(self) -> bool:
+        """Say whether the health page knows a fresh heartbeat of it, and the process lives."""
+        if self.running() is None:
+            return False
+        told = self.airflow.health().get(HEALTH_KEYS[self.component]) or {}
+        return told.get("status") == "healthy"

@@ -1,0 +1,270 @@
+"""The embedded stack as one thing: up, status, down, wipe.
+
+Services start in parallel, each after those it names in ``after``. Whatever the reason why `up`
+ends, what runs is registered: the next `up` completes it, `down` ends it. `up` and `down` exclude
+each other by a lock.
+
+Order of `down`: Airflow (nobody starts new work), what other rooms registered (Spark applications),
+the rest, and last any process that a stopped service left in a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from pydantic import SecretStr
+
+from waybill.errors import InputError
+from waybill.settings import ENV_FILE_NAME, Settings
+from waybill.stack import credentials, environment, jars, ports, processes, state_folder
+from waybill.stack.airflow import COMPONENTS, Airflow, AirflowComponent
+from waybill.stack.credentials import FILE as CREDENTIALS_FILE
+from waybill.stack.credentials import Credentials
+from waybill.stack.java import find_java
+from waybill.stack.kafka import Kafka
+from waybill.stack.postgres import Postgres
+from waybill.stack.processes import Record
+from waybill.stack.seaweed import SeaweedFS
+from waybill.stack.service import Process, Service
+
+DATA = (
+    "run",
+    "logs",
+    "postgres",
+    "postgres.new",
+    "kafka",
+    "s3",
+    "airflow",
+    "wal",
+    "spark",
+    "traces",
+)
+FILES = (CREDENTIALS_FILE, ENV_FILE_NAME, "demo.json")
+FOREIGN_GRACE_S = 20.0
+
+Notice = Callable[[str, str], None]
+"""Told of each service: its name, and ``starting``, ``up`` or ``was up``."""
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """One line of `Stack.status`.
+
+    ``memory_bytes``: of its whole session, what processes share counted once; ``up_since``: seconds
+    since the epoch.
+    """
+
+    name: str
+    pid: int | None
+    ports: tuple[int, ...]
+    memory_bytes: int
+    up_since: float | None
+    healthy: bool
+    log: str
+
+    def to_json(self) -> dict[str, object]:
+        """Return the status as JSON."""
+        return asdict(self)
+
+
+class Stack:
+    """The services under ``settings.home``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = environment.resolve_paths(settings)
+        self.home = self.settings.home
+        self.run_dir = self.home / "run"
+
+    def services(self, keys: Credentials) -> list[Service]:
+        """Return the services in the order they start.
+
+        A long-living process of our own is one `waybill.stack.service.Process` more in this list.
+        """
+        settings = self.settings
+        postgres = Postgres(self.home)
+        s3 = settings.s3.model_copy(
+            update={
+                "access_key": SecretStr(keys.s3_access_key),
+                "secret_key": SecretStr(keys.s3_secret_key),
+            }
+        )
+        airflow = Airflow(settings, keys, postgres)
+        return [
+            postgres,
+            Kafka(self.home, settings.stack, settings.spark.jars_dir.parent / jars.KAFKA),
+            SeaweedFS(self.home, settings.stack, s3),
+            *(AirflowComponent(airflow, component) for component in COMPONENTS),
+            Process(
+                "trace-shipper",
+                self.home,
+                [sys.executable, "-m", "waybill.cli", "traces", "ship"],
+                _environment(self.home),
+                after=(Postgres.name, SeaweedFS.name),
+            ),
+        ]
+
+    def up(
+        self, *, free_ports: bool = False, notice: Notice = lambda _name, _what: None
+    ) -> Settings:
+        """Bring up everything that is not up; return the settings that later commands will read.
+
+        Raises:
+            InputError: Java, a jar or a port is not to be had.
+            ServiceError: a service did not come up; the others stay up.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        with state_folder.exclusive(self.run_dir / ".lock"):
+            find_java()
+            new = jars.ensure(self.settings.spark.jars_dir.parent)
+            if new:
+                notice("jars", f"{new} fetched")
+            self._choose_ports(free_ports=free_ports)
+            return self._start(self.services(credentials.read_or_draw(self.home)), notice)
+
+    def _choose_ports(self, *, free_ports: bool) -> None:
+        held = {
+            setting: port
+            for record in processes.read_registry(self.run_dir)
+            if record.process() is not None
+            for setting, port in record.ports.items()
+        }
+        wanted = ports.port_settings(self.settings.stack)
+        moved = {s: p for s, p in held.items() if wanted.get(s, p) != p}
+        if moved and not free_ports:
+            words = ", ".join(f"{s} is {p}, wanted {wanted[s]}" for s, p in moved.items())
+            raise InputError(f"the stack runs on other ports ({words}): `waybill down` first")
+        stack = self.settings.stack.model_copy(update=held)
+        if free_ports:
+            stack = ports.with_free_ports(stack, keep=held)
+        else:
+            idle = {s: p for s, p in wanted.items() if s not in held}
+            ports.require_free(idle)
+        self.settings = self.settings.model_copy(update={"stack": stack})
+
+    def _start(self, services: Sequence[Service], notice: Notice) -> Settings:
+        told: list[Settings] = []
+
+        def one(service: Service, needs: list[Future[None]]) -> None:
+            for need in needs:
+                need.result()
+            notice(service.name, "starting")
+            fresh = service.start()
+            if isinstance(service, Postgres):
+                told.append(self._tell(service))
+            notice(service.name, "up" if fresh else "was up")
+
+        with ThreadPoolExecutor(len(services)) as pool:
+            futures: dict[str, Future[None]] = {}
+            for service in services:
+                needs = [futures[name] for name in service.after]
+                futures[service.name] = pool.submit(one, service, needs)
+            try:
+                for future in futures.values():
+                    future.result()
+            except KeyboardInterrupt:
+                Service.cancelled.set()  # what is half up is stopped; what is up stays
+                raise
+        return told[0]
+
+    def _tell(self, postgres: Postgres) -> Settings:
+        keys = credentials.read_or_draw(self.home)
+        settings = environment.embedded_settings(self.settings, keys, postgres)
+        environment.write(settings)
+        return settings
+
+    def status(self) -> list[ServiceStatus]:
+        """Look at every service and every registered process; asks each server, some seconds."""
+        services = self.services(credentials.read(self.home))
+        with ThreadPoolExecutor(len(services)) as pool:
+            healthy = list(pool.map(lambda s: s.healthy(), services))
+        lines = [
+            _line(s.name, s.running(), tuple(s.ports.values()), str(s.log), healthy=ok)
+            for s, ok in zip(services, healthy, strict=True)
+        ]
+        return lines + [
+            _line(r.name, r, tuple(r.ports.values()), r.log, healthy=True)
+            for r in self._foreign()
+            if r.process() is not None
+        ]
+
+    def _foreign(self) -> list[Record]:
+        """Return what other rooms registered."""
+        own = {service.name for service in self.services(credentials.read(self.home))}
+        return [r for r in processes.read_registry(self.run_dir) if r.name not in own]
+
+    def down(self, *, wipe: bool = False, notice: Notice = lambda _name, _what: None) -> None:
+        """End everything that was started here; with ``wipe`` delete the data too, not the jars."""
+        if not self.home.exists():
+            return
+        with state_folder.exclusive(self.run_dir / ".lock"):
+            services = self.services(credentials.read(self.home))
+            marks = [r.mark for s in services if (r := s.record()) is not None and r.mark]
+            airflow = [s for s in services if isinstance(s, AirflowComponent)]
+            self._stop(airflow, notice)
+            for record in reversed(self._foreign()):
+                if record.process() is not None:
+                    notice(record.name, "stopping")
+                processes.end(record, grace_s=FOREIGN_GRACE_S)
+            self._stop([s for s in services if s not in airflow], notice)
+            processes.end_marked(marks)
+            if wipe:
+                self._wipe()
+
+    @staticmethod
+    def _stop(services: Sequence[Service], notice: Notice) -> None:
+        def one(service: Service) -> None:
+            if service.running() is not None:
+                notice(service.name, "stopping")
+            service.stop()
+
+        with ThreadPoolExecutor(max(1, len(services))) as pool:
+            list(pool.map(one, services))
+
+    def _wipe(self) -> None:
+        """Delete what the stack and the rooms wrote; the file that describes it goes last."""
+        for name in DATA:
+            if (self.home / name).exists():
+                shutil.rmtree(self.home / name)
+        for name in FILES:
+            (self.home / name).unlink(missing_ok=True)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Return the environment of our own processes: all else they read from ``stack.env``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
+    return {**kept, "WAYBILL_HOME": str(home)}
+
+
+def _line(
+    name: str, record: Record | None, where: tuple[int, ...], log: str, *, healthy: bool
+) -> ServiceStatus:
+    process = record.process() if record is not None else None
+    if record is None or process is None:
+        return ServiceStatus(name, None, where, 0, None, healthy=False, log=log)
+    memory = sum(_memory(p) for p in _family(name, record, process))
+    return ServiceStatus(
+        name, record.pid, where, memory, process.create_time(), healthy=healthy, log=log
+    )
+
+
+def _family(name: str, record: Record, process: psutil.Process) -> list[psutil.Process]:
+    """Return a service's processes: its session; PostgreSQL's children have their own."""
+    return [process, *process.children()] if name == Postgres.name else record.members()
+
+
+def _memory(process: psutil.Process) -> int:
+    """Return this process's share of memory (PSS), or RSS where the system tells no more."""
+    try:
+        with suppress(psutil.AccessDenied, AttributeError):
+            return int(process.memory_full_info().pss)
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0

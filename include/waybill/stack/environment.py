@@ -1,0 +1,130 @@
+"""``stack.env``: what the running stack tells every later command and every Airflow task.
+
+It holds each setting that differs from its default, with absolute paths: the addresses and keys of
+the embedded services, and whatever else was set when ``waybill up`` was called, which therefore
+stays in force until it is set otherwise or the file is gone (``waybill down --wipe``). Variables
+win over the file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from waybill.errors import InputError
+from waybill.settings import ENV_FILE_NAME, DestinationSettings, Settings
+from waybill.stack import state_folder
+from waybill.stack.airflow import USER
+from waybill.stack.credentials import Credentials
+from waybill.stack.postgres import Postgres
+
+HEAD = "# Written by `waybill up`. Variables of the same name win.\n"
+
+
+def resolve_paths(settings: Settings) -> Settings:
+    """Make every path absolute; those that begin with ``.waybill`` lie in ``home``."""
+    home = settings.home.absolute()
+
+    def at(path: Path) -> Path:
+        inside = not path.is_absolute() and path.parts[:1] == (".waybill",)
+        return home.joinpath(*path.parts[1:]) if inside else path.absolute()
+
+    spark, traces = settings.spark, settings.traces
+    moved = {"jars_dir": at(spark.jars_dir), "work_dir": at(spark.work_dir)}
+    return settings.model_copy(
+        update={
+            "home": home,
+            "pipelines_dir": at(settings.pipelines_dir),
+            "dags_dir": at(settings.dags_dir),
+            "wal": settings.wal.model_copy(update={"dir": at(settings.wal.dir)}),
+            "spark": spark.model_copy(update=moved),
+            "traces": traces.model_copy(update={"spool_dir": at(traces.spool_dir)}),
+        }
+    )
+
+
+def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres) -> Settings:
+    """Return the settings under which every room finds the embedded services.
+
+    PostgreSQL has to run: its socket's place is asked.
+    """
+    stack = settings.stack
+    s3 = {
+        "endpoint_url": f"http://127.0.0.1:{stack.s3_port}",
+        "access_key": SecretStr(keys.s3_access_key),
+        "secret_key": SecretStr(keys.s3_secret_key),
+    }
+    airflow = {
+        "url": f"http://127.0.0.1:{stack.airflow_port}",
+        "user": USER,
+        "password": SecretStr(keys.airflow_password),
+    }
+    kafka = {"bootstrap_servers": f"127.0.0.1:{stack.kafka_port}"}
+    warehouse = DestinationSettings(kind="postgres", dsn=SecretStr(postgres.dsn("warehouse")))
+    return resolve_paths(settings).model_copy(
+        update={
+            "kafka": settings.kafka.model_copy(update=kafka),
+            "s3": settings.s3.model_copy(update=s3),
+            "tracker": settings.tracker.model_copy(update={"dsn": postgres.dsn("waybill")}),
+            "airflow": settings.airflow.model_copy(update=airflow),
+            "destinations": {**settings.destinations, "warehouse": warehouse},
+        }
+    )
+
+
+def write(settings: Settings) -> Path:
+    """Write ``<home>/stack.env``, mode 0600, whole or not at all.
+
+    Raises:
+        InputError: a value holds ``${``, which the file's readers would replace.
+    """
+    path = settings.home / ENV_FILE_NAME
+    lines = [f"{name}={_quoted(name, value)}\n" for name, value in variables(settings).items()]
+    state_folder.write_private(path, HEAD + "".join(lines))
+    return path
+
+
+def variables(settings: Settings) -> dict[str, str]:
+    """Return ``WAYBILL_*`` names and values of what is not the default; secrets are plain."""
+    found: dict[str, str] = {}
+    for name, field in type(settings).model_fields.items():
+        value, default = getattr(settings, name), field.default
+        if isinstance(value, BaseModel):
+            for part, deep in value:
+                if deep != getattr(default, part):
+                    found[f"WAYBILL_{name}__{part}".upper()] = _text(deep)
+        elif value != default:
+            found[f"WAYBILL_{name}".upper()] = _text(value)
+    return found
+
+
+def _text(value: object) -> str:
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
+    match value:
+        case SecretStr():
+            return value.get_secret_value()
+        case Path():
+            return str(value)
+        case BaseModel():
+            return {name: _plain(deep) for name, deep in value}
+        case dict():
+            return {name: _plain(deep) for name, deep in value.items()}
+        case list() | tuple():
+            return [_plain(deep) for deep in value]
+        case _:
+            return value
+
+
+def _quoted(name: str, value: str) -> str:
+    if "${" in value or "\n" in value:
+        raise InputError(
+            f"{name}: {value!r} cannot be kept in {ENV_FILE_NAME}: it holds `${{` or a new line"
+        )
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

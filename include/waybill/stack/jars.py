@@ -1,0 +1,150 @@
+"""The Java archives of the embedded Kafka and of Spark's Kafka connector.
+
+``jars.lock`` names each file with its sha256. `ensure` fetches what is missing or wrong by the Ivy
+that ships inside pyspark, each artifact by itself (no transitive resolution, so nothing unnamed
+arrives), checks it, and moves it into place: a file in the folder is always whole. A break at any
+point is made up by the next call; what Ivy had fetched is in its cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from waybill.errors import InputError, RetryError
+from waybill.stack import state_folder
+from waybill.stack.java import find_java
+
+KAFKA, SPARK = "kafka", "spark"
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock. ``file`` is relative to the jars folder: ``kafka/re2j-1.8.jar``."""
+
+    sha256: str
+    file: str
+    organisation: str
+    name: str
+    revision: str
+
+
+def locked() -> list[Jar]:
+    """Return all jars that are needed."""
+    lines = files("waybill.stack").joinpath("jars.lock").read_text().splitlines()
+    return [_parse(line) for line in lines if line and not line.startswith("#")]
+
+
+def _parse(line: str) -> Jar:
+    sha256, file, coordinates = line.split()
+    return Jar(sha256, file, *coordinates.split(":"))
+
+
+def missing(root: Path) -> list[Jar]:
+    """Return the jars not in ``root`` with the right content. Reads all: 60 MB, about 0.1 s."""
+    return [jar for jar in locked() if _sha256(root / jar.file) != jar.sha256]
+
+
+def ensure(root: Path) -> int:
+    """Make ``root`` (with ``kafka/`` and ``spark/``) hold every locked jar; return how many came.
+
+    Raises:
+        InputError: Java is missing, or a fetched file is not the locked one.
+        RetryError: the download failed; what came is kept, the next call goes on from there.
+    """
+    if not missing(root):
+        return 0
+    with state_folder.exclusive(root / ".lock", timeout_s=900.0):
+        return _fetch(root)
+
+
+def _fetch(root: Path) -> int:
+    wanted = missing(root)
+    if not wanted:
+        return 0  # another process fetched them while this one waited
+    scratch = root / ".download"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    output = _run_ivy(wanted, scratch, root / ".ivy")
+    for jar in wanted:
+        _accept(jar, scratch, root, output)
+    shutil.rmtree(scratch)
+    shutil.rmtree(root / ".ivy", ignore_errors=True)  # all is in place; it would only take room
+    return len(wanted)
+
+
+def _accept(jar: Jar, scratch: Path, root: Path, output: str) -> None:
+    got = scratch / jar.file
+    found = _sha256(got)
+    if found is None:
+        reason = "\n".join(output.strip().splitlines()[-12:])
+        raise RetryError(f"could not fetch {jar.file}; run the command again. Ivy said:\n{reason}")
+    if found != jar.sha256:
+        raise InputError(
+            f"{jar.file} arrived with sha256 {found}, the lock says {jar.sha256}: it was "
+            f"changed on the way or in {root / '.ivy'}. Delete that folder and try again."
+        )
+    target = root / jar.file
+    target.parent.mkdir(exist_ok=True)
+    got.replace(target)
+
+
+def _run_ivy(jars: Sequence[Jar], scratch: Path, cache: Path) -> str:
+    """Fetch into ``scratch/<kafka|spark>/``; return what Ivy printed. Both share a cache."""
+    output = ""
+    for folder in (KAFKA, SPARK):
+        mine = [jar for jar in jars if jar.file.startswith(f"{folder}/")]
+        if mine:
+            description = scratch / f"{folder}.xml"
+            description.write_text(_ivy_file(mine))
+            output += _call_ivy(description, scratch / folder, cache)
+    return output
+
+
+def _call_ivy(description: Path, target: Path, cache: Path) -> str:
+    pattern = f"{target.absolute()}/[artifact]-[revision](-[classifier]).[ext]"
+    command = [str(find_java().path), "-jar", str(_ivy_jar()), "-ivy", str(description.absolute())]
+    command += ["-confs", "default", "-cache", str(cache.absolute()), "-retrieve", pattern]
+    try:
+        run = subprocess.run(  # noqa: S603 - our own arguments
+            command, capture_output=True, text=True, check=False, timeout=900
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RetryError("fetching jars took over 15 minutes; run the command again") from error
+    return run.stdout + run.stderr
+
+
+def _ivy_file(jars: Sequence[Jar]) -> str:
+    lines = [
+        f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.name)} "
+        f'rev={quoteattr(j.revision)} transitive="false" conf="default->master"/>'
+        for j in jars
+    ]
+    head = '<ivy-module version="2.0"><info organisation="waybill" module="jars"/>'
+    head += '<configurations><conf name="default"/></configurations><dependencies>'
+    return head + "\n".join(lines) + "</dependencies></ivy-module>\n"
+
+
+def _ivy_jar() -> Path:
+    """Find pyspark's Ivy without importing pyspark."""
+    spec = find_spec("pyspark")
+    folders = spec.submodule_search_locations if spec else None
+    found = [p for f in folders or () for p in Path(f).glob("jars/ivy-*.jar")]
+    if not found:
+        raise InputError("pyspark (which brings Ivy) is not installed: make venv")
+    return found[0]
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None

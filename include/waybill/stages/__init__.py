@@ -1,0 +1,46 @@
+"""Stages: what happens to events between the log and the destination. Pure: values in, values out.
+
+A chain takes the messages of one task in chunks. Each event enters at its stage (transformation,
+mapping, or destination for a replay of what a destination refused), and ends as a typed row,
+parked, or filtered on purpose.
+
+Invariants
+  I1  Every message ends in exactly one way, or in children that each do; counts come from records.
+  I2  One event's failure, whatever it is, changes nothing for its neighbours.
+  I3  What is parked is the event as it entered the stage that failed, byte for byte when that stage
+      was its first. An event made by a transformation that cannot be written down parks its parent.
+"""
+
+from waybill.stages.chain import Chain, ChainResult, Chunk, Failure, Mapped, Plan
+from waybill.stages.counts import COUNT_NAMES, Counts
+from waybill.stages.failures import EventTimeoutError, Fault, describe
+from waybill.stages.mapping import MappingFault, map_rows
+from waybill.stages.staged import (
+    StagedFrame,
+    StagedPacker,
+    read_staged,
+    system_columns,
+)
+from waybill.stages.transformation import Watch, compile_transformation
+
+__all__ = [
+    "COUNT_NAMES",
+    "Chain",
+    "ChainResult",
+    "Chunk",
+    "Counts",
+    "EventTimeoutError",
+    "Failure",
+    "Fault",
+    "Mapped",
+    "MappingFault",
+    "Plan",
+    "StagedFrame",
+    "StagedPacker",
+    "Watch",
+    "compile_transformation",
+    "describe",
+    "map_rows",
+    "read_staged",
+    "system_columns",
+]

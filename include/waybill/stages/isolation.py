@@ -1,0 +1,165 @@
+"""User code in forked children: what ends the interpreter there ends one event, not the task.
+
+A child runs the code and streams its results back; the event at which it died is parked, and a new
+child goes on behind it. Code that dies while it is loaded is tried in a child first.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from waybill.errors import ParkError
+from waybill.events import Event
+from waybill.stages.failures import Fault, words_of
+from waybill.stages.transformation import (
+    Result,
+    Transform,
+    Watch,
+    compile_transformation,
+    run,
+)
+
+_LENGTH = struct.Struct("<Q")
+_LIVED = 86
+"""Exit status of a child that came to the end of its work; no user code is likely to choose it."""
+
+
+def compile_isolated(code: str, name: str, watch: Watch) -> Transform:
+    """Like ``compile_transformation``, after a child has loaded the code and lived.
+
+    Raises:
+        ParkError: ``code_invalid``; it cannot be loaded, or loading it ends the interpreter.
+    """
+    marked = watch.value
+    with _clock_held(watch):
+        pid = os.fork()
+        if pid == 0:
+            _child(watch, lambda: compile_transformation(code, name))
+        _, status = os.waitpid(pid, 0)
+    if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != _LIVED:
+        raise ParkError("code_invalid", f"loading the transformation of {name!r}: {_end(status)}")
+    watch.value = marked
+    return compile_transformation(code, name)
+
+
+def run_isolated(
+    transform: Transform, events: Sequence[Event], offsets: Sequence[int], watch: Watch
+) -> Iterator[Result]:
+    """Like ``run``, in forked children: survives code that ends the interpreter.
+
+    Cost: a fork for each crash, and about 10 µs an event for the pipe.
+    """
+    with _clock_held(watch):
+        done = 0
+        while done < len(events):
+            count, status = yield from _child_results(transform, events, offsets, watch, done)
+            done += count
+            if done < len(events):
+                yield done, None, Fault("interpreter_crashed", _end(status))
+                done += 1
+
+
+@contextmanager
+def _clock_held(watch: Watch) -> Iterator[None]:
+    """Keep this process's own clock from striking: the marker is the child's now."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    watch.disarm()
+    try:
+        yield
+    finally:
+        watch.value = -1  # a child that died left its own mark
+        watch.arm()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _child_results(
+    transform: Transform,
+    events: Sequence[Event],
+    offsets: Sequence[int],
+    watch: Watch,
+    start: int,
+) -> Generator[Result, None, tuple[int, int]]:
+    """Yield the results of one child from event ``start`` on; return (how many, exit status)."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _child(watch, lambda: _serve(transform, events[start:], offsets[start:], watch, writing))
+    os.close(writing)
+    count = status = 0
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            while (body := _read_body(pipe.read)) is not None:
+                yield start + count, *_unpickled(body)
+                count += 1
+    finally:
+        _, status = os.waitpid(pid, 0)
+    return count, status
+
+
+def _read_body(read: Callable[[int], bytes]) -> bytes | None:
+    head = read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    body = read(length)
+    return body if len(body) == length else None
+
+
+def _child(watch: Watch, work: Callable[[], object]) -> NoReturn:
+    """Work in a forked child, then end without any clean-up of the parent's things."""
+    status = 1
+    try:
+        watch.arm()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        work()
+        status = _LIVED
+    except ParkError:
+        status = _LIVED  # the parent meets it again, and there it can be told
+    finally:
+        os._exit(status)
+
+
+def _serve(
+    transform: Transform,
+    events: Sequence[Event],
+    offsets: Sequence[int],
+    watch: Watch,
+    writing: int,
+) -> None:
+    with os.fdopen(writing, "wb") as pipe:
+        for _, children, fault in run(transform, events, offsets, watch):
+            body = _pickled(children, fault)
+            pipe.write(_LENGTH.pack(len(body)) + body)
+            pipe.flush()
+
+
+def _pickled(children: list[Event] | None, fault: Fault | None) -> bytes:
+    try:
+        return pickle.dumps((children, fault))
+    except Exception as error:  # noqa: BLE001 - user data may refuse in any way
+        words = f"the result cannot leave its process: {words_of(error)}"
+        return pickle.dumps((None, Fault("result_invalid", words)))
+
+
+def _unpickled(body: bytes) -> tuple[list[Event] | None, Fault | None]:
+    try:
+        children, fault = pickle.loads(body)  # noqa: S301 - written by our own child
+    except Exception as error:  # noqa: BLE001 - user data may refuse in any way
+        words = f"the result cannot enter its process: {words_of(error)}"
+        return None, Fault("result_invalid", words)
+    return children, fault
+
+
+def _end(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        how = f"signal {os.WTERMSIG(status)}"
+    else:
+        how = f"exit status {os.WEXITSTATUS(status)}"
+    return f"the code ended the Python interpreter ({how})"

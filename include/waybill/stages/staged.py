@@ -1,0 +1,180 @@
+"""The staged object: mapped rows on their way to the destination.
+
+Layout
+  frame*     Arrow IPC stream (zstd inside) of one table's rows; metadata ``waybill`` names it
+  directory  JSON: a list of {position, length, rows, sha256}
+  length     u32 little-endian, bytes of the directory
+  magic      b"WBS1"
+
+Columns of a frame: the table's own, then the system columns (``system_columns``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from waybill.errors import StopError
+from waybill.events import Event
+from waybill.pipelines import TableSpec
+
+MAGIC = b"WBS1"
+_LENGTH = struct.Struct("<I")
+_METADATA = b"waybill"
+_ENTRY = ("position", "length", "rows", "sha256")
+_ROWS_A_BATCH = 65_536
+
+SYSTEM_FIELDS = (
+    pa.field("_waybill_id", pa.string(), nullable=False),
+    pa.field("_waybill_key", pa.string(), nullable=False),
+    pa.field("_waybill_source_version", pa.int64(), nullable=False),
+    pa.field("_waybill_intake_version", pa.int64(), nullable=False),
+    pa.field("_waybill_intake_minute", pa.int32(), nullable=False),
+    pa.field("_waybill_op", pa.string(), nullable=False),
+    pa.field("_waybill_replayed", pa.bool_(), nullable=False),
+    pa.field("_waybill_attempt", pa.int32(), nullable=False),
+)
+
+
+class StagedObjectError(StopError):
+    """A staged object is damaged; nothing of it is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFrame:
+    """One table's rows of one staged object."""
+
+    pipeline_id: str
+    team: str
+    event_name: str
+    pipeline_version: str
+    table: TableSpec
+    data: pa.Table
+
+
+def system_columns(events: Sequence[Event], *, replayed: bool) -> list[pa.Array]:
+    """Return the system columns of events that become rows, in ``SYSTEM_FIELDS`` order."""
+    return [
+        pa.array([e.id for e in events], pa.string()),
+        pa.array([e.key for e in events], pa.string()),
+        pa.array([e.source_version for e in events], pa.int64()),
+        pa.array([e.intake_version for e in events], pa.int64()),
+        pa.array([e.intake_minute for e in events], pa.int32()),
+        pa.array([e.op for e in events], pa.string()),
+        pa.array([replayed] * len(events), pa.bool_()),
+        pa.array([e.attempt for e in events], pa.int32()),
+    ]
+
+
+def staged_batch(columns: pa.RecordBatch, system: list[pa.Array]) -> pa.RecordBatch:
+    """Join mapped columns and system columns of the same rows."""
+    return pa.RecordBatch.from_arrays(
+        [*columns.columns, *system], schema=pa.schema([*columns.schema, *SYSTEM_FIELDS])
+    )
+
+
+class StagedPacker:
+    """Collects one task's rows and packs them into one object."""
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[str, str], tuple[dict[str, Any], list[pa.RecordBatch]]] = {}
+        self.rows = 0
+
+    def add(self, *, head: dict[str, Any], batch: pa.RecordBatch) -> None:
+        """Add rows of one table; ``head`` names them as ``StagedFrame`` does."""
+        if batch.num_rows == 0:
+            return
+        key = (head["pipeline_id"], head["event_name"])
+        self._frames.setdefault(key, (head, []))[1].append(batch)
+        self.rows += batch.num_rows
+
+    def finish(self) -> bytes:
+        """Return the object's bytes. Cost: one zstd pass over the rows."""
+        body = io.BytesIO()
+        directory = []
+        for head, batches in self._frames.values():
+            frame = _frame(head, batches)
+            directory.append(
+                {
+                    "position": body.tell(),
+                    "length": len(frame),
+                    "rows": sum(batch.num_rows for batch in batches),
+                    "sha256": hashlib.sha256(frame).hexdigest(),
+                }
+            )
+            body.write(frame)
+        listing = orjson.dumps(directory)
+        body.write(listing + _LENGTH.pack(len(listing)) + MAGIC)
+        return body.getvalue()
+
+
+def _frame(head: dict[str, Any], batches: list[pa.RecordBatch]) -> memoryview:
+    schema = batches[0].schema.with_metadata({_METADATA: orjson.dumps(head)})
+    rows = pa.Table.from_batches(batches).combine_chunks().replace_schema_metadata(schema.metadata)
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    with pa.ipc.new_stream(sink, schema, options=options) as writer:
+        writer.write_table(rows, max_chunksize=_ROWS_A_BATCH)
+    return memoryview(sink.getvalue())
+
+
+def read_staged(body: bytes, *, key: str = "staged object") -> list[StagedFrame]:
+    """Read a whole staged object.
+
+    Raises:
+        StagedObjectError: it is damaged; names the object and the frame.
+    """
+    directory, end = _directory(body, key)
+    at = 0
+    frames = []
+    for row in directory:
+        if row["position"] != at:
+            raise StagedObjectError(f"{key}: its directory leaves out bytes from {at} on")
+        frames.append(_read_frame(body, row, key))
+        at += row["length"]
+    if at != end:
+        raise StagedObjectError(f"{key}: its directory leaves out bytes from {at} on")
+    return frames
+
+
+def _directory(body: bytes, key: str) -> tuple[list[dict[str, Any]], int]:
+    """Return an object's directory and where it begins."""
+    tail = len(MAGIC) + _LENGTH.size
+    if len(body) < tail or body[-len(MAGIC) :] != MAGIC:
+        raise StagedObjectError(f"{key} does not end as a staged object does")
+    (length,) = _LENGTH.unpack_from(body, len(body) - tail)
+    start = len(body) - tail - length
+    try:
+        found = orjson.loads(body[start : start + length] if start >= 0 else b"")
+        rows = [{name: row[name] for name in _ENTRY} for row in found]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StagedObjectError(f"{key}: its directory is damaged: {error}") from error
+    if any(type(row[name]) is not int for row in rows for name in _ENTRY[:-1]):
+        raise StagedObjectError(f"{key}: its directory is damaged")
+    return rows, start
+
+
+def _read_frame(body: bytes, row: dict[str, Any], key: str) -> StagedFrame:
+    frame = memoryview(body)[row["position"] : row["position"] + row["length"]]
+    if len(frame) != row["length"] or hashlib.sha256(frame).hexdigest() != row["sha256"]:
+        raise StagedObjectError(f"{key}: frame at byte {row['position']} is damaged")
+    with pa.ipc.open_stream(pa.py_buffer(frame)) as reader:
+        head = orjson.loads(reader.schema.metadata[_METADATA])
+        table = reader.read_all()
+    if table.num_rows != row["rows"]:
+        raise StagedObjectError(f"{key}: {table.num_rows} rows where {row['rows']} were written")
+    return StagedFrame(
+        head["pipeline_id"],
+        head["team"],
+        head["event_name"],
+        head["pipeline_version"],
+        TableSpec.from_json(head["table"]),
+        table.replace_schema_metadata(None),
+    )

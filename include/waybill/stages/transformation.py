@@ -1,0 +1,160 @@
+"""Run a user's ``transform`` over events, one bad event never stopping its neighbours.
+
+``transform(event)`` returns the event (changed or not), an event made by ``event.child``, a list of
+events, or None: filtered on purpose. It may change ``data``, ``name`` and ``op``; all else is what
+the event is, and stays. Code may also offer ``transform_batch(table)`` later; it does not yet.
+
+An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. A
+crash of the interpreter is met by ``waybill.stages.isolation``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from types import ModuleType
+from typing import Any, Protocol
+
+from waybill.errors import ParkError
+from waybill.events import Event, refuse_wrong_name
+from waybill.stages.failures import (
+    CODE_FILE_PREFIX,
+    EventTimeoutError,
+    Fault,
+    describe,
+    words_of,
+)
+
+Transform = Callable[[Event], Any]
+_KEPT = (
+    "id",
+    "pipeline_id",
+    "team",
+    "key",
+    "source_version",
+    "intake_version",
+    "intake_minute",
+    "time",
+    "stage",
+    "attempt",
+    "replay_id",
+    "data_ref",
+)
+_CHANGEABLE = ("name", "op")
+_ATTRIBUTES = (*_KEPT, *_CHANGEABLE)
+_metadata = attrgetter(*_ATTRIBUTES)
+_OPERATIONS = ("upsert", "delete")
+
+
+class Watch(Protocol):
+    """Where a task notes the event that user code works on now; -1: none."""
+
+    value: int
+
+    def arm(self) -> None:
+        """Start the clock in this process (again in a forked child)."""
+
+    def disarm(self) -> None:
+        """Stop the clock in this process."""
+
+
+class NoWatch:
+    """A watch nobody looks at."""
+
+    value = -1
+
+    def arm(self) -> None:
+        """Do nothing."""
+
+    def disarm(self) -> None:
+        """Do nothing."""
+
+
+def compile_transformation(code: str, name: str) -> Transform:
+    """Return the ``transform`` of a pipeline's source text.
+
+    Raises:
+        ParkError: ``code_invalid``; the text cannot be loaded or has no ``transform``.
+    """
+    module = ModuleType(f"waybill_pipeline_{name}")
+    try:
+        exec(compile(code, f"{CODE_FILE_PREFIX}{name}.py", "exec"), module.__dict__)  # noqa: S102
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ParkError("code_invalid", f"transformation of {name!r}: {words_of(error)}") from error
+    transform = module.__dict__.get("transform")
+    if not callable(transform):
+        raise ParkError("code_invalid", f"transformation of {name!r} has no function transform")
+    return transform  # type: ignore[no-any-return]
+
+
+Result = tuple[int, list[Event] | None, Fault | None]
+"""(index of the event, its children or None when filtered, or what went wrong)."""
+
+
+def run(
+    transform: Transform, events: Sequence[Event], offsets: Sequence[int], watch: Watch
+) -> Iterator[Result]:
+    """Yield what became of each event, in order."""
+    for index, event in enumerate(events):
+        watch.value = offsets[index]
+        try:
+            children, fault = _outcome(transform, event)
+        except EventTimeoutError as error:  # while its exception was asked for its words
+            children, fault = None, describe(error)
+        watch.value = -1
+        yield index, children, fault
+
+
+def _outcome(transform: Transform, event: Event) -> tuple[list[Event] | None, Fault | None]:
+    before = _metadata(event)
+    try:
+        result = transform(event)
+        after = _metadata(event)
+        if result is event and after == before and hasattr(event, "data"):
+            return [event], None
+        _refuse_changed(before, after)
+        return _children(event, result), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything
+        for name, value in zip(_ATTRIBUTES, before, strict=True):
+            setattr(event, name, value)
+        return None, describe(error)
+
+
+def _refuse_changed(before: tuple[Any, ...], after: tuple[Any, ...]) -> None:
+    names = [name for name, old, new in zip(_KEPT, before, after, strict=False) if old != new]
+    if names:
+        words = f"transform changed {', '.join(names)} of its event"
+        raise ParkError("result_invalid", f"{words}; it may change data, name and op")
+
+
+def _children(event: Event, result: Any) -> list[Event] | None:  # noqa: ANN401 - user code
+    if result is None:
+        return None
+    results = [result] if isinstance(result, Event) else result
+    if not isinstance(results, list | tuple) or not all(isinstance(r, Event) for r in results):
+        words = f"transform returned {type(result).__name__}"
+        raise ParkError("result_invalid", f"{words}; it must return an event, a list or None")
+    for child in results:
+        _check(child)
+    if len(results) == 1 and results[0].id == event.id:
+        only = results[0]
+        return [replace(event, data=only.data, name=only.name, op=only.op)]
+    children = [
+        replace(event.child(index, child.data, name=child.name), op=child.op)
+        for index, child in enumerate(results)
+    ]
+    return children or None
+
+
+def _check(child: Event) -> None:
+    try:
+        refuse_wrong_name(child.name)
+    except ValueError as error:
+        raise ParkError("result_invalid", str(error)) from error
+    if child.op not in _OPERATIONS:
+        raise ParkError("result_invalid", "op of an event must be 'upsert' or 'delete'")

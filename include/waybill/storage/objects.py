@@ -1,0 +1,195 @@
+"""The object store: a thin, typed face over boto3's S3 client with our errors.
+
+Retries: botocore's "standard" mode retries connection faults and throttling by itself; what is left
+surfaces as RetryError, so that a caller decides whether to wait (``waiting``) or to give up.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from waybill.errors import InputError, RetryError, WaybillError
+from waybill.settings import S3Settings
+
+_DELETE_MOST = 1000
+_NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
+_DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "NoSuchBucket"}
+
+
+class ObjectMissingError(WaybillError):
+    """The object is not there."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} is not in the store")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object of a listing."""
+
+    key: str
+    size: int
+    """Bytes."""
+    modified: datetime
+
+
+class ObjectStore:
+    """One bucket. Safe for several threads; not across a fork (open it after)."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self.bucket = settings.bucket
+        self._client = _client(settings)
+
+    def put(self, key: str, body: bytes) -> str:
+        """Store an object whole and return its ETag; the store checks the bytes by their MD5.
+
+        Raises:
+            RetryError: the store did not answer; whether the object is there is not known.
+            InputError: no such bucket, or no right to write.
+        """
+        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
+        answer = self._call(
+            "put_object", key, Bucket=self.bucket, Key=key, Body=body, ContentMD5=digest
+        )
+        return str(answer["ETag"]).strip('"')
+
+    def put_waiting(self, key: str, body: bytes, *, limit_s: float) -> str:
+        """Like ``put``, waiting with back-off while the store is away, up to ``limit_s``.
+
+        Raises:
+            RetryError: it stayed away for that long.
+        """
+        from tenacity import (  # noqa: PLC0415
+            Retrying,
+            retry_if_exception_type,
+            stop_after_delay,
+            wait_random_exponential,
+        )
+
+        for attempt in Retrying(
+            retry=retry_if_exception_type(RetryError),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+            stop=stop_after_delay(limit_s),
+            reraise=True,
+        ):
+            with attempt:
+                etag = self.put(key, body)
+        return etag
+
+    def get(self, key: str, *, position: int | None = None, length: int | None = None) -> bytes:
+        """Return an object's bytes, or ``length`` of them from ``position``.
+
+        Raises:
+            ObjectMissingError: there is no such object.
+            RetryError: the store did not answer.
+        """
+        extra: dict[str, Any] = {}
+        if position is not None and length is not None:
+            extra["Range"] = f"bytes={position}-{position + length - 1}"
+        answer = self._call("get_object", key, Bucket=self.bucket, Key=key, **extra)
+        try:
+            return bytes(answer["Body"].read())
+        except Exception as error:
+            raise RetryError(f"reading {key!r} broke off: {error}") from error
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the object is there."""
+        try:
+            self._call("head_object", key, Bucket=self.bucket, Key=key)
+        except ObjectMissingError:
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects below a prefix, in the store's order (not always sorted)."""
+        token: dict[str, str] = {}
+        while True:
+            page = self._call("list_objects_v2", prefix, Bucket=self.bucket, Prefix=prefix, **token)
+            for row in page.get("Contents", ()):
+                yield ObjectInfo(row["Key"], int(row["Size"]), row["LastModified"])
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; one that is not there is no error. Up to 1,000 keys a call to the store.
+
+        Raises:
+            RetryError: some could not be deleted; call again with the same keys.
+        """
+        for start in range(0, len(keys), _DELETE_MOST):
+            some = [{"Key": key} for key in keys[start : start + _DELETE_MOST]]
+            answer = self._call(
+                "delete_objects",
+                some[0]["Key"],
+                Bucket=self.bucket,
+                Delete={"Objects": some, "Quiet": True},
+            )
+            if answer.get("Errors"):
+                first = answer["Errors"][0]
+                raise RetryError(f"could not delete {first.get('Key')!r}: {first.get('Message')}")
+
+    def ensure_bucket(self) -> None:
+        """Create the bucket when it is missing."""
+        try:
+            self._call("head_bucket", self.bucket, Bucket=self.bucket)
+        except (ObjectMissingError, InputError):
+            self._call("create_bucket", self.bucket, Bucket=self.bucket)
+
+    def _call(self, method: str, key: str, **arguments: Any) -> Any:  # noqa: ANN401 - boto3
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+        try:
+            return getattr(self._client, method)(**arguments)
+        except ClientError as error:
+            raise _sorted_error(error.response, key, self.bucket) from error
+        except BotoCoreError as error:
+            raise RetryError(f"object store did not answer for {key!r}: {error}") from error
+
+
+def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa: ANN401
+    code = str(response.get("Error", {}).get("Code", ""))
+    message = str(response.get("Error", {}).get("Message", ""))
+    if code in _NOT_FOUND:
+        return ObjectMissingError(key)
+    if code in _DENIED:
+        return InputError(
+            f"object store refused {key!r} in bucket {bucket!r}: {code} {message}; "
+            "check WAYBILL_S3__BUCKET, its keys and rights"
+        )
+    return RetryError(f"object store answered {code} for {key!r}: {message}")
+
+
+def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+    import boto3
+    from botocore.config import Config  # noqa: PLC0415
+
+    secret = settings.secret_key.get_secret_value() if settings.secret_key else None
+    access = settings.access_key.get_secret_value() if settings.access_key else None
+    return boto3.client(
+        "s3",
+        endpoint_url=settings.endpoint_url,
+        region_name=settings.region,
+        aws_access_key_id=access,
+        aws_secret_access_key=secret,
+        config=Config(
+            signature_version="s3v4",
+            connect_timeout=5,
+            read_timeout=60,
+            retries={"mode": "standard", "max_attempts": 4},
+            s3={"addressing_style": "path"} if settings.endpoint_url else {},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
+def open_objects(settings: S3Settings) -> ObjectStore:
+    """Open the object store; nothing is sent yet."""
+    return ObjectStore(settings)

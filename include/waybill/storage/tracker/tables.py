@@ -1,0 +1,274 @@
+"""The tracker's tables.
+
+Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
+ledger, ledger_minutes, load_positions, connector_positions, staged_objects Parking
+parked_partitions, parked_objects, segments, replays Who did what audit_log
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+COUNT_COLUMNS = (
+    "in_first",
+    "in_replayed",
+    "passed",
+    "out",
+    "parked",
+    "filtered",
+    "superseded",
+    "duplicate",
+)
+"""What became of events at one stage. ``passed`` counts events, ``out`` all their children."""
+
+SEGMENT_STATES = ("parked", "replaying", "replayed", "discarded", "deleted")
+
+
+def _time(name: str, *, now: bool = False) -> Column[object]:
+    if now:
+        return Column(
+            name, DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()
+        )
+    return Column(name, DateTime(timezone=True))
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+pipelines = Table(
+    "pipelines",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("team", Text, nullable=False),
+    _time("created_at", now=True),
+)
+
+pipeline_versions = Table(
+    "pipeline_versions",
+    METADATA,
+    Column("pipeline_id", Text, ForeignKey("pipelines.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    Column("declaration", JSONB, nullable=False),
+    Column("deployed_by", Text, nullable=False),
+    _time("deployed_at", now=True),
+    PrimaryKeyConstraint("pipeline_id", "number"),
+)
+
+consumers = Table(
+    "consumers",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", Text, nullable=False),
+    _time("acquired_at", now=True),
+    _time("seen_at", now=True),
+)
+
+topic_offsets = Table(
+    "topic_offsets",
+    METADATA,
+    Column("cluster_id", Text, nullable=False),
+    Column("topic_id", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("topic", Text, nullable=False),
+    Column("next_offset", BigInteger, nullable=False),
+    PrimaryKeyConstraint("cluster_id", "topic_id", "partition"),
+)
+
+commit_sequences = Table(
+    "commit_sequences",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("last", BigInteger, nullable=False),
+)
+
+batches = Table(
+    "batches",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("consumer", Text, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("destination", Text, nullable=False),
+    Column("commit_number", BigInteger, nullable=False),
+    Column("offsets", JSONB, nullable=False),
+    _time("committed_at", now=True),
+    UniqueConstraint("destination", "commit_number"),
+)
+
+ledger = Table(
+    "ledger",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("reference", Text, nullable=False),
+    Column("pipeline_id", Text, nullable=False),
+    Column("counts", JSONB, nullable=False),
+    Column("folded", Boolean, nullable=False, server_default=text("false")),
+    _time("committed_at", now=True),
+    UniqueConstraint("reference", "pipeline_id"),
+)
+Index("ix_ledger_unfolded", ledger.c.id, postgresql_where=text("NOT folded"))
+
+ledger_minutes = Table(
+    "ledger_minutes",
+    METADATA,
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("minute", Integer, nullable=False),
+    *[_count(name) for name in COUNT_COLUMNS],
+    PrimaryKeyConstraint("pipeline_id", "event_name", "stage", "minute"),
+)
+
+load_positions = Table(
+    "load_positions",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    Column("last_commit", BigInteger, nullable=False),
+)
+
+connector_positions = Table(
+    "connector_positions",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+    Column("cursor", JSONB, nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    _time("updated_at", now=True),
+)
+
+staged_objects = Table(
+    "staged_objects",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("destination", Text, nullable=False),
+    Column("commit_number", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'staged'")),
+    _time("committed_at", now=True),
+    _time("loaded_at"),
+    CheckConstraint("state IN ('staged', 'loaded', 'deleted')", name="state"),
+    Index("ix_staged_objects_commit", "destination", "commit_number"),
+)
+
+parked_partitions = Table(
+    "parked_partitions",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("error_type", Text, nullable=False),
+    *[_count(name) for name in ("parked", "replaying", "replayed", "discarded", "bytes")],
+    _time("first_event_at"),
+    _time("last_event_at"),
+    _time("first_parked_at", now=True),
+    _time("last_parked_at", now=True),
+    Column("last_message", Text, nullable=False, server_default=text("''")),
+    UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
+)
+
+parked_objects = Table(
+    "parked_objects",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'live'")),
+    _time("committed_at", now=True),
+    CheckConstraint("state IN ('live', 'deleting', 'deleted')", name="state"),
+)
+
+replays = Table(
+    "replays",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    Column("run_id", Text, nullable=False, server_default=text("''")),
+    Column("since", DateTime(timezone=True)),
+    Column("until", DateTime(timezone=True)),
+    Column("rate_per_s", Integer),
+    _count("events"),
+    _count("sent"),
+    _time("started_at", now=True),
+    _time("finished_at"),
+    CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),
+)
+Index(
+    "ix_replays_one_running",
+    replays.c.partition_id,
+    unique=True,
+    postgresql_where=text("state = 'running'"),
+)
+
+segments = Table(
+    "segments",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), nullable=False),
+    Column("object_key", Text, ForeignKey("parked_objects.key"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("first_event_at", DateTime(timezone=True), nullable=False),
+    Column("last_event_at", DateTime(timezone=True), nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'parked'")),
+    Column("scope", Text, nullable=False),
+    Column("commit_number", BigInteger, nullable=False),
+    Column("kafka_partition", Integer, nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("replay_id", Uuid, ForeignKey("replays.id")),
+    _time("parked_at", now=True),
+    _time("changed_at", now=True),
+    UniqueConstraint("object_key", "position"),
+    CheckConstraint(
+        "state IN ('parked', 'replaying', 'replayed', 'discarded', 'deleted')", name="state"
+    ),
+    Index("ix_segments_partition_state", "partition_id", "state", "commit_number"),
+    Index("ix_segments_replay", "replay_id"),
+)
+
+audit_log = Table(
+    "audit_log",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    _time("at", now=True),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+)

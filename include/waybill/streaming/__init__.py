@@ -1,0 +1,12 @@
+"""Streaming: the only room that knows Spark. Drivers, tasks, and how a micro-batch is committed.
+
+Invariants
+  I1  A consumer starts where the ledger stands; Spark's own checkpoint is new at each start.
+  I2  A task writes at most one staged and one parked object, under fresh keys, before it returns
+      their descriptors; only returned descriptors are committed.
+  I3  A batch is committed before Spark is told that it is done.
+  I4  Any doubt about offsets (a hole, another topic id, a log that ends below the ledger) stops the
+      application loudly; its supervisor starts it again, and it says the same until somebody acts.
+"""
+
+__all__: list[str] = []

@@ -1,0 +1,45 @@
+"""The rival of ``make bench-processing``: the same job with the stages left out.
+
+Same Kafka source, same Arrow batches into the same Python workers, one object a task into the same
+object store with the same codec, same descriptor, same tracker transaction; but the messages' bytes
+go out as they came, undecoded.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from waybill.storage import ObjectStore
+
+_LIMIT_S = 600.0
+
+
+def identity_task(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[str, Any]:
+    """Write all batches as one Arrow IPC object (zstd) and return the task's descriptor."""
+    seen: dict[int, list[int]] = {}
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    writer = None
+    rows = 0
+    for batch in batches:
+        if writer is None:
+            writer = pa.ipc.new_stream(sink, batch.schema, options=options)
+        writer.write_batch(batch)
+        rows += batch.num_rows
+        partition, offsets = batch.column("partition"), batch.column("offset")
+        span = seen.setdefault(partition[0].as_py(), [offsets[0].as_py(), 0, 0])
+        span[1] = offsets[-1].as_py()
+        span[2] += batch.num_rows
+    staged = None
+    if writer is not None:
+        writer.close()
+        body = sink.getvalue().to_pybytes()
+        key = f"identity/{uuid.uuid4()}"
+        objects.put_waiting(key, body, limit_s=_LIMIT_S)
+        staged = {"key": key, "rows": rows, "bytes": len(body)}
+    ranges = [[number, *span] for number, span in sorted(seen.items())]
+    return {"ranges": ranges, "counts": [], "staged": staged, "parked": None}

@@ -1,0 +1,262 @@
+"""What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
+
+Runs on Python workers under ``mapInArrow``. In: columns ``value, partition, offset, at_us``. Out:
+one row, the descriptor as JSON: offsets seen, counts, keys of what was written.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from waybill.events import STAGES
+from waybill.parking import Packer, ParkedEvent, new_key
+from waybill.pipelines import Pipeline
+from waybill.settings import Settings
+from waybill.stages import Chain, ChainResult, Chunk, Plan
+from waybill.storage import ObjectStore, open_objects
+from waybill.streaming.watchdog import Watchdog
+from waybill.tracing import Recorder, open_recorder, traces
+
+DESCRIPTOR_SCHEMA = "descriptor binary"
+STORE_AWAY_LIMIT_S = 600.0
+"""How long a task waits for an object store that is away before it fails (and is run again)."""
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What a driver sends to its tasks with each batch."""
+
+    batch_id: str
+    topic: str
+    starts: Mapping[int, int]
+    """Partition to the first offset that the ledger does not have."""
+    pipelines: tuple[bytes, ...]
+    """Active pipelines as JSON."""
+    identity: bool = False
+    """Leave the stages out and write the messages as they came: the benchmark's rival."""
+
+
+@dataclass
+class _Worker:
+    """What one worker process keeps between tasks."""
+
+    pid: int
+    settings: Settings
+    objects: ObjectStore
+    recorder: Recorder
+    plans: dict[bytes, Plan]
+
+
+_WORKERS: list[_Worker] = []
+
+
+def _worker() -> _Worker:
+    """Return this process's worker state; made after the fork, once."""
+    if not _WORKERS or _WORKERS[0].pid != os.getpid():
+        settings = Settings()
+        worker = _Worker(
+            os.getpid(),
+            settings,
+            open_objects(settings.s3),
+            open_recorder(settings.traces),
+            {},
+        )
+        _WORKERS[:] = [worker]
+    return _WORKERS[0]
+
+
+class StageTask:
+    """The callable that Spark runs in each task."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        self._plan = plan
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stages over all batches of this task and yield one descriptor."""
+        if self._plan.identity:
+            from waybill.streaming.identity import identity_task  # noqa: PLC0415
+
+            yield descriptor_batch(identity_task(batches, _worker().objects))
+            return
+        worker = _worker()
+        plans = _plans(worker, self._plan.pipelines)
+        watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
+        chain = Chain(plans, watch=watch, isolated=watch.crashed, fetch=worker.objects.get)
+        watch.arm()
+        seen: dict[int, list[int]] = {}
+        for batch in batches:
+            chunk = chunk_of(batch, self._plan.starts, seen)
+            chain.process(chunk)
+        descriptor = _write(worker, self._plan, chain.result)
+        watch.close()
+        descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
+        yield descriptor_batch(descriptor)
+
+
+def descriptor_batch(descriptor: Mapping[str, Any]) -> pa.RecordBatch:
+    """Return a descriptor as the one row that a task yields."""
+    return pa.record_batch([pa.array([orjson.dumps(descriptor)], pa.binary())], ["descriptor"])
+
+
+def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, list[int]]) -> Chunk:
+    """Return a batch as a chunk without what the ledger has; note [first, last, count] seen."""
+    partitions = batch.column("partition").to_pylist()
+    offsets = batch.column("offset").to_pylist()
+    values = batch.column("value").to_pylist()
+    times = batch.column("at_us").to_pylist()
+    if any(
+        offset < starts.get(number, 0) for number, offset in zip(partitions, offsets, strict=True)
+    ):
+        keep = [i for i, o in enumerate(offsets) if o >= starts.get(partitions[i], 0)]
+        partitions, offsets, values, times = (
+            [column[i] for i in keep] for column in (partitions, offsets, values, times)
+        )
+    if None in values:
+        values = [b"" if value is None else value for value in values]
+    _note_seen(partitions, offsets, seen)
+    return Chunk(values, partitions, offsets, times)
+
+
+def _note_seen(partitions: list[int], offsets: list[int], seen: dict[int, list[int]]) -> None:
+    """Spark's Kafka source gives one partition a task; more are met all the same."""
+    if partitions and partitions.count(partitions[0]) == len(partitions):
+        span = seen.setdefault(partitions[0], [offsets[0], offsets[0], 0])
+        span[0], span[1] = min(span[0], offsets[0]), max(span[1], offsets[-1])
+        span[2] += len(offsets)
+        return
+    for number, offset in zip(partitions, offsets, strict=True):
+        span = seen.setdefault(number, [offset, offset, 0])
+        span[0], span[1], span[2] = min(span[0], offset), max(span[1], offset), span[2] + 1
+
+
+def _plans(worker: _Worker, pipelines: tuple[bytes, ...]) -> dict[str, Plan]:
+    """Return plans by pipeline id; code is compiled once a version and worker."""
+    for text in pipelines:
+        if text not in worker.plans:
+            worker.plans[text] = Plan(Pipeline.from_json(orjson.loads(text)))
+    for stale in set(worker.plans) - set(pipelines):
+        del worker.plans[stale]
+    return {plan.pipeline.id: plan for plan in worker.plans.values()}
+
+
+def _marker_path(settings: Settings, plan: TaskPlan) -> Path:
+    from pyspark import TaskContext  # noqa: PLC0415
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    return settings.spark.work_dir / "markers" / f"{plan.batch_id}-{number}"
+
+
+def _timeout_s(worker: _Worker) -> float:
+    return worker.settings.spark.event_timeout_s
+
+
+def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, Any]:
+    """Write objects and traces; return their descriptor. A crash in here leaves only garbage."""
+    staged = parked = None
+    staged_key = parked_key = ""
+    now = datetime.now(UTC)
+    if result.staged.rows:
+        body = result.staged.finish()
+        staged_key = f"staged/{now:%Y/%m/%d}/{uuid.uuid4()}.wbs"
+        worker.objects.put_waiting(staged_key, body, limit_s=STORE_AWAY_LIMIT_S)
+        staged = {"key": staged_key, "rows": result.staged.rows, "bytes": len(body)}
+    if result.failures:
+        packer = Packer()
+        for event in _parked_events(plan, result, now):
+            packer.add(event)
+        packed = packer.finish()
+        parked_key = new_key()
+        worker.objects.put_waiting(parked_key, packed.body, limit_s=STORE_AWAY_LIMIT_S)
+        parked = {
+            "key": parked_key,
+            "size": len(packed.body),
+            "segments": [segment.to_json() for segment in packed.segments],
+        }
+    if worker.settings.traces.enabled:
+        worker.recorder.write(_trace_batches(plan, result, staged_key, parked_key, now))
+    return {"counts": result.counts.to_json(), "staged": staged, "parked": parked}
+
+
+def _parked_events(plan: TaskPlan, result: ChainResult, now: datetime) -> Iterator[ParkedEvent]:
+    at = now.isoformat().replace("+00:00", "Z")
+    for failure in sorted(result.failures, key=lambda f: (f.partition, f.offset)):
+        yield ParkedEvent(
+            pipeline_id=failure.pipeline_id,
+            event_name=failure.event_name,
+            stage=failure.stage,
+            error_type=failure.fault.code,
+            message=failure.fault.message,
+            where=failure.fault.where,
+            stack_hash=failure.fault.stack_hash,
+            pipeline_version=failure.pipeline_version,
+            event_at=failure.event_at,
+            parked_at=at,
+            topic=plan.topic,
+            kafka_partition=failure.partition,
+            kafka_offset=failure.offset,
+            attempt=failure.attempt,
+            value=failure.value,
+        )
+
+
+def _trace_batches(
+    plan: TaskPlan,
+    result: ChainResult,
+    staged_key: str,
+    parked_key: str,
+    now: datetime,
+) -> list[pa.RecordBatch]:
+    at_us = int(now.timestamp() * 1_000_000)
+    batches = []
+    for group in result.mapped:
+        passed = group.outcome == "passed"
+        batches.append(
+            traces(
+                group.ids,
+                pipeline_id=group.pipeline_id,
+                event_name=group.event_name,
+                phase="mapping" if passed else "transformation",
+                outcome=group.outcome,
+                at_us=at_us,
+                topic=plan.topic,
+                kafka_partition=group.partitions,
+                kafka_offset=group.offsets,
+                object_key=staged_key if passed else "",
+                batch=plan.batch_id,
+                attempt=group.attempts,
+            )
+        )
+    groups: dict[tuple[str, str, str, str], list[Any]] = {}
+    for failure in result.failures:
+        if failure.event_id:
+            key = (failure.pipeline_id, failure.event_name, failure.stage, failure.fault.code)
+            groups.setdefault(key, []).append(failure)
+    for (pipeline_id, name, stage, code), failures in groups.items():
+        batches.append(
+            traces(
+                [f.event_id for f in failures],
+                pipeline_id=pipeline_id,
+                event_name=name,
+                phase=stage if stage in STAGES else "transformation",
+                outcome="parked",
+                error_type=code,
+                at_us=at_us,
+                topic=plan.topic,
+                kafka_partition=[f.partition for f in failures],
+                kafka_offset=[f.offset for f in failures],
+                object_key=parked_key,
+                batch=plan.batch_id,
+                attempt=[f.attempt for f in failures],
+            )
+        )
+    return batches

@@ -1,0 +1,314 @@
+"""Wiring: opens what a use case stands on from the settings, runs it, closes everything.
+
+The CLI, the Airflow operators and tests call these; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from waybill.operations.registry import DeployReport, active_pipeline, active_pipelines, deploy
+from waybill.settings import Settings
+from waybill.storage import open_log, open_objects, open_tracker
+
+if TYPE_CHECKING:
+    from waybill.operations.applications import ApplicationStatus, Kind
+    from waybill.operations.balancing import BalanceReport
+    from waybill.operations.dry_run import DryRunReport
+    from waybill.operations.ingest import IngestReport
+    from waybill.operations.replay import ReplayReport, ReplayRequest
+    from waybill.operations.trails import Trail
+    from waybill.parking import CleanUpReport, Parking, Partition, RefreshReport
+    from waybill.pipelines import Pipeline
+    from waybill.tracing import Recorder
+
+_KAFKA_WAIT_S = 120.0
+
+
+def current_user() -> str:
+    """Return who runs this process, for the audit log."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the tracker's tables to this version, and make the bucket."""
+    with open_tracker(settings.tracker) as tracker:
+        tracker.migrate()
+    open_objects(settings.s3).ensure_bucket()
+
+
+@contextmanager
+def opened_parking(settings: Settings) -> Iterator[Parking]:
+    """Open the parked events."""
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        yield Parking(tracker, open_objects(settings.s3))
+
+
+def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
+    """Deploy the declaration in a folder."""
+    with open_tracker(settings.tracker) as tracker:
+        return deploy(tracker, directory, who=who)
+
+
+def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:
+    """Return {pipeline id: active version}."""
+    with open_tracker(settings.tracker) as tracker:
+        return active_pipelines(tracker)
+
+
+def run_ingest(
+    settings: Settings,
+    pipeline_name: str,
+    *,
+    on_progress: Callable[[int, int | None], None] | None = None,
+) -> IngestReport:
+    """Run a pipeline's connector to the end of its source.
+
+    Raises:
+        InputError: no such pipeline, or its source cannot be read as declared.
+        RetryError: something it stands on is away; nothing is lost, run it again.
+    """
+    from waybill.connectors import open_connector  # noqa: PLC0415
+    from waybill.operations.ingest import Intake, ingest  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.pipelines import topic_of  # noqa: PLC0415
+    from waybill.producer import LosslessProducer  # noqa: PLC0415
+
+    objects = open_objects(settings.s3)
+    with open_tracker(settings.tracker) as tracker:
+        pipeline = active_pipeline(tracker, pipeline_name)
+        connector = open_connector(pipeline.source, _folder_of(settings, pipeline.name))
+        log = open_log(settings.kafka)
+        log.wait_until_up(limit_s=_KAFKA_WAIT_S)
+        log.ensure_topic(topic_of(pipeline))
+        with LosslessProducer(
+            settings.wal, _kafka_config(settings), name=f"ingest-{pipeline.id}", marks=True
+        ) as producer:
+            intake = Intake(
+                pipeline=pipeline,
+                connector=connector,
+                producer=producer,
+                tracker=tracker,
+                parking=Parking(tracker, objects),
+                objects=objects,
+                recorder=_recorder(settings),
+            )
+            return ingest(intake, on_progress=on_progress)
+
+
+def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its conditions
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    rate_per_s: int | None = None,
+    dry_run: bool = False,
+    who: str,
+    run_id: str,
+) -> ReplayReport | DryRunReport:
+    """Replay a parked partition, or say what a replay with the active version would do."""
+    from waybill.operations.replay import ReplayRequest  # noqa: PLC0415
+
+    if dry_run:
+        return run_dry_run(
+            settings,
+            pipeline=pipeline,
+            event_name=event_name,
+            stage=stage,
+            error_type=error_type,
+            since=since,
+            until=until,
+        )
+    with opened_parking(settings) as parking:
+        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+    request = ReplayRequest(found.id, who, run_id, since, until, rate_per_s)
+    return _replay(settings, found.pipeline_id, request)
+
+
+def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
+    from waybill.operations.replay import ReplayParts, replay  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.producer import LosslessProducer  # noqa: PLC0415
+
+    log = open_log(settings.kafka)
+    log.wait_until_up(limit_s=_KAFKA_WAIT_S)
+    with (
+        open_tracker(settings.tracker) as tracker,
+        LosslessProducer(
+            settings.wal,
+            _kafka_config(settings),
+            name=f"replay-{request.partition_id}",
+            marks=True,
+        ) as producer,
+    ):
+        parts = ReplayParts(
+            parking=Parking(tracker, open_objects(settings.s3)),
+            producer=producer,
+            pipeline=active_pipeline(tracker, pipeline_id),
+            recorder=_recorder(settings),
+        )
+        return replay(parts, request)
+
+
+def run_dry_run(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    proposed: Path | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int | None = None,
+) -> DryRunReport:
+    """Run parked events through the active version, or through the one proposed in a folder."""
+    from waybill.operations.dry_run import dry_run  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.pipelines import load_pipeline  # noqa: PLC0415
+
+    objects = open_objects(settings.s3)
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, objects)
+        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        version = (
+            active_pipeline(tracker, found.pipeline_id)
+            if proposed is None
+            else load_pipeline(proposed)
+        )
+        events = parking.events(found.id, since=since, until=until, limit=limit)
+        return dry_run(version, events, fetch=objects.get)
+
+
+def parked_partitions(  # noqa: PLR0913 - filters on every dimension
+    settings: Settings,
+    *,
+    pipeline: str | None = None,
+    event_name: str | None = None,
+    stage: str | None = None,
+    error_type: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[Partition]:
+    """Return the parked partitions that match."""
+    from waybill.parking import Parking, PartitionFilter  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
+        wanted = PartitionFilter(
+            pipeline_id=pipeline_id,
+            event_name=event_name,
+            stage=stage,
+            error_type=error_type,
+            since=since,
+            until=until,
+        )
+        return list(Parking(tracker, open_objects(settings.s3)).partitions(wanted))
+
+
+def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -> CleanUpReport:
+    """Delete parked objects whose segments are all replayed or discarded past the grace."""
+    grace = settings.parking.clean_up_grace_s if grace_s is None else grace_s
+    with opened_parking(settings) as parking:
+        return parking.clean_up(grace_s=grace)
+
+
+def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:
+    """Reconcile tracker and bucket, and fold the ledger into minutes."""
+    from waybill.ledger import fold  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    grace = settings.parking.garbage_grace_s if grace_s is None else grace_s
+    with open_tracker(settings.tracker) as tracker:
+        fold(tracker)
+        return Parking(tracker, open_objects(settings.s3)).refresh(grace_s=grace)
+
+
+def balance(
+    settings: Settings, *, pipeline: str | None = None, since: datetime | None = None
+) -> BalanceReport:
+    """Return the books of all pipelines, or of one."""
+    from waybill.operations.balancing import balance as read  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
+        minute = None if since is None else int(since.timestamp() // 60)
+        return read(tracker, open_log(settings.kafka), pipeline_id=pipeline_id, since_minute=minute)
+
+
+def trail(settings: Settings, event_id: str) -> Trail:
+    """Return where an event was, step by step."""
+    from waybill.operations.trails import trail as read  # noqa: PLC0415
+    from waybill.tracing import open_traces  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return read(open_traces(settings), tracker, event_id)
+
+
+def start_application(settings: Settings, kind: Kind, cluster: str) -> int:
+    """Start a Spark application unless it runs; returns its pid."""
+    from waybill.operations import applications  # noqa: PLC0415
+
+    return applications.start(settings, kind, cluster)
+
+
+def application_status(settings: Settings, kind: Kind, cluster: str) -> ApplicationStatus:
+    """Tell whether a Spark application runs."""
+    from waybill.operations import applications  # noqa: PLC0415
+
+    return applications.status(settings, kind, cluster)
+
+
+def application_last_words(settings: Settings, kind: Kind, cluster: str) -> str:
+    """Return the end of an application's log."""
+    from waybill.operations import applications  # noqa: PLC0415
+
+    return applications.last_words(settings, kind, cluster)
+
+
+def stop_application(settings: Settings, kind: Kind, cluster: str) -> bool:
+    """Stop a Spark application; False when none runs."""
+    from waybill.operations import applications  # noqa: PLC0415
+
+    return applications.stop(settings, kind, cluster)
+
+
+def _folder_of(settings: Settings, name: str) -> Path:
+    """Return the folder that a pipeline's relative paths start from.
+
+    Each folder is read by itself: a mistake in another pipeline's is not this one's business.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.pipelines import load_pipeline  # noqa: PLC0415
+
+    root = settings.pipelines_dir.resolve()
+    usual = root / name
+    for folder in (usual, *(path for path in sorted(root.glob("*/")) if path != usual)):
+        try:
+            if load_pipeline(folder).name == name:
+                return folder
+        except InputError:
+            continue
+    return usual
+
+
+def _kafka_config(settings: Settings) -> dict[str, Any]:
+    return {"bootstrap.servers": settings.kafka.bootstrap_servers}
+
+
+def _recorder(settings: Settings) -> Recorder | None:
+    from waybill.tracing import open_recorder  # noqa: PLC0415
+
+    return open_recorder(settings.traces) if settings.traces.enabled else None

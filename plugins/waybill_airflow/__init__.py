@@ -1,0 +1,1 @@
+"""Waybill inside Airflow: operators that declare, while the library does the work."""

@@ -1,0 +1,53 @@
+"""How an error of the library ends a task.
+
+=================  ==============================================================================
+InputError         the task fails at once: the same input would fail again, so no retry
+wrong settings     the same
+RetryError         raised as it is: the task's retries call the library again, which goes on
+StopError          raised as it is: a retry is a new process, and the library checks again there
+=================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow.sdk.exceptions import AirflowFailException
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from waybill.settings import Settings
+
+
+@contextmanager
+def as_task_failures() -> Iterator[None]:
+    """Turn bad input into a failure without retries; let every other error pass.
+
+    :raises AirflowFailException: the block raised ``waybill.errors.InputError``.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415 - workers only
+
+    try:
+        yield
+    except InputError as error:
+        raise AirflowFailException(str(error)) from error
+
+
+def read_settings() -> Settings:
+    """Read ``WAYBILL_*`` once for this task.
+
+    :raises AirflowFailException: a setting is unknown or has a value that is not allowed.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415 - workers only
+
+    from waybill.settings import Settings  # noqa: PLC0415 - workers only
+
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise AirflowFailException(f"settings of this worker are wrong: {error}") from error
+
+
+__all__ = ["as_task_failures", "read_settings"]

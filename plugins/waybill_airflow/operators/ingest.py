@@ -1,0 +1,39 @@
+"""Fetch the events of a pipeline's source and send them to Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from waybill_airflow.failures import as_task_failures, read_settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class IngestOperator(BaseOperator):
+    """Read a pipeline's source from where the last run stopped, through the lossless producer.
+
+    Safe to kill and to retry: what was accepted is in the write-ahead log, and the cursor advances
+    only with it, so that the next try goes on where this one stopped.
+
+    :param pipeline: name of a deployed pipeline (templated).
+    :raises AirflowFailException: there is no such pipeline, or its source cannot be read.
+    :raises waybill.errors.RetryError: Kafka, the tracker or the source did not answer.
+    :returns: the ``IngestReport`` as a dict: pipeline, read, accepted, parked, resumed (counts of
+        events), seconds.
+    """
+
+    template_fields = ("pipeline",)
+
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Ingest what is new, and return the counts."""
+        with as_task_failures():
+            from waybill.wiring import run_ingest  # noqa: PLC0415 - workers only
+
+            return run_ingest(read_settings(), self.pipeline).to_json()

@@ -1,0 +1,62 @@
+"""Keep the bucket and the tracker tidy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from waybill_airflow.failures import as_task_failures, read_settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CleanUpParkedFilesOperator(BaseOperator):
+    """Delete the parked files whose segments are all replayed or discarded.
+
+    A file with one segment that is still parked stays whole. Safe to kill and to retry.
+
+    :param grace_s: seconds that such a file is kept after its last change; ``None``: the setting
+        ``parking.clean_up_grace_s`` (templated).
+    :raises waybill.errors.RetryError: the object store or the tracker did not answer.
+    :returns: the ``CleanUpReport`` as a dict.
+    """
+
+    template_fields = ("grace_s",)
+
+    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.grace_s = grace_s
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Clean up, and return what was deleted."""
+        with as_task_failures():
+            from waybill.wiring import clean_up_parked_files  # noqa: PLC0415 - workers only
+
+            return clean_up_parked_files(read_settings(), grace_s=self.grace_s).to_json()
+
+
+class RefreshTrackerOperator(BaseOperator):
+    """Compare tracker and bucket: remove garbage objects, report rows whose object is gone.
+
+    A missing object is reported, never repaired by deleting its row. Safe to kill and to retry.
+
+    :param grace_s: seconds that an object which no row names is left alone; ``None``: the setting
+        ``parking.garbage_grace_s`` (templated).
+    :raises waybill.errors.RetryError: the object store or the tracker did not answer.
+    :returns: the ``RefreshReport`` as a dict.
+    """
+
+    template_fields = ("grace_s",)
+
+    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.grace_s = grace_s
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Refresh, and return what was found."""
+        with as_task_failures():
+            from waybill.wiring import refresh_tracker  # noqa: PLC0415 - workers only
+
+            return refresh_tracker(read_settings(), grace_s=self.grace_s).to_json()

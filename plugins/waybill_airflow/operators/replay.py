@@ -1,0 +1,218 @@
+"""Replay parked partitions: one at a time, or one DAG run for each that matches a filter."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from airflow.sdk import BaseOperator
+
+from waybill_airflow.failures import as_task_failures, read_settings
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+REPLAY_DAG_ID = "replay"
+
+
+class ReplayParkedPartitionOperator(BaseOperator):
+    """Send the parked events of one partition back, in the order in which they were written.
+
+    Safe to kill and to retry: a replay is known by its DAG run, and a retry resumes it. Consumers
+    recognise what was sent twice by id and version.
+
+    :param pipeline: name of the pipeline (templated, as are all the others).
+    :param event_name: name of the event.
+    :param stage: stage that parked it: transformation, mapping or destination.
+    :param error_type: code of the error catalogue.
+    :param since: only segments with events at or after this RFC 3339 time; ``None``: all.
+    :param until: only segments with events before this time; ``None``: all.
+    :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
+    :param dry_run: run the deployed stages over the events, send nothing, change nothing.
+    :raises AirflowFailException: there is no such partition, or a parameter is wrong.
+    :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
+    :raises waybill.errors.StopError: a parked file is corrupt; nothing after it is sent.
+    :returns: the ``ReplayReport`` as a dict: partition_id, replay_id, segments, events, sent,
+        state; of a dry run the ``DryRunReport``.
+    """
+
+    template_fields = (
+        "pipeline",
+        "event_name",
+        "stage",
+        "error_type",
+        "since",
+        "until",
+        "rate_per_s",
+        "dry_run",
+    )
+
+    def __init__(  # noqa: PLR0913 - a replay has these parameters
+        self,
+        *,
+        pipeline: str,
+        event_name: str,
+        stage: str,
+        error_type: str,
+        since: str | None = None,
+        until: str | None = None,
+        rate_per_s: int | None = None,
+        dry_run: bool = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.event_name = event_name
+        self.stage = stage
+        self.error_type = error_type
+        self.since = since
+        self.until = until
+        self.rate_per_s = rate_per_s
+        self.dry_run = dry_run
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Replay, and return the counts."""
+        with as_task_failures():
+            from waybill.wiring import run_replay  # noqa: PLC0415 - workers only
+
+            report = run_replay(
+                read_settings(),
+                pipeline=self.pipeline,
+                event_name=self.event_name,
+                stage=self.stage,
+                error_type=self.error_type,
+                since=moment("since", self.since),
+                until=moment("until", self.until),
+                rate_per_s=self.rate_per_s,
+                dry_run=self.dry_run,
+                who=who_asked(context),
+                run_id=context["run_id"],
+            )
+            self.log.info("replay: %s", report.to_json())
+            return report.to_json()
+
+
+class PartitionFilter(TypedDict, total=False):
+    """Which parked partitions; a name that is missing or ``None`` matches all."""
+
+    pipeline: str | None
+    event_name: str | None
+    stage: str | None
+    error_type: str | None
+    since: str | None
+    until: str | None
+
+
+class PlanReplaysOperator(BaseOperator):
+    """List the parked partitions that match a filter, as one set of arguments a replay.
+
+    The result is mapped over Airflow's own ``TriggerDagRunOperator`` (``expand_kwargs``): a public
+    mechanism that needs no database, shows each launch as a task of its own and retries it alone.
+
+    Run ids are made from the partition, what is parked in it and the options: asked twice for the
+    same, the second launch finds the run there and is skipped. A run that exists and *failed* is
+    cleared instead, which resumes its replay.
+
+    :param filters: which partitions; an empty one matches all (templated).
+    :param rate_per_s: most events a second of each replay (templated).
+    :param dry_run: launch dry runs (templated).
+    :param limit: most partitions to launch; the rest is named in the log, and a further run takes
+        it. At most Airflow's ``[core] max_map_length`` (1024 by default) (templated).
+    :raises AirflowFailException: a filter names what is not there, or a time that is none.
+    :raises waybill.errors.RetryError: the tracker did not answer.
+    :returns: for each partition ``trigger_run_id``, ``conf`` and ``reset_dag_run``.
+    """
+
+    template_fields = ("filters", "rate_per_s", "dry_run", "limit")
+
+    def __init__(
+        self,
+        *,
+        filters: PartitionFilter,
+        rate_per_s: int | None = None,
+        dry_run: bool = False,
+        limit: int = 1000,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.filters = filters
+        self.rate_per_s = rate_per_s
+        self.dry_run = dry_run
+        self.limit = limit
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """List, and return the arguments of the launches."""
+        with as_task_failures():
+            from waybill.wiring import parked_partitions  # noqa: PLC0415 - workers only
+
+            found = parked_partitions(
+                read_settings(),
+                pipeline=self.filters.get("pipeline"),
+                event_name=self.filters.get("event_name"),
+                stage=self.filters.get("stage"),
+                error_type=self.filters.get("error_type"),
+                since=moment("since", self.filters.get("since")),
+                until=moment("until", self.filters.get("until")),
+            )
+        waiting = [row for row in (one.to_json() for one in found) if row["parked"]]
+        for row in [row for row in waiting if row["stage"] == "ingestion"]:
+            waiting.remove(row)
+            self.log.warning("rows that never were events cannot be replayed: %s", _identity(row))
+        taken, left = waiting[: self.limit], waiting[self.limit :]
+        self.log.info("%d parked partitions match, %d are launched", len(waiting), len(taken))
+        for row in left:
+            self.log.warning("over the limit, run again for it: %s", _identity(row))
+        return [self._launch(row, context) for row in taken]
+
+    def _launch(self, row: dict[str, Any], context: Context) -> dict[str, Any]:
+        conf = {
+            **_identity(row),
+            "since": self.filters.get("since"),
+            "until": self.filters.get("until"),
+            "rate_per_s": self.rate_per_s,
+            "dry_run": self.dry_run,
+        }
+        # A dry run changes nothing, so asking again after a deploy must run again.
+        salt = context["run_id"] if self.dry_run else [row["parked"], str(row["last_parked_at"])]
+        run_id = replay_run_id(row["id"], conf, salt)
+        failed = context["ti"].get_dr_count(
+            dag_id=REPLAY_DAG_ID, run_ids=[run_id], states=["failed"]
+        )
+        return {"trigger_run_id": run_id, "conf": conf, "reset_dag_run": bool(failed)}
+
+
+def moment(name: str, text: str | None) -> datetime | None:
+    """Return an RFC 3339 time; one without an offset is UTC.
+
+    :raises waybill.errors.InputError: it is no time.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415 - workers only
+
+    if text is None:
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"{name}: {text!r} is no time such as 2026-01-31T13:00:00Z") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _identity(row: dict[str, Any]) -> dict[str, str]:
+    return {name: row[name] for name in ("pipeline", "event_name", "stage", "error_type")}
+
+
+def replay_run_id(partition_id: int, conf: dict[str, Any], salt: object) -> str:
+    """Return the run id of one launch: the same for the same request, whoever asks.
+
+    Only ASCII letters, digits and underscores, whatever names the partition has.
+    """
+    content = json.dumps([conf, salt], sort_keys=True, default=str)
+    return f"replay__{partition_id}__{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def who_asked(context: Context) -> str:
+    """Return the user who triggered the DAG run, or the run itself when a schedule did."""
+    run = context["dag_run"]
+    return run.triggering_user_name or f"{run.dag_id}/{run.run_id}"

@@ -1,0 +1,22 @@
+"""Spark application: transform and map the events of one virtual cluster's topics."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+
+from waybill.errors import WaybillError
+from waybill.settings import Settings
+from waybill.streaming.processing import run_processing
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cluster", default="default", help="virtual cluster")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        run_processing(Settings(), cluster=arguments.cluster)
+    except WaybillError as error:
+        sys.exit(f"processing stops: {error}")

@@ -1,0 +1,303 @@
+"""``make bench-processing``: events/s through processing and loading, against a job without stages.
+
+A: Kafka to Arrow batches to decode, transform (three edits), map to typed columns, staged objects
+in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session, topic,
+object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
+on the same topic; medians. Then the staged objects of the last A are loaded into PostgreSQL.
+``QUICK=1`` takes fewer events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROUNDS = 3
+EVENTS = 1_200_000
+QUICK_EVENTS = 120_000
+TEAM, PIPELINE_ID, NAME = "bench", "bench-orders", "order"
+DECLARATION = f"""
+id: {PIPELINE_ID}
+name: bench-orders
+team: {TEAM}
+owner: bench@example.com
+schedule: null
+source: {{connector: csv, path: orders.csv, event: {NAME}, page_rows: 1000}}
+events:
+  {NAME}:
+    key: [number]
+    version: null
+    table: orders
+    policy: strict
+    columns:
+      number: int64
+      customer: string
+      amount: float64
+      currency: string
+      status: string
+      placed_at: timestamp
+      cents: int64
+transformation: transformation.py
+destination: {{name: warehouse, schema: bench}}
+"""
+CODE = """
+def transform(event):
+    order = event.data
+    order["status"] = order["status"].upper()
+    order["cents"] = round(order["amount"] * 100)
+    del order["channel"]
+    return event
+"""
+
+
+def main() -> None:
+    quick = os.environ.pop("QUICK", "") == "1"
+    events = QUICK_EVENTS if quick else EVENTS
+    rounds = 1 if quick else ROUNDS
+    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
+        del os.environ[name]
+    from tests import servers
+
+    with ExitStack() as stack:
+        home = servers.new_home()
+        stack.callback(servers.end_home, home)
+        postgres = stack.enter_context(servers.started(servers.start_postgres, home))
+        kafka = stack.enter_context(servers.started(servers.start_kafka, home))
+        s3 = stack.enter_context(servers.started(servers.start_s3, home))
+        bench = Bench(servers, (postgres, kafka, s3), home / "work", events)
+        stack.callback(bench.close)
+        report = bench.run(rounds)
+    show(report)
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+class Bench:
+    """One topic full of events, one Spark session, runs of A and B over them."""
+
+    def __init__(self, servers: Any, parts: tuple[Any, Any, Any], work: Path, events: int) -> None:
+        self._servers, self._parts, self._work = servers, parts, work
+        self._events = events
+        self._first = self._settings("first")
+        os.environ.update(self._first.to_env())  # workers and the staged source read these
+        self._pipeline_dir = work / "pipelines" / "orders"
+        self._pipeline_dir.mkdir(parents=True)
+        (self._pipeline_dir / "pipeline.yaml").write_text(DECLARATION)
+        (self._pipeline_dir / "transformation.py").write_text(CODE)
+        self._spark: Any = None
+
+    def _settings(self, name: str) -> Any:
+        folder = self._work / name
+        folder.mkdir(parents=True)
+        settings = self._servers.stack_settings(*self._parts, folder)
+        # one batch a third of the topic: its fixed cost is in, its warm-up is not
+        spark = settings.spark.model_copy(
+            update={"max_events_per_batch": max(60_000, self._events // 3), "trigger_ms": 0}
+        )
+        return settings.model_copy(update={"spark": spark})
+
+    def run(self, rounds: int) -> dict[str, Any]:
+        from waybill.storage import open_log
+        from waybill.streaming.session import open_session
+
+        settings = self._settings("fill")
+        log = open_log(settings.kafka)
+        topic = log.ensure_topic(f"events.{TEAM}.warehouse")
+        size = fill(settings, topic.name, self._events)
+        self._spark = open_session(settings.spark, name="bench")
+        runs: dict[str, list[dict[str, float]]] = {"stages": [], "identity": []}
+        for number in range(rounds + 1):
+            for kind in ("identity", "stages"):
+                loaded = kind == "stages" and number == rounds
+                settings = self._first if loaded else self._settings(f"{kind}-{number}")
+                figures = self._process(settings, log, topic, identity=kind == "identity")
+                if number > 0:  # the first of each warms up JVM, workers and page cache
+                    runs[kind].append(figures)
+        loading = self._load(self._first)
+        return report_of(runs, loading, self._events, size)
+
+    def _process(self, settings: Any, log: Any, topic: Any, *, identity: bool) -> dict[str, float]:
+        from waybill import wiring
+        from waybill.parking import Parking
+        from waybill.storage import open_objects, open_tracker
+        from waybill.streaming.processing import ProcessingConsumer
+
+        wiring.migrate(settings)
+        wiring.run_deploy(settings, self._pipeline_dir, who="bench")
+        with open_tracker(settings.tracker) as tracker:
+            consumer = ProcessingConsumer(
+                settings,
+                tracker,
+                Parking(tracker, open_objects(settings.s3)),
+                topic,
+                destination="warehouse",
+                holder="bench",
+                checkpoint=settings.spark.work_dir / "checkpoint",
+                identity=identity,
+            )
+            return self._follow(lambda: consumer.start(self._spark, log), self._events)
+
+    def _load(self, settings: Any) -> dict[str, float]:
+        from waybill.destinations import open_destination
+        from waybill.storage import open_objects, open_tracker
+        from waybill.streaming.loading import Loader, LoadingConsumer
+        from waybill.streaming.loading_source import StagedSource
+
+        self._spark.dataSource.register(StagedSource)
+        with (
+            open_tracker(settings.tracker) as tracker,
+            open_destination("warehouse", settings.destinations["warehouse"]) as destination,
+        ):
+            loader = Loader(tracker, open_objects(settings.s3), destination, name="warehouse")
+            consumer = LoadingConsumer(
+                settings, tracker, loader, "warehouse", settings.spark.work_dir / "load"
+            )
+            from waybill.ledger import last_commit_number, load_position
+
+            last = last_commit_number(tracker, "warehouse")
+            began, cpu = time.monotonic(), cpu_seconds()
+            query = consumer.start(self._spark)
+            while load_position(tracker, "warehouse") < last:
+                if not query.isActive:
+                    raise SystemExit(f"loading ended: {query.exception()}")
+                time.sleep(0.1)
+            figures = {"seconds": time.monotonic() - began, "cpu_s": cpu_seconds() - cpu}
+            query.stop()
+        return {**figures, "per_s": self._events / figures["seconds"]}
+
+    def _follow(self, start: Any, events: int) -> dict[str, float]:
+        """Run a query over the whole topic; its own trigger times are the wall time."""
+        cpu = cpu_seconds()
+        query = start()
+        while sum(p.numInputRows for p in query.recentProgress) < events:
+            if not query.isActive:
+                raise SystemExit(f"the query ended: {query.exception()}")
+            time.sleep(0.1)
+        progress = list(query.recentProgress)
+        query.stop()
+        seconds = sum(p.durationMs["triggerExecution"] for p in progress if p.numInputRows) / 1000
+        return {"per_s": events / seconds, "seconds": seconds, "cpu_s": cpu_seconds() - cpu}
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+
+def fill(settings: Any, topic: str, events: int) -> int:
+    """Produce the events; returns the size of one message in bytes."""
+    from confluent_kafka import Producer
+
+    from waybill.events import Event, encode, event_id
+
+    producer = Producer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
+            "queue.buffering.max.messages": 500_000,
+            "linger.ms": 50,
+            "batch.size": 1_000_000,
+            "acks": "all",
+        }
+    )
+    size = 0
+    for number in range(events):
+        data = {
+            "number": number,
+            "customer": f"customer-{number % 9973}",
+            "amount": (number % 100_000) / 100,
+            "currency": "EUR",
+            "status": "placed",
+            "placed_at": "2026-03-01T12:30:45Z",
+            "channel": "web",
+        }
+        key = f"[{number}]"
+        event = Event(
+            event_id(PIPELINE_ID, NAME, key, version=None, content=key.encode()),
+            PIPELINE_ID,
+            TEAM,
+            NAME,
+            key,
+            0,
+            1_795_255_593_463_368 + number,
+            29_920_926 + number // 400_000,
+            "2026-11-21T10:06:33Z",
+            data,
+        )
+        value = encode(event)
+        size = len(value)
+        while True:
+            try:
+                producer.produce(topic, value, key)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush(60)
+    return size
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and all its children: driver, JVM, Python workers."""
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
+def report_of(
+    runs: dict[str, list[dict[str, float]]], loading: dict[str, float], events: int, size: int
+) -> dict[str, Any]:
+    def median(kind: str, name: str) -> float:
+        return statistics.median(run[name] for run in runs[kind])
+
+    pairs = [a["per_s"] / b["per_s"] for a, b in zip(runs["stages"], runs["identity"], strict=True)]
+    return {
+        "processing_events_per_s": round(median("stages", "per_s")),
+        "loading_rows_per_s": round(loading["per_s"]),
+        "vs_identity": round(statistics.median(pairs), 3),
+        "identity_events_per_s": round(median("identity", "per_s")),
+        "processing_cpu_us_per_event": round(median("stages", "cpu_s") / events * 1e6, 2),
+        "identity_cpu_us_per_event": round(median("identity", "cpu_s") / events * 1e6, 2),
+        "loading_cpu_us_per_row": round(loading["cpu_s"] / events * 1e6, 2),
+        "events": events,
+        "message_bytes": size,
+        "rounds": len(pairs),
+        "cores": psutil.cpu_count(),
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{report['events']:,} events of {report['message_bytes']} B, median of "
+        f"{report['rounds']} alternating rounds, {report['cores']} cores",
+        title_justify="left",
+    )
+    for name in ("", "events/s", "CPU µs an event"):
+        table.add_column(name, justify="left" if not name else "right")
+    for label, rate, cpu in (
+        ("processing", "processing_events_per_s", "processing_cpu_us_per_event"),
+        ("identity", "identity_events_per_s", "identity_cpu_us_per_event"),
+        ("loading into PostgreSQL", "loading_rows_per_s", "loading_cpu_us_per_row"),
+    ):
+        table.add_row(label, f"{report[rate]:,}", f"{report[cpu]:.2f}")
+    table.add_row("processing against identity", f"{report['vs_identity']:.3f}", "")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

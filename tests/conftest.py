@@ -1,0 +1,93 @@
+"""Fixtures with the real servers: `postgres`, `kafka`, `s3`, and `stack_settings` over them.
+
+A server starts when the first test asks for it. A test that stops one starts it again; should it
+have failed before that, the next test finds it started again all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+# No test may read the developer's own settings, nor write to their state folder.
+for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
+    del os.environ[_name]
+
+from tests import servers  # noqa: E402
+
+from waybill.settings import Settings  # noqa: E402
+
+
+def pytest_configure() -> None:
+    """Let SIGTERM end a session as Ctrl-C does: with its servers."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+@pytest.fixture(scope="session")
+def servers_home() -> Iterator[Path]:
+    """The state folder of the session's servers."""
+    servers.sweep()
+    home = servers.new_home()
+    yield home
+    servers.end_home(home)
+
+
+@pytest.fixture(scope="session")
+def _postgres(servers_home: Path) -> Iterator[servers.PostgresServer]:
+    with servers.started(servers.start_postgres, servers_home) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _kafka(servers_home: Path) -> Iterator[servers.KafkaServer]:
+    with servers.started(servers.start_kafka, servers_home) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _s3(servers_home: Path) -> Iterator[servers.S3Server]:
+    with servers.started(servers.start_s3, servers_home) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(_postgres: servers.PostgresServer) -> servers.PostgresServer:
+    """PostgreSQL: ``.database("name") -> dsn`` of a fresh database; stop(), start(), pid."""
+    _postgres.start()
+    return _postgres
+
+
+@pytest.fixture
+def kafka(_kafka: servers.KafkaServer) -> servers.KafkaServer:
+    """Kafka: ``kafka.bootstrap_servers``; stop() and start() make an outage; pid."""
+    _kafka.start()
+    return _kafka
+
+
+@pytest.fixture
+def s3(_s3: servers.S3Server) -> Iterator[servers.S3Server]:
+    """S3: ``.settings``, ``.bucket("name") -> S3Settings``, ``.client()``; stop(), start(), pid."""
+    _s3.start()
+    yield _s3
+    _s3.start()
+    _s3.drop_buckets()
+
+
+@pytest.fixture
+def stack_settings(
+    postgres: servers.PostgresServer,
+    kafka: servers.KafkaServer,
+    s3: servers.S3Server,
+    tmp_path: Path,
+) -> Settings:
+    """Settings over the three: fresh databases (tracker, warehouse), fresh bucket, tmp folders."""
+    return servers.stack_settings(postgres, kafka, s3, tmp_path)

@@ -1,0 +1,195 @@
+"""Every DAG file loads, says what it is documented to say, and is safe to schedule."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.dags.conftest import ROOT, load_dags
+
+PARTITION = {"pipeline", "event_name", "stage", "error_type"}
+PARAMS = {
+    "replay": PARTITION | {"since", "until", "rate_per_s", "dry_run"},
+    "replay_parked_partitions": PARTITION | {"since", "until", "rate_per_s", "dry_run", "limit"},
+    "clean_up_parked_files": {"grace_s"},
+    "refresh_tracker": {"grace_s"},
+    "stream_default": set(),
+    "ingest_flights": set(),
+    "ingest_weather": set(),
+}
+SCHEDULES = {
+    "replay": "None",
+    "replay_parked_partitions": "None",
+    "clean_up_parked_files": "0 0 * * *",
+    "refresh_tracker": "0 * * * *",
+    "stream_default": "@continuous",
+}
+
+
+@pytest.fixture(scope="module")
+def bag(module_environment):
+    return load_dags(ROOT / "dags")
+
+
+@pytest.fixture(scope="module")
+def module_environment():
+    """The per-test environment comes too late for a bag that is shared by a module."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WAYBILL_PIPELINES_DIR", str(ROOT / "include" / "pipelines"))
+        yield
+
+
+@pytest.fixture
+def dags(bag):
+    return bag.dags
+
+
+def test_no_file_has_an_import_error(bag):
+    assert bag.import_errors == {}
+
+
+def test_the_documented_dags_are_there_and_no_others(dags):
+    assert set(dags) == set(PARAMS)
+
+
+def test_a_files_stem_is_its_dag_or_its_family():
+    for dag_id, dag in load_dags(ROOT / "dags").dags.items():
+        stem = dag.fileloc.rsplit("/", 1)[-1].removesuffix(".py")
+        assert dag_id == stem or (stem in {"ingest", "stream"} and dag_id.startswith(f"{stem}_"))
+
+
+@pytest.mark.parametrize("dag_id", sorted(PARAMS))
+def test_params_are_the_documented_ones_and_their_defaults_pass_their_schema(dags, dag_id):
+    params = dags[dag_id].params
+    assert set(params) == PARAMS[dag_id]
+    for name in params:
+        param = params.get_param(name)
+        assert param.schema.get("type"), name
+        if param.has_value:
+            param.resolve()
+
+
+@pytest.mark.parametrize("dag_id", sorted(SCHEDULES))
+def test_schedules_are_the_documented_ones(dags, dag_id):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(dags[dag_id]))
+    assert dag.timetable.summary == SCHEDULES[dag_id]
+
+
+def test_each_dag_is_tagged_documented_and_never_catches_up(dags):
+    for dag_id, dag in dags.items():
+        assert "waybill" in dag.tags, dag_id
+        assert dag.catchup is False, dag_id
+        assert dag.doc_md, dag_id
+        assert dag.doc_md.strip(), dag_id
+
+
+def test_each_task_has_retries_and_a_timeout(dags):
+    for dag_id, dag in dags.items():
+        assert dag.tasks, dag_id
+        for task in dag.tasks:
+            assert task.retries >= 3, (dag_id, task.task_id)
+            assert task.execution_timeout, (dag_id, task.task_id)
+
+
+def test_what_must_not_run_twice_at_once_has_one_active_run(dags):
+    for dag_id in set(PARAMS) - {"replay"}:
+        assert dags[dag_id].max_active_runs == 1, dag_id
+
+
+def test_each_dag_survives_serialization_and_has_the_same_form_at_every_parse(dags):
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    again = load_dags(ROOT / "dags").dags
+    for dag_id, dag in dags.items():
+        first = DagSerialization.to_dict(dag)
+        assert DagSerialization.from_dict(first).dag_id == dag_id
+        second = DagSerialization.to_dict(again[dag_id])
+        # Otherwise each parse would make a new version of the DAG.
+        assert json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
+
+
+@pytest.fixture
+def replay():
+    """A DAG of its own: Airflow writes the values of a run into the DAG's params."""
+    return load_dags(ROOT / "dags" / "replay.py").dags["replay"]
+
+
+def test_replay_takes_the_params_that_the_cli_sends(replay):
+    from airflow.sdk.definitions.param import process_params
+
+    conf = {
+        "pipeline": "flights",
+        "event_name": "flight",
+        "stage": "transformation",
+        "error_type": "null_value",
+    }
+    task = replay.get_task("replay")
+    params = process_params(replay, task, conf, suppress_exception=False)
+    assert params["pipeline"] == "flights"
+    assert params["rate_per_s"] is None
+    assert params["dry_run"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stage", "somewhere"),
+        ("rate_per_s", 0),
+        ("rate_per_s", "fast"),
+        ("since", "yesterday"),
+        ("dry_run", "maybe"),
+        ("pipeline", ""),
+        ("pipeline", None),
+    ],
+)
+def test_replay_refuses_wrong_params(replay, name, value):
+    from airflow.sdk.definitions.param import process_params
+    from airflow.sdk.exceptions import ParamValidationError
+
+    conf = {"pipeline": "p", "event_name": "e", "stage": "mapping", "error_type": "x", name: value}
+    with pytest.raises(ParamValidationError, match=name):
+        process_params(replay, replay.get_task("replay"), conf, suppress_exception=False)
+
+
+def test_replay_names_each_param_that_is_missing(replay):
+    from airflow.sdk.definitions.param import process_params
+    from airflow.sdk.exceptions import ParamValidationError
+
+    with pytest.raises(ParamValidationError, match="pipeline"):
+        process_params(replay, replay.get_task("replay"), {}, suppress_exception=False)
+
+
+def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(replay):
+    """Rendering as text would turn "123" into a number and run what looks like a template."""
+    from types import SimpleNamespace
+
+    names = {
+        "pipeline": "123",
+        "event_name": "{{ 7*7 }} \"'",
+        "stage": "mapping",
+        "error_type": "None",
+    }
+    conf = {**names, "rate_per_s": 250, "dry_run": True}
+    task = replay.get_task("replay").prepare_for_execution()
+    task.render_template_fields(
+        {"dag_run": SimpleNamespace(conf=conf), "params": {**conf, "since": None, "until": None}}
+    )
+    assert {name: getattr(task, name) for name in names} == names
+    assert task.rate_per_s == 250
+    assert task.dry_run is True
+    assert task.since is None
+
+
+def test_the_plugin_registers_itself_and_only_its_file_is_executed():
+    from airflow._shared.module_loading.file_discovery import find_path_from_directory
+
+    found = find_path_from_directory(str(ROOT / "plugins"), ".airflowignore", "glob")
+    assert [path for path in found if path.endswith(".py")] == [
+        str(ROOT / "plugins" / "waybill_plugin.py")
+    ]
+    source = (ROOT / "plugins" / "waybill_plugin.py").read_text()
+    namespace: dict[str, object] = {"__name__": "waybill_plugin"}
+    exec(compile(source, "waybill_plugin.py", "exec"), namespace)  # noqa: S102 - as Airflow does
+    assert namespace["WaybillPlugin"].name == "waybill"

@@ -1,0 +1,277 @@
+"""Operators call the library with what was declared, and sort its errors for Airflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waybill.errors import InputError, RetryError, StopError
+from waybill_airflow.failures import as_task_failures, read_settings
+from waybill_airflow.operators.ingest import IngestOperator
+from waybill_airflow.operators.maintenance import (
+    CleanUpParkedFilesOperator,
+    RefreshTrackerOperator,
+)
+from waybill_airflow.operators.replay import (
+    PlanReplaysOperator,
+    ReplayParkedPartitionOperator,
+    moment,
+    replay_run_id,
+)
+
+PARTITION = {
+    "pipeline": "flights",
+    "event_name": "flight",
+    "stage": "transformation",
+    "error_type": "null_value",
+}
+NOWHERE = "postgresql://127.0.0.1:1/nowhere"
+
+
+class Run:
+    """The part of Airflow's task instance that the plan asks: which runs are there."""
+
+    def __init__(self, failed=()):
+        self.failed = set(failed)
+
+    def get_dr_count(self, *, dag_id, run_ids, states):
+        assert dag_id == "replay"
+        assert states == ["failed"]
+        return len(self.failed & set(run_ids))
+
+
+def context(*, user=None, run_id="manual__1", ti=None) -> Any:
+    run = SimpleNamespace(triggering_user_name=user, dag_id="replay", run_id=run_id)
+    return {"dag_run": run, "run_id": run_id, "ti": ti or Run()}
+
+
+# How the library's errors end a task -------------------------------------------------------------
+
+
+def test_bad_input_fails_without_a_retry_and_keeps_its_words():
+    from airflow.sdk.exceptions import AirflowFailException
+
+    with pytest.raises(AirflowFailException, match="what, where"), as_task_failures():
+        raise InputError("what, where, what to do")
+
+
+@pytest.mark.parametrize("error", [RetryError("later"), StopError("lease lost"), OSError("disk")])
+def test_every_other_error_passes_as_it_is_and_is_retried(error):
+    with pytest.raises(type(error)) as caught, as_task_failures():
+        raise error
+    assert caught.value is error
+
+
+def test_a_misspelt_setting_fails_the_task_and_is_named(monkeypatch):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    monkeypatch.setenv("WAYBILL_KAFKA__BOOTSTRAP_SERVER", "x")
+    with pytest.raises(AirflowFailException, match="bootstrap_server"):
+        read_settings()
+
+
+def real_operators():
+    return [
+        IngestOperator(task_id="t", pipeline="flights"),
+        ReplayParkedPartitionOperator(task_id="t", **PARTITION),
+        PlanReplaysOperator(task_id="t", filters={"pipeline": "flights"}),
+        CleanUpParkedFilesOperator(task_id="t"),
+        RefreshTrackerOperator(task_id="t"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_with_the_tracker_away_the_real_library_asks_for_a_retry(number, monkeypatch):
+    """No stand-in: the library is called, and finds nobody at the tracker's address."""
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", NOWHERE)
+    with pytest.raises(RetryError):
+        real_operators()[number].execute(context())
+
+
+# What they hand to the library -------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    content: dict[str, Any]
+
+    def to_json(self):
+        return self.content
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Record the calls of the wiring; its own behaviour is tested where it lives."""
+    from waybill import wiring
+
+    made: list[tuple[str, tuple, dict]] = []
+
+    def record(name, answer):
+        def call(_settings, *arguments, **options):
+            made.append((name, arguments, options))
+            return answer() if callable(answer) else answer
+
+        monkeypatch.setattr(wiring, name, call)
+
+    for name in ("run_ingest", "run_replay", "clean_up_parked_files", "refresh_tracker"):
+        record(name, Report({"did": name}))
+    made.clear()
+    made_and_record = SimpleNamespace(made=made, record=record)
+    return made_and_record
+
+
+def test_ingest_names_its_pipeline_and_returns_the_report(calls):
+    assert IngestOperator(task_id="t", pipeline="flights").execute(context()) == {
+        "did": "run_ingest"
+    }
+    assert calls.made == [("run_ingest", ("flights",), {})]
+
+
+@pytest.mark.parametrize("grace_s", [None, 0, 60.5])
+def test_maintenance_passes_its_grace(calls, grace_s):
+    CleanUpParkedFilesOperator(task_id="t", grace_s=grace_s).execute(context())
+    RefreshTrackerOperator(task_id="t", grace_s=grace_s).execute(context())
+    assert [(name, options) for name, _, options in calls.made] == [
+        ("clean_up_parked_files", {"grace_s": grace_s}),
+        ("refresh_tracker", {"grace_s": grace_s}),
+    ]
+
+
+def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
+    ReplayParkedPartitionOperator(
+        task_id="t", **PARTITION, since="2013-01-01T00:00:00Z", rate_per_s=10, dry_run=True
+    ).execute(context(user="ada", run_id="replay__7"))
+    [(name, _, options)] = calls.made
+    assert name == "run_replay"
+    assert options == {
+        **PARTITION,
+        "since": datetime(2013, 1, 1, tzinfo=UTC),
+        "until": None,
+        "rate_per_s": 10,
+        "dry_run": True,
+        "who": "ada",
+        "run_id": "replay__7",
+    }
+
+
+def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):
+    ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(run_id="scheduled__1"))
+    assert calls.made[0][2]["who"] == "replay/scheduled__1"
+
+
+@pytest.mark.parametrize("text", ["2013-01-01", "2013-01-01T02:00:00+02:00", "2013-01-01 00:00"])
+def test_times_without_an_offset_are_utc(text):
+    assert moment("since", text) == datetime(2013, 1, 1, tzinfo=UTC)
+
+
+def test_what_is_no_time_is_refused_by_name():
+    with pytest.raises(InputError, match="until: 'tomorrow'"):
+        moment("until", "tomorrow")
+
+
+# Planning replays --------------------------------------------------------------------------------
+
+
+def row(number, *, parked=5, **changes):
+    return Report(
+        {
+            **PARTITION,
+            "id": number,
+            "parked": parked,
+            "last_parked_at": "2026-01-01T00:00:00+00:00",
+            **changes,
+        }
+    )
+
+
+def plan(calls, rows, *, ti=None, run_id="manual__1", **options):
+    calls.record("parked_partitions", rows)
+    options.setdefault("filters", {"pipeline": "flights"})
+    task = PlanReplaysOperator(task_id="plan", **options)
+    return task.execute(context(ti=ti, run_id=run_id))
+
+
+def test_each_parked_partition_gets_one_launch_with_what_replay_needs(calls):
+    launches = plan(calls, [row(1), row(2, stage="mapping")], rate_per_s=9)
+    assert [launch["conf"]["stage"] for launch in launches] == ["transformation", "mapping"]
+    assert launches[0]["conf"] == {
+        **PARTITION,
+        "since": None,
+        "until": None,
+        "rate_per_s": 9,
+        "dry_run": False,
+    }
+    assert len({launch["trigger_run_id"] for launch in launches}) == 2
+
+
+def test_the_conf_of_a_launch_passes_the_schema_of_the_replay_dag(calls):
+    from airflow.sdk.definitions.param import process_params
+    from tests.dags.conftest import ROOT, load_dags
+
+    dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
+    [launch] = plan(calls, [row(1)], filters={"pipeline": "p", "since": "2013-01-01T00:00:00Z"})
+    params = process_params(dag, dag.get_task("replay"), launch["conf"], suppress_exception=False)
+    assert params["since"] == "2013-01-01T00:00:00Z"
+
+
+def test_partitions_with_nothing_parked_are_left_out(calls):
+    assert plan(calls, [row(1, parked=0)]) == []
+
+
+def test_the_same_request_has_the_same_run_id_and_another_one_has_not(calls):
+    [once] = plan(calls, [row(1)])
+    [twice] = plan(calls, [row(1)], run_id="manual__2")
+    assert once["trigger_run_id"] == twice["trigger_run_id"]
+    others = [
+        plan(calls, [row(2)]),
+        plan(calls, [row(1, parked=6)]),
+        plan(calls, [row(1, last_parked_at="2026-01-02T00:00:00+00:00")]),
+        plan(calls, [row(1)], filters={"pipeline": "flights", "until": "2013-02-01T00:00:00Z"}),
+        plan(calls, [row(1)], dry_run=True),
+        plan(calls, [row(1)], dry_run=True, run_id="manual__2"),
+    ]
+    ids = {launch["trigger_run_id"] for [launch] in others} | {once["trigger_run_id"]}
+    assert len(ids) == len(others) + 1
+
+
+def test_a_failed_run_is_cleared_so_that_it_resumes_others_are_not(calls):
+    [first, second] = plan(calls, [row(1), row(2)])
+    assert not first["reset_dag_run"]
+    ti = Run(failed={first["trigger_run_id"]})
+    again = plan(calls, [row(1), row(2)], ti=ti)
+    assert [launch["reset_dag_run"] for launch in again] == [True, False]
+    assert second["trigger_run_id"] == again[1]["trigger_run_id"]
+
+
+def test_run_ids_are_safe_whatever_the_names(calls):
+    name = "../\0 emoji 🐦 " + "x" * 300
+    assert replay_run_id(3, {"pipeline": name}, [1]).isascii()
+    [launch] = plan(calls, [row(3, event_name=name)])
+    assert launch["trigger_run_id"].replace("_", "").isalnum()
+    assert launch["conf"]["event_name"] == name
+
+
+def test_no_more_than_the_limit_is_launched(calls):
+    assert len(plan(calls, [row(number) for number in range(10)], limit=3)) == 3
+
+
+def test_an_empty_filter_matches_all(calls):
+    assert len(plan(calls, [row(1), row(2)], filters={"pipeline": None, "since": None})) == 2
+    assert set(calls.made[0][2].values()) == {None}
+
+
+def test_the_filter_reaches_the_library_with_times_as_times(calls):
+    plan(calls, [], filters={"pipeline": "p", "stage": None, "since": "2013-01-01T00:00:00Z"})
+    [(_, _, options)] = calls.made
+    assert options == {
+        "pipeline": "p",
+        "event_name": None,
+        "stage": None,
+        "error_type": None,
+        "since": datetime(2013, 1, 1, tzinfo=UTC),
+        "until": None,
+    }

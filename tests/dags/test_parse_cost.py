@@ -1,0 +1,118 @@
+"""Airflow parses each DAG file again and again: it must be fast, offline and light."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.dags.conftest import ROOT
+
+FILES = sorted(path.name for path in (ROOT / "dags").glob("*.py"))
+FORBIDDEN = {
+    "pyspark",
+    "boto3",
+    "botocore",
+    "confluent_kafka",
+    "duckdb",
+    "pandas",
+    "numpy",
+    "pyarrow",
+    "rocksdict",
+    "psycopg",
+    "psycopg2",
+    "sqlalchemy",
+    "alembic",
+    "adbc_driver_manager",
+}
+MOST_S = 1.0
+
+# In a fresh interpreter: import Airflow, then one forked child a file. No child sees another's
+# modules, and none may open a connection.
+PROBE = """
+import importlib.machinery, importlib.util, json, os, socket, sys, time
+import airflow.sdk, airflow.dag_processing.dagbag
+
+def refuse(*arguments):
+    raise OSError(f"a DAG file opened a connection: {arguments[1:]}")
+
+def probe(path, out):
+    socket.socket.connect = refuse
+    socket.getaddrinfo = refuse
+    before = set(sys.modules)
+    start = time.perf_counter()
+    loader = importlib.machinery.SourceFileLoader("parsed_dag_file", path)
+    spec = importlib.util.spec_from_loader("parsed_dag_file", loader)
+    loader.exec_module(importlib.util.module_from_spec(spec))
+    seconds = time.perf_counter() - start
+    new = sorted({name.split(".")[0] for name in set(sys.modules) - before})
+    os.write(out, json.dumps({"seconds": seconds, "new": new}).encode())
+
+results = {}
+for path in sys.argv[1:]:
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        try:
+            probe(path, write)
+        except BaseException as error:
+            os.write(write, json.dumps({"error": repr(error)}).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as stream:
+        results[os.path.basename(path)] = json.loads(stream.read())
+    os.waitpid(child, 0)
+print("RESULTS" + json.dumps(results))
+"""
+
+
+def _probe(paths: list[Path]) -> dict[str, dict]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**_environment()},
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS")]
+    assert lines, done.stdout + done.stderr
+    return json.loads(lines[0].removeprefix("RESULTS"))
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    path = [str(ROOT / "include"), str(ROOT / "plugins"), *filter(None, sys.path)]
+    return {**os.environ, "PYTHONPATH": ":".join(path)}
+
+
+@pytest.fixture
+def probed(_waybill_environment):
+    return _probe([ROOT / "dags" / name for name in FILES])
+
+
+def test_every_file_parses_in_under_a_second_offline_without_heavy_modules(probed):
+    assert set(probed) == set(FILES)
+    for name, result in probed.items():
+        assert "error" not in result, (name, result)
+        assert not FORBIDDEN & set(result["new"]), (name, FORBIDDEN & set(result["new"]))
+    slow = [name for name, result in probed.items() if result["seconds"] >= MOST_S]
+    # A busy machine may stretch one measurement: what was slow is measured once more.
+    again = _probe([ROOT / "dags" / name for name in slow]) if slow else {}
+    assert all(result["seconds"] < MOST_S for result in again.values()), again
+
+
+def test_the_probe_sees_what_it_forbids(tmp_path):
+    heavy, online, slow = (tmp_path / f"{name}.py" for name in ("heavy", "online", "slow"))
+    heavy.write_text("import psycopg")
+    online.write_text("import socket; socket.create_connection(('127.0.0.1', 9))")
+    slow.write_text("import time; time.sleep(1.1)")
+    probed = _probe([heavy, online, slow])
+    assert "psycopg" in probed["heavy.py"]["new"]
+    assert "opened a connection" in probed["online.py"]["error"]
+    assert probed["slow.py"]["seconds"] > MOST_S

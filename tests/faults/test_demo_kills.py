@@ -1,0 +1,110 @@
+"""The demo, with its processing application killed three times while events are being taken in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests import servers
+
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(1500)]
+KILLS = 3
+EXPECTED = {
+    "ingested": 336_776 + 26_115,
+    "delivered": 336_776 + 26_115,
+    "parked": 0,
+    "replayed": 8_255 + 458 + 29 + 150 + 2_729,
+    "unaccounted": 0,
+}
+
+
+def ports_as_variables() -> dict[str, str]:
+    free = servers.random_ports()
+    return {
+        f"WAYBILL_STACK__{name.upper()}": str(value)
+        for name, value in free.model_dump().items()
+        if name.endswith("_port")
+    }
+
+
+class Killer(threading.Thread):
+    """SIGKILLs the processing application each time it has got going again."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(daemon=True)
+        self.record = home / "run" / "spark-processing-default.json"
+        self.log = home / "logs" / "spark-processing-default.log"
+        self.killed: list[int] = []
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        starts = 0
+        while len(self.killed) < KILLS and not self.over.wait(0.2):
+            seen = self.starts()
+            if seen > starts:
+                starts = seen
+                time.sleep(1.5 * len(self.killed))  # while it starts, in a batch, after one
+                self.kill_one()
+
+    def starts(self) -> int:
+        """How many times a query began: only then is there something to be killed at."""
+        if not self.log.exists():
+            return 0
+        return self.log.read_text(errors="replace").count("starts at")
+
+    def kill_one(self) -> None:
+        pid = json.loads(self.record.read_text())["pid"]
+        victims = {0: pid, 1: next(iter(jvms(pid)), pid), 2: pid}
+        os.kill(victims[len(self.killed)], signal.SIGKILL)
+        self.killed.append(pid)
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.1)
+
+
+def jvms(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children() if child.name() == "java"]
+
+
+def test_three_kills_of_processing_change_nothing_but_the_seconds():
+    home = servers.new_home()
+    environment = {
+        **os.environ,
+        "WAYBILL_HOME": str(home),
+        "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / "spark"),
+        "WAYBILL_SPARK__MAX_EVENTS_PER_BATCH": "50000",
+        **ports_as_variables(),
+    }
+    killer = Killer(home)
+    killer.start()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "waybill.cli", "demo", "--exit"],
+            check=False,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=1200,
+            cwd=servers.CHECKOUT,
+        )
+    finally:
+        killer.over.set()
+        subprocess.run(
+            [sys.executable, "-m", "waybill.cli", "down"],
+            check=False,
+            env=environment,
+            capture_output=True,
+        )
+        servers.end_home(home)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert len(killer.killed) == KILLS
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert result.pop("seconds") > 0
+    assert result == EXPECTED

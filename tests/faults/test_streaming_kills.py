@@ -1,0 +1,101 @@
+"""SIGKILL of the Spark applications: what arrives is exact, whatever dies, whenever."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import psutil
+import pytest
+from tests.support import children, orders, streams
+
+from waybill import wiring
+from waybill.operations import applications
+
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
+SEED = 7
+ROWS = 20_000
+KILLED = ("processing", "loading", "processing", "loading")
+
+
+@pytest.fixture
+def settings(stack_settings, tmp_path):
+    made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=1_500)
+    with streams.stopped_at_end(made):
+        yield made
+
+
+def kill_one(settings, chance, kind):
+    """SIGKILL one application: its Python driver, its JVM, or all of its session."""
+    pid = applications.status(settings, kind, "default").pid
+    if pid is None:
+        return
+    way = chance.choice(("driver", "jvm", "session"))
+    print(f"SIGKILL to the {way} of {kind}")
+    if way == "session":
+        os.killpg(pid, signal.SIGKILL)
+        return
+    jvms = [c for c in psutil.Process(pid).children() if c.name() == "java"]
+    victim = jvms[0].pid if way == "jvm" and jvms else pid
+    os.kill(victim, signal.SIGKILL)
+
+
+def has_moved_on(settings, before):
+    streams.keep_running(settings)
+    now = delivered(settings)
+    return now > before or now > ROWS * 0.8
+
+
+def delivered(settings):
+    return wiring.balance(settings).delivered
+
+
+def assert_once_each(settings, rows):
+    numbers = streams.warehouse_numbers(settings)
+    assert (len(numbers), len(set(numbers))) == (rows, rows)
+
+
+def test_kills_of_both_applications_change_no_count(settings):
+    chance = random.Random(SEED)
+    print(f"seed {SEED}")
+    wiring.run_ingest(settings, "orders")
+    for kind in KILLED:
+        before = delivered(settings)
+        children.wait_until(
+            lambda before=before: has_moved_on(settings, before), limit_s=120.0, what="a load"
+        )
+        time.sleep(chance.uniform(0.0, 1.0))
+        kill_one(settings, chance, kind)
+    report = streams.rest_of(settings, rows=ROWS)
+    fates = orders.expected(ROWS)
+    parked = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    good = ROWS - sum(fates.values())
+    assert report.filtered == fates.pop("filtered")
+    assert parked == fates
+    assert report.delivered == good
+    assert (report.duplicate, report.superseded) == (0, 0)
+    assert_once_each(settings, good)
+    replay_all_and_check(settings)
+
+
+def replay_all_and_check(settings):
+    """The second half of the story: the fix, the replays, and everything is there once."""
+    orders.write_orders(settings.pipelines_dir, rows=ROWS, fixed=True)
+    wiring.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
+    for partition in wiring.parked_partitions(settings):
+        report = wiring.run_replay(
+            settings,
+            pipeline=partition.pipeline,
+            event_name=partition.event_name,
+            stage=partition.stage,
+            error_type=partition.error_type,
+            who="test",
+            run_id="r1",
+        )
+        assert report.sent == partition.parked
+    end = streams.rest_of(settings, rows=ROWS)
+    assert end.parked == 0
+    assert end.delivered == ROWS - orders.expected(ROWS)["filtered"]
+    assert_once_each(settings, end.delivered)

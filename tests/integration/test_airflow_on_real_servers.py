@@ -1,0 +1,107 @@
+"""What docker-compose prepares, and the operators, on a real tracker and bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from waybill.settings import Settings
+from waybill.storage import open_tracker
+
+ROOT = Path(__file__).parents[2]
+
+# Airflow reads this once, when it is first imported.
+if "AIRFLOW_HOME" not in os.environ:
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="waybill-airflow-")
+
+
+@pytest.fixture
+def environment(postgres, s3, tmp_path, monkeypatch):
+    """The settings of a fresh tracker and bucket, as WAYBILL_* like in a container."""
+    bucket = s3.bucket("prepared")
+    values = {
+        "WAYBILL_HOME": str(tmp_path / "home"),
+        "WAYBILL_PIPELINES_DIR": str(ROOT / "include" / "pipelines"),
+        "WAYBILL_TRACKER__DSN": postgres.database("prepared"),
+        "WAYBILL_S3__ENDPOINT_URL": str(bucket.endpoint_url),
+        "WAYBILL_S3__BUCKET": bucket.bucket,
+        "WAYBILL_S3__ACCESS_KEY": bucket.access_key.get_secret_value(),
+        "WAYBILL_S3__SECRET_KEY": bucket.secret_key.get_secret_value(),
+    }
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def prepare(**changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "include" / "docker" / "prepare.py")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "include"), *filter(None, sys.path)]),
+            **changes,
+        },
+    )
+
+
+def test_preparing_deploys_the_declared_pipelines_and_twice_changes_nothing(environment):
+    first, second = prepare(), prepare()
+    assert first.returncode == 0, first.stderr
+    reports = [json.loads(line) for line in first.stdout.splitlines()]
+    assert {report["pipeline"] for report in reports} == {"flights", "weather"}
+    assert all(report["changed"] for report in reports)
+    again = [json.loads(line) for line in second.stdout.splitlines()]
+    assert [report["version"] for report in again] == [report["version"] for report in reports]
+    assert not any(report["changed"] for report in again)
+
+
+def test_preparing_without_a_database_fails_with_the_reason(environment):
+    done = prepare(WAYBILL_TRACKER__DSN="postgresql://127.0.0.1:1/nowhere")
+    assert done.returncode == 1
+    assert "127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_maintenance_and_planning_run_on_an_empty_tracker(environment):
+    from waybill_airflow.operators.maintenance import (
+        CleanUpParkedFilesOperator,
+        RefreshTrackerOperator,
+    )
+    from waybill_airflow.operators.replay import PlanReplaysOperator
+
+    assert prepare().returncode == 0
+    for task in (
+        CleanUpParkedFilesOperator(task_id="clean_up"),
+        RefreshTrackerOperator(task_id="refresh", grace_s=0),
+        PlanReplaysOperator(task_id="plan", filters={"pipeline": "flights"}),
+    ):
+        json.dumps(task.execute({"run_id": "manual__1"}))
+
+
+def test_what_nobody_deployed_and_nothing_parked_fails_without_a_retry(environment):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill_airflow.operators.ingest import IngestOperator
+    from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
+
+    with open_tracker(Settings().tracker) as tracker:
+        tracker.migrate()
+    from types import SimpleNamespace
+
+    run = SimpleNamespace(triggering_user_name="ada", dag_id="replay", run_id="manual__1")
+    names = {"event_name": "flight", "stage": "mapping", "error_type": "null_value"}
+    for task in (
+        IngestOperator(task_id="ingest", pipeline="flihgts"),
+        ReplayParkedPartitionOperator(task_id="replay", pipeline="flihgts", **names),
+    ):
+        with pytest.raises(AirflowFailException, match="flihgts"):
+            task.execute({"dag_run": run, "run_id": "manual__1"})

@@ -1,0 +1,507 @@
+"""The commits: whole or not at all, from exactly where things stood, once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
+
+from waybill.errors import RetryError, StopError
+from waybill.ledger import (
+    BatchCommit,
+    FencedError,
+    IntakeCommit,
+    LoadCommit,
+    OffsetRange,
+    OffsetsMovedError,
+    Position,
+    acquire_lease,
+    commit_batch,
+    commit_intake,
+    commit_load,
+    committed_batches,
+    last_commit_number,
+    load_position,
+    read_position,
+    staged_after,
+    topic_positions,
+)
+from waybill.storage import TrackerStore
+
+pytestmark = pytest.mark.serves
+CONSUMER = "processing/events.t.w"
+TABLES = (
+    "topic_offsets", "commit_sequences", "batches", "ledger", "staged_objects",
+    "load_positions", "connector_positions", "audit_log",
+)  # fmt: skip
+
+
+@pytest.fixture
+def tracker(postgres: Any) -> Iterator[TrackerStore]:
+    with open_books(postgres, "commits") as books:
+        yield books
+
+
+def everything(tracker: TrackerStore) -> dict[str, list[Any]]:
+    """Return all rows of the books, but for what is only a time."""
+    with tracker.transaction() as connection:
+        return {
+            name: [
+                {k: v for k, v in row.items() if not k.endswith("_at")}
+                for row in connection.execute(
+                    text(f"SELECT * FROM {name} ORDER BY 1, 2")  # noqa: S608
+                ).mappings()
+            ]
+            for name in TABLES
+        }
+
+
+def positions(tracker: TrackerStore) -> dict[int, int]:
+    return topic_positions(tracker, cluster_id="c1", topic_id="t1", topic="events.t.w")
+
+
+def test_a_batch_moves_its_offsets_and_leaves_all_that_it_is(tracker: TrackerStore) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    parked: list[int] = []
+    commit = batch(
+        epoch, (1, 0, 4), (0, 0, 10), counts=counts("mapping", passed=14), staged=staged("a", "b")
+    )
+    assert commit_batch(tracker, commit, lambda _, number: parked.append(number)) == 1
+    assert parked == [1]
+    assert positions(tracker) == {0: 10, 1: 4}
+    assert last_commit_number(tracker, "w") == 1
+    assert [(s.commit_number, s.key) for s in staged_after(tracker, "w", after=0)] == [
+        (1, "a"),
+        (1, "b"),
+    ]
+    assert committed_batches(tracker, [str(commit.batch_id)]) == {str(commit.batch_id)}
+    rows = everything(tracker)
+    assert rows["batches"][0]["offsets"] == [
+        ["events.t.w", 1, 0, 4, 4],
+        ["events.t.w", 0, 0, 10, 10],
+    ]
+    assert [row["reference"] for row in rows["ledger"]] == [str(commit.batch_id)]
+
+
+def refusals(epoch: int) -> dict[str, tuple[BatchCommit, type[Exception]]]:
+    return {
+        "behind": (batch(epoch, (0, 5, 20)), OffsetsMovedError),
+        "ahead": (batch(epoch, (0, 11, 20)), OffsetsMovedError),
+        "again": (batch(epoch, (0, 0, 10)), OffsetsMovedError),
+        "one of two": (batch(epoch, (1, 0, 5), (0, 0, 10)), OffsetsMovedError),
+        "new partition not from 0": (batch(epoch, (2, 3, 5)), OffsetsMovedError),
+        "a hole": (batch(epoch, (0, 10, 20), ranges=[OffsetRange(0, 10, 20, 9)]), StopError),
+        "an older epoch": (batch(epoch - 1, (0, 10, 20)), FencedError),
+        "a newer epoch": (batch(epoch + 1, (0, 10, 20)), FencedError),
+        "nobody's lease": (batch(epoch, (0, 10, 20), consumer="processing/other"), FencedError),
+    }
+
+
+@pytest.mark.parametrize("way", refusals(2))
+def test_a_batch_that_does_not_start_where_things_stand_leaves_nothing(
+    tracker: TrackerStore, way: str
+) -> None:
+    acquire_lease(tracker, CONSUMER, holder="before")
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    commit_batch(tracker, batch(epoch, (0, 0, 10)), nothing_parked)
+    before = everything(tracker)
+    commit, error = refusals(epoch)[way]
+    with pytest.raises(error) as caught:
+        commit_batch(tracker, commit, nothing_parked)
+    assert type(caught.value) is error
+    assert everything(tracker) == before
+
+
+def test_a_failure_while_parking_rolls_all_back_and_the_number_is_used_next(
+    tracker: TrackerStore,
+) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    before = everything(tracker)
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    commit = batch(epoch, (0, 0, 10), counts=counts("mapping", passed=1), staged=staged("a"))
+    with pytest.raises(ZeroDivisionError):
+        commit_batch(tracker, commit, fail)
+    assert everything(tracker) == before
+    assert commit_batch(tracker, commit, nothing_parked) == 1
+
+
+def test_a_frozen_consumer_that_wakes_up_after_another_took_over_is_refused(
+    tracker: TrackerStore,
+) -> None:
+    frozen = acquire_lease(tracker, CONSUMER, holder="frozen")
+    other = acquire_lease(tracker, CONSUMER, holder="other")
+    assert other == frozen + 1
+    with pytest.raises(FencedError):
+        commit_batch(tracker, batch(frozen, (0, 0, 10)), nothing_parked)
+    assert commit_batch(tracker, batch(other, (0, 0, 10)), nothing_parked) == 1
+
+
+def test_a_take_over_waits_for_a_commit_under_way_and_then_stands_behind_it(
+    tracker: TrackerStore,
+) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    inside, taken = threading.Event(), []
+
+    def take_over() -> None:
+        inside.wait(10)
+        taken.append(acquire_lease(tracker, CONSUMER, holder="other"))
+
+    thread = threading.Thread(target=take_over)
+    thread.start()
+
+    def slowly(*_: Any) -> None:
+        inside.set()
+        time.sleep(0.3)
+        assert taken == []
+
+    assert commit_batch(tracker, batch(epoch, (0, 0, 10)), slowly) == 1
+    thread.join(10)
+    assert taken == [epoch + 1]
+    assert positions(tracker) == {0: 10}
+
+
+@contextmanager
+def commits_changed(
+    tracker: TrackerStore, change: Callable[[Any, Callable[[], None]], None]
+) -> Iterator[None]:
+    """Let ``change(psycopg connection, really_commit)`` stand in for the first COMMIT."""
+    dialect = tracker.engine.dialect
+    real, left = dialect.do_commit, [1]
+
+    def do_commit(connection: Any) -> None:
+        if left:
+            left.pop()
+            change(connection.dbapi_connection, lambda: real(connection))
+        else:
+            real(connection)
+
+    dialect.do_commit = do_commit  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        dialect.do_commit = real  # type: ignore[method-assign]
+
+
+def answer_lost(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
+    """The server commits; then the connection breaks, before the answer is read."""
+    really()
+    kill(connection)
+    connection.execute("SELECT 1")
+
+
+def killed_before(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
+    """The backend dies before COMMIT reaches it."""
+    kill(connection)
+    really()
+
+
+def line_cut_while_committing(
+    connection: psycopg.Connection[Any], really: Callable[[], None]
+) -> None:
+    """COMMIT reaches the server, which takes its time; meanwhile the line is cut."""
+    line = socket.socket(fileno=connection.fileno())
+    timer = threading.Timer(0.3, line.shutdown, [socket.SHUT_RDWR])
+    timer.start()
+    try:
+        really()
+    finally:
+        timer.join()
+        line.detach()
+
+
+def kill(connection: psycopg.Connection[Any]) -> None:
+    with psycopg.connect(connection.info.dsn, password=connection.info.password or None) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+    time.sleep(0.05)
+
+
+@pytest.mark.parametrize("fault", [answer_lost, killed_before])
+def test_a_batch_whose_answer_was_lost_is_committed_exactly_once(
+    tracker: TrackerStore, fault: Any
+) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    recorded: list[int] = []
+    commit = batch(epoch, (0, 0, 10), counts=counts("mapping", passed=10), staged=staged("a"))
+    with commits_changed(tracker, fault):
+        assert commit_batch(tracker, commit, lambda _, number: recorded.append(number)) == 1
+    assert recorded == ([1] if fault is answer_lost else [1, 1])
+    assert positions(tracker) == {0: 10}
+    assert last_commit_number(tracker, "w") == 1
+    assert len(everything(tracker)["ledger"]) == 1
+    assert commit_batch(tracker, batch(epoch, (0, 10, 11)), nothing_parked) == 2
+
+
+def test_a_commit_still_under_way_when_it_is_read_back_is_found_in_the_end(
+    tracker: TrackerStore,
+) -> None:
+    """The hardest case: the first look finds nothing, the second try waits behind the first."""
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS "
+                "$$ BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END $$"
+            )
+        )
+        connection.execute(
+            text(
+                "CREATE CONSTRAINT TRIGGER slowly AFTER INSERT ON batches "
+                "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slowly()"
+            )
+        )
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    with commits_changed(tracker, line_cut_while_committing):
+        assert commit_batch(tracker, batch(epoch, (0, 0, 10)), nothing_parked) == 1
+    assert positions(tracker) == {0: 10}
+    assert len(everything(tracker)["batches"]) == 1
+
+
+def test_somebody_elses_move_is_not_taken_for_ones_own(tracker: TrackerStore) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+
+    def moved_meanwhile(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
+        kill(connection)
+        commit_batch(tracker, batch(epoch, (0, 0, 7)), nothing_parked)
+        really()
+
+    with commits_changed(tracker, moved_meanwhile), pytest.raises(OffsetsMovedError):
+        commit_batch(tracker, batch(epoch, (0, 0, 10)), nothing_parked)
+    assert positions(tracker) == {0: 7}
+
+
+def test_a_tracker_that_stays_away_is_a_retry_after_all_tries(
+    tracker: TrackerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from waybill.ledger import commit as module
+
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    waits: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", waits.append)
+    tries: list[int] = []
+
+    def away(*_: Any) -> None:
+        tries.append(1)
+        raise RetryError("away")
+
+    with pytest.raises(RetryError, match="away"):
+        commit_batch(tracker, batch(epoch, (0, 0, 10)), away)
+    assert len(tries) == 5
+    assert waits == sorted(waits)
+    assert sum(waits) == pytest.approx(3.0)
+    assert everything(tracker)["batches"] == []
+
+
+def commit_singles(tracker: TrackerStore, name: str, number: int) -> None:
+    """Commit single events of a topic of its own."""
+    epoch = acquire_lease(tracker, f"processing/{name}", holder="x")
+    for n in range(number):
+        own = {"consumer": f"processing/{name}", "topic": name, "topic_id": name}
+        commit_batch(tracker, batch(epoch, (0, n, n + 1), **own), nothing_parked)
+
+
+def numbers_seen(tracker: TrackerStore, committing: list[Future[None]]) -> list[list[int]]:
+    """Look at the commit numbers again and again until all have committed, and once more."""
+    looks: list[list[int]] = []
+    going = True
+    while going:
+        going = not all(future.done() for future in committing)
+        with tracker.transaction() as connection:
+            rows = connection.execute(text("SELECT commit_number FROM batches ORDER BY 1"))
+            looks.append([row[0] for row in rows])
+    return looks
+
+
+def test_commit_numbers_are_dense_and_seen_in_order_under_eight_committers(postgres: Any) -> None:
+    committers, each = 8, 8
+    with (
+        open_books(postgres, "eight", pool_size=12) as tracker,
+        ThreadPoolExecutor(committers) as pool,
+    ):
+        names = [f"topic{n}" for n in range(committers)]
+        futures = [pool.submit(commit_singles, tracker, name, each) for name in names]
+        looks = numbers_seen(tracker, futures)
+        for future in futures:
+            future.result()
+    assert len(looks[-1]) == committers * each
+    assert len({len(look) for look in looks}) > 3, "nobody looked while they committed"
+    for numbers in looks:
+        assert numbers == list(range(1, len(numbers) + 1)), "a number was seen before a lower one"
+
+
+def test_a_topic_that_was_made_again_stops_its_consumer(tracker: TrackerStore) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    commit_batch(tracker, batch(epoch, (0, 0, 10)), nothing_parked)
+    for changed in ({"topic_id": "t2"}, {"cluster_id": "c2"}):
+        with pytest.raises(StopError, match="deleted and created again"):
+            topic_positions(
+                tracker, **{"cluster_id": "c1", "topic_id": "t1", "topic": "events.t.w", **changed}
+            )
+
+
+def loaded(epoch: int, after: int, until: int, consumer: str = "loading/w") -> LoadCommit:
+    numbers = range(after + 1, until + 1)
+    return LoadCommit(
+        consumer,
+        epoch,
+        "w",
+        after,
+        until,
+        {n: counts("destination", in_first=5, passed=5) for n in numbers},
+    )
+
+
+@pytest.fixture
+def three(tracker: TrackerStore) -> TrackerStore:
+    """Three committed batches, an object each."""
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    for n in range(3):
+        commit_batch(
+            tracker, batch(epoch, (0, n, n + 1), staged=staged(f"s{n + 1}")), nothing_parked
+        )
+    return tracker
+
+
+def test_a_load_moves_its_position_and_marks_its_objects(three: TrackerStore) -> None:
+    epoch = acquire_lease(three, "loading/w", holder="me")
+    assert load_position(three, "w") == 0
+    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
+    assert load_position(three, "w") == 2
+    rows = everything(three)
+    assert [(r["key"], r["state"]) for r in rows["staged_objects"]] == [
+        ("s1", "loaded"),
+        ("s2", "loaded"),
+        ("s3", "staged"),
+    ]
+    assert [r["reference"] for r in rows["ledger"]] == ["load:w:1", "load:w:2"]
+    assert [s.key for s in staged_after(three, "w", after=2)] == ["s3"]
+    assert [s.key for s in staged_after(three, "w", after=0, until=1)] == ["s1"]
+
+
+def test_a_load_that_is_repeated_changes_nothing(three: TrackerStore) -> None:
+    epoch = acquire_lease(three, "loading/w", holder="me")
+    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
+    before = everything(three)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("parked twice")
+
+    commit_load(three, loaded(epoch, 0, 2), never)
+    assert everything(three) == before
+
+
+@pytest.mark.parametrize("span", [(0, 1), (0, 3), (1, 3), (3, 4)])
+def test_a_load_from_elsewhere_is_refused(three: TrackerStore, span: tuple[int, int]) -> None:
+    epoch = acquire_lease(three, "loading/w", holder="me")
+    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
+    before = everything(three)
+    with pytest.raises(OffsetsMovedError, match="stands at commit 2"):
+        commit_load(three, loaded(epoch, *span), nothing_parked)
+    assert everything(three) == before
+
+
+def test_a_fenced_loader_acknowledges_nothing(three: TrackerStore) -> None:
+    old = acquire_lease(three, "loading/w", holder="old")
+    acquire_lease(three, "loading/w", holder="new")
+    before = everything(three)
+    with pytest.raises(FencedError):
+        commit_load(three, loaded(old, 0, 1), nothing_parked)
+    assert everything(three) == before
+
+
+def test_a_load_whose_answer_was_lost_can_be_repeated(three: TrackerStore) -> None:
+    epoch = acquire_lease(three, "loading/w", holder="me")
+    with commits_changed(three, answer_lost), pytest.raises(RetryError):
+        commit_load(three, loaded(epoch, 0, 2), nothing_parked)
+    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
+    assert load_position(three, "w") == 2
+    assert len(everything(three)["ledger"]) == 2
+
+
+def page(sequence: int, **changes: Any) -> IntakeCommit:
+    values: dict[str, Any] = {
+        "pipeline_id": "p",
+        "sequence": sequence,
+        "cursor": {"line": sequence * 10},
+        "rows": 10,
+        "counts": counts("ingestion", in_first=10, passed=10, out=10),
+    }
+    return IntakeCommit(**{**values, **changes})
+
+
+def test_pages_move_the_cursor_one_by_one(tracker: TrackerStore) -> None:
+    numbers: list[int] = []
+    assert read_position(tracker, "p") == Position(0, None, 0)
+    for n in (1, 2):
+        assert commit_intake(tracker, page(n), lambda _, number: numbers.append(number))
+    assert read_position(tracker, "p") == Position(2, {"line": 20}, 20)
+    assert numbers == [1, 2]
+
+
+def test_a_page_committed_twice_counts_once(tracker: TrackerStore) -> None:
+    commit_intake(tracker, page(1), nothing_parked)
+    commit_intake(tracker, page(2), nothing_parked)
+    before = everything(tracker)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("parked twice")
+
+    assert commit_intake(tracker, page(2), never) is False
+    assert commit_intake(tracker, page(1), never) is False
+    assert everything(tracker) == before
+
+
+def test_a_page_that_skips_one_is_refused(tracker: TrackerStore) -> None:
+    before = everything(tracker)
+    with pytest.raises(OffsetsMovedError, match="stands at page 0, not at 1"):
+        commit_intake(tracker, page(2), nothing_parked)
+    assert everything(tracker) == before
+    assert read_position(tracker, "p") == Position(0, None, 0)
+
+
+def test_a_page_whose_answer_was_lost_can_be_repeated(tracker: TrackerStore) -> None:
+    with commits_changed(tracker, answer_lost), pytest.raises(RetryError):
+        commit_intake(tracker, page(1), nothing_parked)
+    assert commit_intake(tracker, page(1), nothing_parked) is False
+    with commits_changed(tracker, killed_before), pytest.raises(RetryError):
+        commit_intake(tracker, page(2), nothing_parked)
+    assert commit_intake(tracker, page(2), nothing_parked) is True
+    assert len(everything(tracker)["ledger"]) == 2
+
+
+def test_two_runs_of_a_connector_at_once_commit_a_page_once(tracker: TrackerStore) -> None:
+    results: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda: results.append(commit_intake(tracker, page(1), nothing_parked))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(results) == [False, False, False, True]
+    assert read_position(tracker, "p").rows_read == 10
+
+
+def test_counts_of_a_batch_that_was_written_before_are_refused(tracker: TrackerStore) -> None:
+    epoch = acquire_lease(tracker, CONSUMER, holder="me")
+    commit = batch(epoch, (0, 0, 1), counts=joined(counts("mapping", passed=1)))
+    commit_batch(tracker, commit, nothing_parked)
+    from dataclasses import replace
+
+    again = replace(commit, ranges=[OffsetRange(0, 1, 2, 1)])
+    with pytest.raises(Exception, match="uq_ledger_reference_pipeline_id"):
+        commit_batch(tracker, again, nothing_parked)
+    assert positions(tracker) == {0: 1}

@@ -1,0 +1,158 @@
+"""``waybill parked`` against the real tracker and store."""
+
+import csv
+import io
+import json
+
+import pytest
+import zstandard
+from tests.integration import parking_lot
+from tests.integration.parking_lot import make_event
+from typer.testing import CliRunner
+
+from waybill.cli.parked import app
+from waybill.errors import InputError
+from waybill.parking import ParkedEvent
+
+pytestmark = pytest.mark.serves
+lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
+
+
+@pytest.fixture
+def run(lot, monkeypatch, tmp_path):
+    s3 = lot.settings["s3"]
+    for name, value in {
+        "WAYBILL_HOME": str(tmp_path),
+        "WAYBILL_TRACKER__DSN": lot.settings["dsn"],
+        "WAYBILL_S3__ENDPOINT_URL": s3.endpoint_url,
+        "WAYBILL_S3__BUCKET": s3.bucket,
+        "WAYBILL_S3__ACCESS_KEY": s3.access_key.get_secret_value(),
+        "WAYBILL_S3__SECRET_KEY": s3.secret_key.get_secret_value(),
+        "COLUMNS": "200",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*words, fails=False, answer=None):
+        done = CliRunner().invoke(app, [str(word) for word in words], input=answer)
+        if fails:
+            return done
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output) if "--json" in words else done.output
+
+    return call
+
+
+@pytest.fixture
+def flights(lot):
+    lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
+    lot.park([make_event(n) for n in range(6)], 1)
+    lot.park([make_event(9, stage="mapping", code="not_null_violation")], 2)
+
+
+def test_an_empty_state_is_said(run):
+    assert "Nothing is parked." in run("list")
+    assert run("list", "--json") == []
+
+
+def test_a_list_shows_names_numbers_and_the_sum(run, flights):
+    shown = run("list")
+    assert "flights / flight" in shown
+    assert "transformation / null_value" in shown
+    assert "7 events parked in 2 partitions" in shown
+    rows = run("list", "flights", "--stage", "mapping", "--json")
+    assert [(r["pipeline"], r["error_type"], r["parked"]) for r in rows] == [
+        ("flights", "not_null_violation", 1)
+    ]
+    assert run("list", "--since", "2013-01-01T08:00Z", "--json") == rows
+    assert "No parked partition matches" in run("list", "-e", "nothing")
+
+
+def test_what_is_dealt_with_is_listed_only_on_demand(run, flights):
+    run("discard", "flights", "-s", "mapping", "--why", "test", "--yes")
+    assert len(run("list", "--json")) == 1
+    assert len(run("list", "--all", "--json")) == 2
+
+
+def test_show_says_what_to_do(run, flights):
+    shown = run("show", "flights", "-t", "not_null_violation")
+    assert "A column declared NOT NULL got no value" in shown
+    assert "dry-run, deploy, replay" in shown
+    [row] = run("show", "-s", "mapping", "--json")
+    assert row["error"]["transient"] is False
+    assert row["parked"] == 1
+
+
+def test_a_sample_shows_events_next_to_their_errors(run, flights):
+    shown = run("sample", "flights", "-t", "null_value", "-n", "2")
+    assert "message 0" in shown
+    assert '{"n":3}' in shown
+    both = run("sample", "flights", "-n", "2", "--json")
+    assert {row["error"]["stage"] for row in both} == {"transformation", "mapping"}
+    assert both[0]["event"].keys() == {"n"}
+
+
+def test_downloads_hold_every_event(run, flights, tmp_path):
+    plain, packed, cells = (tmp_path / f"out{kind}" for kind in (".jsonl", ".jsonl.zst", ".csv"))
+    assert run("download", "-o", plain, "--json")["events"] == 7
+    assert run("download", "-o", packed, "flights", "-t", "null_value", "--json")["events"] == 6
+    assert "out.csv: 3 events" in run("download", "-o", cells, "--since", "2013-01-01T04:00Z")
+    whole = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed.read_bytes())).read()
+    offsets = [ParkedEvent.from_line(line).kafka_offset for line in whole.splitlines()]
+    assert offsets == list(range(6))
+    assert len(plain.read_bytes().splitlines()) == 7
+    with cells.open(newline="") as stream:
+        assert [row["event"] for row in csv.DictReader(stream)] == ['{"n":9}', '{"n":4}', '{"n":5}']
+    with pytest.raises(InputError, match="exists"):
+        run("download", "-o", plain)
+    run("download", "-o", plain, "--force", "flights", "-s", "mapping")
+    assert len(plain.read_bytes().splitlines()) == 1
+
+
+def test_a_discard_asks_first_and_is_undone(run, flights, lot):
+    words = ("discard", "flights", "-t", "null_value", "--why", "test flights")
+    declined = run(*words, fails=True, answer="n\n")
+    assert declined.exit_code == 1
+    assert "Discard up to 6 parked events?" in declined.output
+    assert lot.states() == {"parked": 7}
+    with pytest.raises(InputError, match="add --yes"):
+        run(*words, "--json")
+    assert "6 events discarded, in 1 segments" in run(*words, answer="y\n")
+    assert lot.states() == {"parked": 1, "discarded": 6}
+    report = run("undo-discard", "flights", "--why", "wrong ones", "--who", "ann", "--json")
+    assert report["events"] == 6
+    assert lot.states() == {"parked": 7}
+    assert lot.sql("SELECT detail ->> 'why' FROM audit_log ORDER BY id") == [
+        ("test flights",),
+        ("wrong ones",),
+    ]
+    assert lot.sql("SELECT who FROM audit_log ORDER BY id DESC LIMIT 1") == [("ann",)]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("list", "fligths"), "did you mean 'flights'"),
+        (("list", "--since", "soon"), "since: 'soon' is no time"),
+        (("show", "-e", "nothing"), "no partition exists for event_name=nothing"),
+        (("sample", "-e", "nothing"), "no partition holds parked events"),
+        (("discard", "--why", "x", "--yes"), "no filter was given"),
+        (("discard", "flights", "--why", " ", "--yes"), "`why` must not be empty"),
+        (("download", "-o", "out.doc"), "must end in one of"),
+    ],
+)
+def test_bad_input_is_said_with_what_to_do(run, flights, words, error):
+    with pytest.raises(InputError, match=error):
+        run(*words)
+
+
+def test_hostile_names_are_neither_markup_nor_terminal_commands(run, lot):
+    name = "[red]\x1b[2J\r\x07[/]\u202e"
+    event = make_event(name=name, message=name, where=name, value=name.encode(), event_at=name)
+    lot.park([event])
+    for words in (("list",), ("show",), ("sample",)):
+        shown = run(*words)
+        assert not set("\x1b\r\x07\u202e") & set(shown)
+        assert "[red]" in shown
+        assert "\\x1b" in shown

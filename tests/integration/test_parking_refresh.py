@@ -1,0 +1,159 @@
+"""Refresh: tracker and bucket compared both ways; only what is decided is deleted."""
+
+import pytest
+from tests.integration import parking_lot
+from tests.integration.parking_lot import make_event, run_and_kill
+
+pytestmark = pytest.mark.serves
+lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
+
+
+def ledger_at(lot, offset, topic="events.a.b", partition=0):
+    lot.sql(
+        "INSERT INTO topic_offsets (cluster_id, topic_id, topic, partition, next_offset) "
+        "VALUES ('c', 't', :topic, :partition, :offset) ON CONFLICT (cluster_id, topic_id, "
+        "partition) DO UPDATE SET next_offset = :offset",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+    )
+
+
+def test_garbage_is_deleted_once_the_ledger_stands_beyond_it(lot):
+    named = lot.park([make_event(5)], 1)
+    lot.put([make_event(7)])
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    ledger_at(lot, 7)
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    ledger_at(lot, 8)
+    report = lot.parking.refresh(grace_s=3600)
+    assert (report.garbage_kept_young, report.garbage_deleted) == (1, 0)
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided, report.missing) == (1, 0, ())
+    assert lot.keys() == {named}
+
+
+def test_an_object_that_a_log_or_a_destination_may_still_name_is_kept(lot):
+    ledger_at(lot, 1000)
+    page = lot.put([make_event(1, stage="ingestion", topic="", kafka_partition=-1)])[0]
+    load = lot.put([make_event(2, stage="destination", topic="", kafka_partition=-1)])[0]
+    lot.objects.put("parked/2026/01/01/alien", b"no parked object")
+    lot.objects.put("parked/2026/01/01/empty", b"")
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (0, 4)
+    assert {page, load} < lot.keys()
+
+
+def test_an_empty_tracker_deletes_nothing(lot):
+    lot.put([make_event(1)])
+    lot.objects.put("staged/2026/01/01/x.wbs", b"rows")
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (0, 2)
+
+
+def test_staged_garbage_is_deleted_once_every_consumer_went_past_it(lot):
+    lot.objects.put("staged/2026/01/01/x.wbs", b"rows")
+    lot.objects.put("elsewhere/y", b"not ours")
+    lot.sql(
+        "INSERT INTO consumers (name, epoch, holder, acquired_at) VALUES "
+        "('processing/a', 1, 'h', now() - interval '1 hour'), "
+        "('processing/b', 1, 'h', now() - interval '1 hour'), "
+        "('loading/w', 1, 'h', now() - interval '1 hour')"
+    )
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    lot.sql("UPDATE consumers SET acquired_at = now() + interval '1 s' WHERE name LIKE '%/a'")
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    lot.sql(
+        "INSERT INTO batches (id, consumer, epoch, destination, commit_number, offsets, "
+        "committed_at) VALUES (gen_random_uuid(), 'processing/b', 1, 'w', 1, '[]', "
+        "now() + interval '2 s')"
+    )
+    assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
+    assert lot.objects.exists("elsewhere/y")
+    lot.objects.delete(["elsewhere/y"])
+
+
+def test_a_row_whose_object_is_gone_is_an_alarm_and_stays(lot, caplog):
+    gone = lot.park([make_event(1)], 1)
+    kept = lot.park([make_event(2)], 2)
+    lot.sql(
+        "INSERT INTO staged_objects (key, destination, commit_number, rows, bytes) "
+        "VALUES ('staged/gone', 'w', 1, 1, 1)"
+    )
+    body = lot.objects.get(gone)
+    lot.objects.delete([gone])
+    report = lot.parking.refresh(grace_s=0)
+    assert report.missing == tuple(sorted([gone, "staged/gone"]))
+    assert "2 objects are gone from the store" in caplog.text
+    assert lot.states() == {"parked": 2}
+    assert lot.sql("SELECT count(*) FROM parked_objects WHERE state = 'live'") == [(2,)]
+    assert kept in lot.keys()
+    lot.objects.put(gone, body)
+    lot.sql("DELETE FROM staged_objects")
+    assert lot.parking.refresh(grace_s=0).missing == ()
+
+
+def test_an_object_recorded_after_the_listing_is_neither_garbage_nor_missing(lot, monkeypatch):
+    listing = lot.objects.list
+    ledger_at(lot, 100)
+
+    def listed_then_recorded(prefix):
+        yield from listing(prefix)
+        if prefix == "parked/":
+            lot.park([make_event(9)], 9)
+
+    monkeypatch.setattr(lot.objects, "list", listed_then_recorded)
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.missing, report.garbage_deleted) == ((), 0)
+
+
+def test_wrong_aggregates_are_reported_and_corrected(lot):
+    lot.park([make_event(1), make_event(2, name="other")], 1)
+    lot.sql("UPDATE parked_partitions SET parked = 7, bytes = 0 WHERE event_name = 'flight'")
+    assert lot.parking.refresh(grace_s=0).aggregates_corrected == 1
+    assert lot.parking.refresh(grace_s=0).aggregates_corrected == 0
+    lot.check()
+    [(detail,)] = lot.sql("SELECT detail FROM audit_log WHERE action = 'correct_aggregates'")
+    assert detail["parked"] == [7, 1]
+
+
+def stage(lot, key, state, loaded_s_ago=None):
+    lot.objects.put(key, b"rows")
+    lot.sql(
+        "INSERT INTO staged_objects (key, destination, commit_number, rows, bytes, state, "
+        "loaded_at) VALUES (:key, 'w', 1, 1, 4, :state, now() - make_interval(secs => :ago))",
+        key=key,
+        state=state,
+        ago=loaded_s_ago,
+    )
+
+
+def test_staged_objects_are_deleted_a_grace_after_they_were_loaded(lot):
+    stage(lot, "staged/old", "loaded", 7200)
+    stage(lot, "staged/new", "loaded", 60)
+    stage(lot, "staged/waiting", "staged")
+    report = lot.parking.refresh(grace_s=3600)
+    assert (report.staged_deleted, report.missing) == (1, ())
+    assert lot.keys() == {"staged/new", "staged/waiting"}
+
+
+def test_a_refresh_killed_at_any_point_is_finished_by_the_next(lot):
+    ledger_at(lot, 100)
+    killed_at = 0
+    for kill_at in range(1, 200):
+        lot.sql("TRUNCATE staged_objects, parked_partitions, parked_objects, segments CASCADE")
+        for n in range(3):
+            stage(lot, f"staged/{n}", "loaded", 7200)
+        lot.put([make_event(1)])
+        lot.put([make_event(2)])
+        kept = lot.park([make_event(3)], 1)
+        lot.sql("UPDATE parked_partitions SET parked = 7")
+        if not run_and_kill(lot, lambda parking: parking.refresh(grace_s=0), kill_at):
+            break
+        killed_at = kill_at
+        lot.parking.refresh(grace_s=0)
+        assert lot.keys() == {kept}
+        assert lot.sql("SELECT DISTINCT state FROM staged_objects") == [("deleted",)]
+        lot.check()
+        lot.objects.delete([kept])
+    assert killed_at > 25

@@ -1,0 +1,206 @@
+"""The whole embedded stack: up, killed, up again, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests import servers
+from tests.servers import wait_for
+
+from waybill.errors import InputError
+from waybill.settings import Settings, SparkSettings
+from waybill.stack import jars, processes
+from waybill.stack.airflow import COMPONENTS
+from waybill.stack.embedded import Stack
+
+pytestmark = [pytest.mark.serves, pytest.mark.slow]
+
+SERVICES = {"postgres", "kafka", "s3", *(f"airflow-{name}" for name in COMPONENTS)}
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    folder = servers.new_home()
+    yield folder
+    servers.end_home(folder)
+
+
+@pytest.fixture
+def waybill(home: Path) -> Run:
+    """The command line as a user calls it, over a state folder of its own and free ports."""
+    jars.ensure(servers.JARS)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
+    env |= {
+        "PYTHONPATH": str(servers.CHECKOUT / "include"),
+        "WAYBILL_HOME": str(home),
+        "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / jars.SPARK),
+    }
+
+    def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "waybill.cli", *words],
+            cwd=servers.CHECKOUT,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return run
+
+
+def pids(waybill: Run) -> dict[str, int]:
+    lines = json.loads(waybill("status", "--json").stdout)
+    assert all(line["healthy"] for line in lines), lines
+    return {line["name"]: line["pid"] for line in lines}
+
+
+def token(settings: Settings) -> str:
+    assert settings.airflow.password is not None
+    body = {"username": "admin", "password": settings.airflow.password.get_secret_value()}
+    request = urllib.request.Request(  # noqa: S310 - loopback
+        f"{settings.airflow.url}/auth/token",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+        return json.load(answer)["access_token"]
+
+
+def descendants(home: Path) -> list[psutil.Process]:
+    """Every process that names the state folder in its command line or its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), process.environ().get("WAYBILL_HOME", "")]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(str(home) in word for word in words):
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two processes in sessions of their own, which the stack did not start."""
+    started = [subprocess.Popen(["sleep", "600"], start_new_session=True) for _ in range(2)]
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_stack_comes_up_survives_kills_and_goes_down(
+    home: Path, waybill: Run, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    said = waybill("up", "--free-ports")
+    assert "Airflow: http://127.0.0.1:" in said.stdout
+    first = pids(waybill)
+    assert set(first) >= SERVICES
+    assert token(Settings(home=home))
+    _every_listener_is_on_loopback(first)
+    _memory_at_rest_is_below(waybill, 5 * 1024**3)
+    assert waybill("up").stderr.count("was up") == len(first)
+    assert pids(waybill) == first
+
+    stray, foreign = sleepers
+    _kill(first)
+    _point_at_a_recycled_pid(home / "run" / "kafka.json", foreign.pid)
+    waybill("up")
+    second = pids(waybill)
+    assert set(second) == set(first)
+    assert not set(second.values()) & set(first.values())
+
+    processes.register(home / "run", "spark-processing-x", stray.pid)
+    assert "spark-processing-x" in pids(waybill)
+    waybill("down")
+    assert stray.wait(10) == -signal.SIGTERM
+    assert foreign.poll() is None
+    _nothing_is_left(home)
+    waybill("down")
+    waybill("down", "--wipe")
+    assert [p.name for p in home.iterdir()] == [servers.OWNER]
+
+
+def _kill(pids_by_name: dict[str, int]) -> None:
+    for pid in pids_by_name.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids_by_name.values()))
+
+
+def _nothing_is_left(home: Path) -> None:
+    wait_for(lambda: not descendants(home))
+    assert processes.read_registry(home / "run") == []
+
+
+def _every_listener_is_on_loopback(pids_by_name: dict[str, int]) -> None:
+    for pid in pids_by_name.values():
+        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        for process in family:
+            for connection in process.net_connections("inet"):
+                if connection.status == psutil.CONN_LISTEN:
+                    assert connection.laddr.ip in {"127.0.0.1", "::ffff:127.0.0.1"}, process
+
+
+def _memory_at_rest_is_below(waybill: Run, limit: int) -> None:
+    lines = json.loads(waybill("status", "--json").stdout)
+    assert sum(line["memory_bytes"] for line in lines) < limit
+
+
+def _point_at_a_recycled_pid(record: Path, pid: int) -> None:
+    stale = json.loads(record.read_text())
+    record.write_text(json.dumps({**stale, "pid": pid}))
+
+
+def test_what_an_up_that_was_killed_had_started_is_found_and_ended(home: Path) -> None:
+    settings = Settings(
+        _env_file=None,
+        home=home,
+        stack=servers.random_ports(),
+        spark=SparkSettings(jars_dir=servers.JARS / jars.SPARK),
+    )
+    env = {"PYTHONPATH": str(servers.CHECKOUT / "include"), **settings.to_env()}
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "waybill.cli", "up"],
+        cwd=servers.CHECKOUT,
+        env={**os.environ, **env},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for((home / "run" / "kafka.json").exists)
+    killed.kill()
+    killed.wait()
+    assert [r.name for r in processes.read_registry(home / "run") if r.process() is not None]
+    Stack(settings).down()
+    wait_for(lambda: not descendants(home))
+
+
+def test_a_stack_that_runs_on_other_ports_is_not_moved_in_silence(home: Path) -> None:
+    sleeper = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    processes.register(home / "run", "kafka", sleeper.pid, ports={"kafka_port": 12345})
+    stack = servers.random_ports()
+    settings = Settings(
+        _env_file=None,
+        home=home,
+        stack=stack,
+        spark=SparkSettings(jars_dir=servers.JARS / jars.SPARK),
+    )
+    try:
+        with pytest.raises(InputError, match=f"kafka_port is 12345, wanted {stack.kafka_port}"):
+            Stack(settings).up()
+    finally:
+        sleeper.kill()
+        sleeper.wait()

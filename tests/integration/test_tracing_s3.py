@@ -1,0 +1,241 @@
+"""Traces on the real object store: shipped, looked up, through outages, from the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from tests.servers import CHECKOUT, S3Server
+from tests.unit.tracing.samples import NOON_US, batch, ids
+
+from waybill.errors import RetryError
+from waybill.settings import S3Settings, Settings, TraceSettings
+from waybill.storage import ObjectInfo, ObjectStore
+from waybill.tracing import (
+    DuckDbTraces,
+    Recorder,
+    ShipReport,
+    Spool,
+    bucket_of,
+    open_traces,
+    run_shipper,
+)
+
+pytestmark = pytest.mark.serves
+
+HOUR_US = 3_600_000_000
+NOON = datetime.fromtimestamp(NOON_US / 1_000_000, UTC)
+BUCKETS = 8
+
+
+class _WatchedStore(ObjectStore):
+    """The real store; notes what is listed."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        super().__init__(settings)
+        self.listed: list[str] = []
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        self.listed.append(prefix)
+        yield from super().list(prefix)
+
+
+@pytest.fixture
+def bucket(s3: S3Server) -> S3Settings:
+    return s3.bucket("traces")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> TraceSettings:
+    return TraceSettings(spool_dir=tmp_path / "spool", buckets=BUCKETS, roll_s=0.2)
+
+
+@pytest.fixture
+def query(bucket: S3Settings, settings: TraceSettings) -> Iterator[DuckDbTraces]:
+    made = DuckDbTraces(
+        _WatchedStore(bucket), bucket, buckets=BUCKETS, spool_dir=settings.spool_dir
+    )
+    yield made
+    made.close()
+
+
+def _ship(settings: TraceSettings, bucket: S3Settings) -> ShipReport:
+    return run_shipper(settings, ObjectStore(bucket), lambda: True, drain_s=60)
+
+
+def _way(recorder: Recorder, event_ids: list[str]) -> None:
+    """An event that is parked, replayed after two days, and delivered."""
+    days_2 = 48 * HOUR_US
+    for phase, outcome, at_us, more in (
+        ("ingestion", "accepted", 0, {"topic": "events.a.b"}),
+        ("mapping", "parked", 1, {"error_type": "wrong_type", "object_key": "parked/x"}),
+        ("replay", "replayed", days_2, {"replay_id": "r1"}),
+        ("mapping", "passed", days_2 + 1, {"attempt": 1, "kafka_offset": range(len(event_ids))}),
+        ("destination", "delivered", days_2 + HOUR_US, {"commit_number": 12}),
+    ):
+        recorder.write(
+            [batch(event_ids, phase=phase, outcome=outcome, at_us=NOON_US + at_us, **more)]
+        )
+
+
+def test_a_trail_is_the_same_before_while_and_after_shipping(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
+) -> None:
+    event_ids = [*ids(500), "parent/3", "é🛫 ' OR 1=1 --", ""]
+    _way(Recorder(settings.spool_dir), event_ids)
+    before = {one: query.trail(one) for one in event_ids[-20:]}
+    assert [stop.phase for stop in before[event_ids[-1]]] == [
+        *("ingestion", "mapping", "replay", "mapping", "destination"),
+    ]
+    assert _ship(settings, bucket).traces == 5 * len(event_ids)
+    assert Spool(settings.spool_dir).files() == []
+    for one, trail in before.items():
+        assert query.trail(one) == trail
+    assert before[event_ids[490]][3].kafka_offset == 490
+    assert query.trail("never seen") == []
+
+
+def test_only_the_buckets_objects_of_the_hours_asked_for_are_listed_and_read(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces, monkeypatch
+) -> None:
+    event_ids = ids(300)
+    _way(Recorder(settings.spool_dir), event_ids)
+    _ship(settings, bucket)
+    one = event_ids[0]
+    place = f"bucket={bucket_of(one, BUCKETS):03d}/"
+    read: list[str] = []
+    real = query._read
+
+    def watched(event_id, number, keys, window):
+        read.extend(keys)
+        return real(event_id, number, keys, window)
+
+    monkeypatch.setattr(query, "_read", watched)
+    store = query._store
+    assert isinstance(store, _WatchedStore)
+
+    assert len(query.trail(one)) == 5
+    assert store.listed[0] == "traces/_hours/"
+    assert len(store.listed) == 4, "the markers, and the three hours that have traces"
+    assert all(prefix.endswith(place) for prefix in store.listed[1:])
+    assert len(read) == 3
+    assert all(f"/{place}" in key for key in read)
+
+    store.listed.clear()
+    read.clear()
+    found = query.trail(one, since=NOON, until=NOON + timedelta(minutes=5))
+    assert [stop.outcome for stop in found] == ["accepted", "parked"]
+    assert store.listed == [f"traces/{NOON:dt=%Y-%m-%d/hour=%H}/{place}"]
+    assert len(read) == 1
+
+    after = query.trail(one, since=NOON + timedelta(seconds=1))
+    assert [stop.phase for stop in after] == ["replay", "mapping", "destination"]
+    until = query.trail(one, until=NOON + timedelta(microseconds=1))
+    assert [stop.outcome for stop in until] == ["accepted", "parked"]
+
+
+def test_a_store_that_is_away_is_waited_out_and_nothing_is_lost(
+    s3: S3Server, bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
+) -> None:
+    recorder = Recorder(settings.spool_dir)
+    recorder.write([batch(ids(100, "before"))])
+    done = threading.Event()
+    reports: list[ShipReport] = []
+    shipper = threading.Thread(
+        target=lambda: reports.append(run_shipper(settings, ObjectStore(bucket), done.is_set))
+    )
+    shipper.start()
+    _wait_until_empty(settings.spool_dir)
+    s3.stop()
+    recorder.write([batch(ids(100, "during"))])
+    time.sleep(3)
+    assert len(Spool(settings.spool_dir).files()) == 1
+    with pytest.raises(RetryError):
+        query.trail(ids(1, "during")[0])
+    s3.start()
+    _wait_until_empty(settings.spool_dir)
+    done.set()
+    shipper.join(30)
+    assert [report.traces for report in reports] == [200]
+    for seed in ("before", "during"):
+        assert len(query.trail(ids(1, seed)[0])) == 1
+
+
+def _wait_until_empty(spool_dir: Path) -> None:
+    deadline = time.monotonic() + 90
+    while Spool(spool_dir).files():
+        assert time.monotonic() < deadline, "the spool was not shipped"
+        time.sleep(0.1)
+
+
+def test_the_configured_query_reads_the_embedded_store(bucket: S3Settings, tmp_path: Path) -> None:
+    settings = Settings(
+        _env_file=None,
+        home=tmp_path,
+        s3=bucket,
+        traces=TraceSettings(spool_dir=tmp_path / "spool", buckets=3),
+    )
+    Recorder(settings.traces.spool_dir).write([batch(ids(10))])
+    _ship(settings.traces, bucket)
+    others = settings.model_copy(
+        update={"traces": settings.traces.model_copy(update={"buckets": 5})}
+    )
+    for each in (settings, others):
+        assert len(open_traces(each).trail(ids(10)[4])) == 1, "by the buckets that the store states"
+
+
+def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
+    bucket: S3Settings, settings: TraceSettings, tmp_path: Path
+) -> None:
+    assert bucket.access_key is not None
+    assert bucket.secret_key is not None
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(CHECKOUT / "include"),
+        "WAYBILL_HOME": str(tmp_path),
+        "WAYBILL_S3__ENDPOINT_URL": bucket.endpoint_url or "",
+        "WAYBILL_S3__BUCKET": bucket.bucket,
+        "WAYBILL_S3__ACCESS_KEY": bucket.access_key.get_secret_value(),
+        "WAYBILL_S3__SECRET_KEY": bucket.secret_key.get_secret_value(),
+        "WAYBILL_TRACES__SPOOL_DIR": str(settings.spool_dir),
+        "WAYBILL_TRACES__ROLL_S": "0.2",
+    }
+    command = [sys.executable, "-c", "from waybill.cli.traces import app; app()"]
+    recorder = Recorder(settings.spool_dir)
+    recorder.write([batch(ids(100))])
+    ship = subprocess.Popen(
+        [*command, "ship"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        _wait_until_empty(settings.spool_dir)
+        time.sleep(0.5)
+        listing = subprocess.run(
+            [*command, "files", "--json", "--state", "shipped"],
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+        (record,) = json.loads(listing.stdout)
+        assert record["state"] == "shipped"
+        assert len(record["shipment"]["keys"]) == 16
+        table = subprocess.run(
+            [*command, "files"], env=environment, capture_output=True, check=True
+        )
+        assert b"shipped 1" in table.stdout
+        recorder.write([batch(ids(100, "last"))])
+        ship.send_signal(signal.SIGTERM)
+        out, log = ship.communicate(timeout=60)
+    finally:
+        ship.kill()
+    assert ship.returncode == 0, log.decode()
+    assert json.loads(out)["traces"] == 200
+    assert Spool(settings.spool_dir).files() == []

@@ -1,0 +1,233 @@
+"""The real servers that integration tests use, one set a test session.
+
+They run in a folder of their own directly under the temporary folder (pytest's own is private to
+its user, and PostgreSQL, as root, runs as another), on free ports. They end with the session, also
+by Ctrl-C and SIGTERM; what a session that was killed left behind is ended by the next one, known by
+the owner that the folder names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from waybill.errors import WaybillError
+from waybill.settings import (
+    DestinationSettings,
+    KafkaSettings,
+    S3Settings,
+    Settings,
+    SparkSettings,
+    StackSettings,
+    TraceSettings,
+    TrackerSettings,
+    WalSettings,
+)
+from waybill.stack import jars, ports, processes
+from waybill.stack.kafka import Kafka
+from waybill.stack.postgres import Postgres
+from waybill.stack.seaweed import SeaweedFS
+from waybill.stack.service import Service
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+JARS = CHECKOUT / ".waybill" / "jars"
+PREFIX = "waybill-tests-"
+OWNER = "owner.json"
+
+
+def wait_for(ask: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """Ask until the answer is true, and return it; fail after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while not (answer := ask()):
+        assert time.monotonic() < deadline, f"did not happen within {timeout_s} s"
+        time.sleep(0.02)
+    return answer
+
+
+def new_home() -> Path:
+    """Make a state folder that is known to belong to this process."""
+    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    processes.register(home, OWNER.removesuffix(".json"), os.getpid())
+    return home
+
+
+def end_home(home: Path) -> None:
+    """End every process registered in a test's state folder, then delete it."""
+    Postgres(home).stop()
+    for record in reversed(processes.read_registry(home / "run")):
+        processes.end(record, grace_s=2)
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def sweep() -> None:
+    """End what test sessions that were killed left behind."""
+    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = processes.read_record(home / OWNER)
+        if owner is not None and owner.process() is None:
+            end_home(home)
+
+
+def random_ports() -> StackSettings:
+    """Return settings in which every port is free, chosen at random."""
+    return ports.with_random_ports(StackSettings(kafka_heap_mb=384))
+
+
+def start_on_free_ports(make: Any) -> Any:
+    """Start ``make(stack settings)``; another session may take a port first, so try three times."""
+    for attempt in range(3):
+        service = make(random_ports())
+        try:
+            service.start()
+        except WaybillError:
+            if attempt == 2:
+                raise
+        else:
+            return service
+    raise AssertionError
+
+
+class _Server:
+    """A server that a test may stop and start again; ``start`` returns when it answers."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    @property
+    def pid(self) -> int:
+        """The process id; it fails when the server does not run."""
+        record = self.service.running()
+        assert record is not None, f"{self.service.name} does not run"
+        return record.pid
+
+    @property
+    def log(self) -> Path:
+        return self.service.log
+
+    def stop(self) -> None:
+        """Stop it; data stays. Start it again before the test ends."""
+        self.service.stop()
+
+    def start(self) -> None:
+        """Start it on the same address with the same data; nothing happens when it runs."""
+        self.service.start()
+
+
+class PostgresServer(_Server):
+    """PostgreSQL 18: `database` gives a fresh, empty database."""
+
+    service: Postgres
+
+    def database(self, name: str = "test") -> str:
+        """Create a new database whose name starts with ``name``; return its URL."""
+        return self.service.create_database(f"{name}_{secrets.token_hex(4)}")
+
+
+class KafkaServer(_Server):
+    """Kafka 4.1, one node, no automatic topics."""
+
+    service: Kafka
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.service.bootstrap_servers
+
+
+class S3Server(_Server):
+    """SeaweedFS: `settings` with keys; `bucket` gives settings with a fresh bucket."""
+
+    service: SeaweedFS
+
+    def __init__(self, service: SeaweedFS) -> None:
+        super().__init__(service)
+        self._buckets: list[str] = []
+
+    @property
+    def settings(self) -> S3Settings:
+        return self.service.settings
+
+    def client(self) -> Any:
+        """A boto3 client with the keys."""
+        return self.service.client()
+
+    def bucket(self, name: str = "test", *, keep: bool = False) -> S3Settings:
+        """Create a new bucket whose name starts with ``name``; return settings for it.
+
+        It goes with the test, unless it is kept for several.
+        """
+        full = f"{name}-{secrets.token_hex(4)}"
+        self.service.create_bucket(full)
+        if not keep:
+            self._buckets.append(full)
+        return self.settings.model_copy(update={"bucket": full})
+
+    def drop_buckets(self) -> None:
+        """Delete the buckets of a test: each holds volumes, and those run out."""
+        from botocore.exceptions import ClientError
+
+        client = self.client()
+        while self._buckets:
+            bucket = self._buckets.pop()
+            # a bucket that a child of the test still writes to stays; that costs some volumes
+            with contextlib.suppress(ClientError):
+                for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+                    keys = [{"Key": row["Key"]} for row in page.get("Contents", ())]
+                    if keys:
+                        client.delete_objects(Bucket=bucket, Delete={"Objects": keys})
+                client.delete_bucket(Bucket=bucket)
+
+
+def start_postgres(home: Path) -> PostgresServer:
+    service = Postgres(home)
+    service.start()
+    return PostgresServer(service)
+
+
+def start_kafka(home: Path) -> KafkaServer:
+    jars.ensure(JARS)
+    return KafkaServer(start_on_free_ports(lambda stack: Kafka(home, stack, JARS / jars.KAFKA)))
+
+
+def start_s3(home: Path) -> S3Server:
+    keys = S3Settings(
+        access_key=SecretStr(secrets.token_hex(10)), secret_key=SecretStr(secrets.token_hex(20))
+    )
+    return S3Server(start_on_free_ports(lambda stack: SeaweedFS(home, stack, keys)))
+
+
+def stack_settings(
+    postgres: PostgresServer, kafka: KafkaServer, s3: S3Server, home: Path
+) -> Settings:
+    """Return settings over the servers: fresh databases, a fresh bucket, folders under ``home``."""
+    warehouse = DestinationSettings(dsn=SecretStr(postgres.database("warehouse")))
+    return Settings(
+        _env_file=None,
+        home=home,
+        pipelines_dir=CHECKOUT / "include" / "pipelines",
+        dags_dir=CHECKOUT / "dags",
+        kafka=KafkaSettings(bootstrap_servers=kafka.bootstrap_servers),
+        s3=s3.bucket("waybill"),
+        tracker=TrackerSettings(dsn=postgres.database("tracker")),
+        wal=WalSettings(dir=home / "wal"),
+        spark=SparkSettings(jars_dir=JARS / jars.SPARK, work_dir=home / "spark"),
+        traces=TraceSettings(spool_dir=home / "traces"),
+        destinations={"warehouse": warehouse},
+    )
+
+
+@contextlib.contextmanager
+def started(start: Any, home: Path) -> Any:
+    """Start one server for as long as the block takes; started again if a test left it stopped."""
+    server = start(home)
+    try:
+        yield server
+    finally:
+        server.stop()

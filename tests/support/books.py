@@ -1,0 +1,66 @@
+"""Commits for the tests of the ledger, small enough to be counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+from waybill.ledger import BatchCommit, OffsetRange
+from waybill.ledger.commit import PackedCounts, StagedObject
+from waybill.settings import TrackerSettings
+from waybill.stages import Counts
+from waybill.storage import TrackerStore
+
+MINUTE = 29_000_000
+
+
+def open_books(postgres: Any, name: str, *, pool_size: int = 4) -> TrackerStore:
+    """Return a migrated tracker in a fresh database."""
+    tracker = TrackerStore(TrackerSettings(dsn=postgres.database(name), pool_size=pool_size))
+    tracker.migrate()
+    return tracker
+
+
+def counts(
+    stage: str, *, pipeline: str = "p", event: str = "order", minute: int = MINUTE, **numbers: int
+) -> PackedCounts:
+    """Return packed counts of one stage."""
+    table = Counts()
+    for name, number in numbers.items():
+        table.add((pipeline, event, stage, minute), name, number)
+    return list(table.by_pipeline())
+
+
+def joined(*parts: PackedCounts) -> PackedCounts:
+    """Return several packed counts as one; one row a pipeline, as the ledger wants them."""
+    by_pipeline: dict[str, list[list[Any]]] = {}
+    for part in parts:
+        for pipeline, rows in part:
+            by_pipeline.setdefault(pipeline, []).extend(rows)
+    return list(by_pipeline.items())
+
+
+def batch(epoch: int, *ranges: tuple[int, int, int], **changes: Any) -> BatchCommit:
+    """Return a batch of (partition, start, end) ranges of topic ``events.t.w``."""
+    values: dict[str, Any] = {
+        "batch_id": uuid4(),
+        "consumer": "processing/events.t.w",
+        "epoch": epoch,
+        "cluster_id": "c1",
+        "topic_id": "t1",
+        "topic": "events.t.w",
+        "destination": "w",
+        "ranges": [OffsetRange(p, start, end, end - start) for p, start, end in ranges],
+        "counts": (),
+        "staged": (),
+    }
+    return BatchCommit(**{**values, **changes})
+
+
+def staged(*keys: str) -> list[StagedObject]:
+    """Return staged objects of five rows each."""
+    return [StagedObject(key, 5, 500) for key in keys]
+
+
+def nothing_parked(*_: Any) -> None:
+    """Record no parked object."""

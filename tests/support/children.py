@@ -1,0 +1,69 @@
+"""Child processes that do one use case, to be killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from waybill.settings import Settings
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of a child that is to see exactly these settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
+    return {**kept, **settings.to_env()}
+
+
+def start(settings: Settings, code: str) -> subprocess.Popen[bytes]:
+    """Start Python code in a session of its own; ``settings`` is ready in it."""
+    text = f"from waybill.settings import Settings\nsettings = Settings()\n{code}"
+    return subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment(settings),
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def run(settings: Settings, code: str, *, limit_s: float = 120.0) -> str:
+    """Run code to its end and return what it printed; an error fails the test with its words."""
+    child = start(settings, code)
+    try:
+        output, _ = child.communicate(timeout=limit_s)
+    finally:
+        kill(child)
+    text = output.decode("utf-8", "replace")
+    assert child.returncode == 0, text
+    return text
+
+
+def run_and_kill(settings: Settings, code: str, after_s: float) -> bool:
+    """Run code and SIGKILL it after a time; False when it had ended by then."""
+    child = start(settings, code)
+    try:
+        child.wait(timeout=after_s)
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        kill(child)
+    return False
+
+
+def kill(child: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the child's whole session, if it is still there, and reap it."""
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def wait_until(true: Callable[[], bool], *, limit_s: float, what: str) -> None:
+    """Wait for a condition, or fail with what was waited for."""
+    deadline = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < deadline, f"not within {limit_s:.0f} s: {what}"
+        time.sleep(0.25)

@@ -1,0 +1,64 @@
+"""Running the two Spark applications as their supervisor in Airflow does, and waiting for rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from tests.support import children, orders
+
+from waybill import wiring
+from waybill.operations import applications
+from waybill.settings import Settings
+
+
+def with_orders(stack_settings: Settings, folder: Path, *, rows: int, **spark: object) -> Settings:
+    """Return settings with the orders pipeline written, deployed and the tracker's tables made."""
+    orders.write_orders(folder / "pipelines", rows=rows)
+    settings = stack_settings.model_copy(
+        update={
+            "pipelines_dir": folder / "pipelines",
+            "spark": stack_settings.spark.model_copy(update=spark),
+        }
+    )
+    wiring.migrate(settings)
+    wiring.run_deploy(settings, folder / "pipelines" / "orders", who="test")
+    return settings
+
+
+@contextmanager
+def stopped_at_end(settings: Settings) -> Iterator[None]:
+    """Stop both applications at the end of the block."""
+    try:
+        yield
+    finally:
+        for kind in applications.KINDS:
+            applications.stop(settings, kind, "default")
+
+
+def keep_running(settings: Settings) -> None:
+    """Start what is not there."""
+    for kind in applications.KINDS:
+        wiring.start_application(settings, kind, "default")
+
+
+def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0):
+    """Wait until all rows are taken in and nothing is in flight; return the books."""
+
+    def at_rest() -> bool:
+        keep_running(settings)
+        report = wiring.balance(settings)
+        return report.ingested == rows and not report.in_flight and not report.unaccounted
+
+    children.wait_until(at_rest, limit_s=limit_s, what="all events at rest, none unaccounted for")
+    return wiring.balance(settings)
+
+
+def warehouse_numbers(settings: Settings) -> list[int]:
+    """Return the order numbers in the warehouse."""
+    dsn = settings.destinations["warehouse"].dsn.get_secret_value()
+    with psycopg.connect(dsn) as connection:
+        rows = connection.execute("SELECT number FROM shop.orders").fetchall()
+    return [row[0] for row in rows]

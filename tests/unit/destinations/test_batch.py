@@ -1,0 +1,136 @@
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from tests.unit.destinations.orders import MINUTE, Order, commit_of, rows_of, spec_of, totals
+
+import waybill.destinations
+from waybill.destinations import Commit, OutcomeCount, Rows
+from waybill.destinations.batch import DUPLICATE, PARKED, batches_of, group_inputs, outcomes_of
+from waybill.destinations.refused import refused_rows
+from waybill.errors import InputError, StopError
+from waybill.pipelines import Column
+
+
+def test_the_public_names_are_these():
+    assert waybill.destinations.__all__ == [
+        "Commit", "Destination", "LoadOutcome", "OutcomeCount", "Park", "RefusedRow", "Rows",
+        "open_destination",
+    ]  # fmt: skip
+
+
+def test_importing_the_room_loads_no_driver():
+    code = (
+        "import sys, waybill.destinations; "
+        "print([m for m in ('pyarrow', 'sqlglot', 'adbc_driver_postgresql', 'psycopg', 'numpy') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": "include"},
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_rows_of_a_table_are_joined_in_the_order_of_commits():
+    commits = [commit_of(1, [Order(1, 1, 1)]), commit_of(2, []), commit_of(3, [Order(2, 1, 1)])]
+    (batch,) = batches_of(commits)
+    assert batch.columns["id"].to_pylist() == [1, 2]
+    assert [(f.commit_number, f.start, f.end) for f in batch.frames] == [(1, 0, 1), (3, 1, 2)]
+
+
+def test_outcomes_are_counted_where_their_rows_came_from():
+    commits = [
+        commit_of(4, [Order(1, 1, 1), Order(2, 1, 1, minute=MINUTE + 1)]),
+        commit_of(5, [Order(1, 1, 2, replayed=True), Order(3, 1, 1)]),
+    ]
+    (batch,) = batches_of(commits)
+    batch.outcomes[:] = [0, PARKED, DUPLICATE, 0]
+    found = outcomes_of(commits, [batch])
+    first, second = found
+    assert first.counts == [
+        OutcomeCount("shop-orders", "order", MINUTE, in_first=1, delivered=1),
+        OutcomeCount("shop-orders", "order", MINUTE + 1, in_first=1, parked=1),
+    ]
+    assert second.counts == [
+        OutcomeCount(
+            "shop-orders", "order", MINUTE, in_first=1, in_replayed=1, delivered=1, duplicate=1
+        )
+    ]
+    assert second.rows["outcome"].to_pylist() == ["duplicate", "delivered"]
+    assert totals(found)["in_first"] == 3
+    assert group_inputs(commits[1]) == {("shop-orders", "order", MINUTE): (1, 1)}
+
+
+def test_a_commit_without_rows_has_an_outcome_without_rows():
+    (found,) = outcomes_of([commit_of(1, [])], [])
+    assert (found.counts, found.rows.num_rows) == ([], 0)
+    assert found.rows.column_names[:4] == ["event_id", "pipeline_id", "event_name", "outcome"]
+
+
+def test_a_frame_without_one_of_its_own_columns_stops_the_load():
+    rows = rows_of([Order(1, 1, 1)])
+    broken = Rows(rows.pipeline_id, rows.event_name, rows.table, rows.data.drop_columns("what"))
+    with pytest.raises(StopError, match=r"shop\.orders, column 'what'"):
+        batches_of([Commit(1, (broken,))])
+
+
+@pytest.mark.parametrize("name", ["_waybill_key", "_waybill_op"])
+def test_a_frame_without_a_system_column_stops_the_load(name):
+    rows = rows_of([Order(1, 1, 1)])
+    broken = Rows(rows.pipeline_id, rows.event_name, rows.table, rows.data.drop_columns(name))
+    with pytest.raises(StopError, match=name):
+        batches_of([Commit(1, (broken,))])
+
+
+def test_an_operation_that_is_none_stops_the_load():
+    with pytest.raises(StopError, match="operation"):
+        batches_of([commit_of(1, [Order(1, 1, 1, op="truncate")])])
+
+
+def test_waiting_rows_that_do_not_fit_the_newest_type_are_named():
+    one = Column(name="id", type="int64")
+    old = spec_of("t", one, Column(name="n", type="string"))
+    new = spec_of("t", one, Column(name="n", type="int32"))
+    commits = [
+        Commit(1, (rows_of([Order(1, 1, 1)], old, n=["many"]),)),
+        Commit(2, (rows_of([Order(1, 1, 1)], new, n=[1]),)),
+    ]
+    with pytest.raises(InputError, match=r"shop\.t, column 'n': found string .* expected int32"):
+        batches_of(commits)
+
+
+def test_floats_that_json_cannot_say_are_parked_by_name():
+    spec = spec_of("t", Column(name="id", type="int64"), Column(name="f", type="float64"))
+    values = [float("nan"), float("-inf"), 0.1]
+    rows = rows_of([Order(i, 1, 1) for i in range(3)], spec, f=values)
+    (batch,) = batches_of([Commit(1, (rows,))])
+    found = refused_rows(batch, dict.fromkeys(range(3), ("destination_check_violation", "no")))
+    assert [row.row["f"] for row in found] == ["nan", "-inf", 0.1]
+
+
+def test_a_refused_row_holds_only_the_columns_its_own_version_declares():
+    one = Column(name="id", type="int64")
+    old, new = spec_of("t", one), spec_of("t", one, Column(name="more", type="string"))
+    commits = [
+        Commit(1, (rows_of([Order(1, 1, 1)], old),)),
+        Commit(2, (rows_of([Order(2, 1, 1)], new, more=["x"]),)),
+    ]
+    (batch,) = batches_of(commits)
+    found = refused_rows(batch, dict.fromkeys(range(2), ("destination_check_violation", "no")))
+    assert [(r.commit_number, r.row) for r in found] == [
+        (1, {"id": 1}),
+        (2, {"id": 2, "more": "x"}),
+    ]
+
+
+def test_chunked_rows_are_taken_as_they_come():
+    rows = rows_of([Order(i, 1, 1) for i in range(4)])
+    chunked = pa.concat_tables([rows.data.slice(0, 1), rows.data.slice(1)])
+    commit = Commit(1, (Rows(rows.pipeline_id, rows.event_name, rows.table, chunked),))
+    (batch,) = batches_of([commit])
+    assert batch.columns["id"].to_pylist() == [0, 1, 2, 3]

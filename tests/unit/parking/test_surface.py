@@ -1,0 +1,67 @@
+import inspect
+import subprocess
+import sys
+
+import waybill.parking
+from waybill.parking import Parking
+
+
+def test_the_public_names_are_these():
+    assert sorted(waybill.parking.__all__) == [
+        "CleanUpReport",
+        "CorruptSegmentError",
+        "DiscardReport",
+        "ExportReport",
+        "ObjectDescriptor",
+        "PackedObject",
+        "Packer",
+        "ParkedEvent",
+        "Parking",
+        "Partition",
+        "PartitionFilter",
+        "RefreshReport",
+        "Replay",
+        "Segment",
+        "SegmentDescriptor",
+        "export",
+        "new_key",
+        "read_directory",
+        "read_segment",
+        "storable",
+    ]
+    assert all(hasattr(waybill.parking, name) for name in waybill.parking.__all__)
+
+
+def test_what_parking_can_do_is_this():
+    methods = {n for n, _ in inspect.getmembers(Parking, inspect.isfunction) if n[0] != "_"}
+    assert methods == {
+        "begin_replay",
+        "cancel_replay",
+        "clean_up",
+        "discard",
+        "events",
+        "find",
+        "finish_replay",
+        "knows",
+        "mark_replayed",
+        "partition",
+        "partitions",
+        "pipeline_id",
+        "read",
+        "record",
+        "record_objects",
+        "refresh",
+        "replay_segments",
+        "sample",
+        "undo_discard",
+    }
+
+
+def test_importing_it_brings_no_heavy_module():
+    heavy = "{'boto3', 'pyspark', 'pandas', 'duckdb', 'confluent_kafka', 'rocksdict', 'airflow'}"
+    code = f"import sys, waybill.parking; print({heavy} & set(sys.modules) or 'none')"
+    path = next(p for p in sys.path if p.endswith("include"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": path}, check=True, capture_output=True
+    )
+    assert done.stdout.decode().strip() == "none"

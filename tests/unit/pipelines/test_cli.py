@@ -1,0 +1,86 @@
+"""``waybill pipelines``: tables for people, JSON for programs, exit code 1 with every problem."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli.pipelines import app
+
+
+def run(*arguments, code: int = 0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture
+def bad(folder, good):
+    folder.write("good")
+    text = good.replace("team:", "taem:").replace("note: string", "note: '[red]strng'")
+    folder.write("bad", text=text)
+    return folder.root
+
+
+def test_check_says_that_all_is_well(folder):
+    folder.write()
+    assert "1 pipelines, no mistakes (orders)" in run("check", folder.root).stdout
+    assert json.loads(run("check", folder.root, "--json").stdout) == {
+        "ok": True,
+        "pipelines": ["orders"],
+        "problems": [],
+    }
+
+
+def test_check_lists_every_problem_and_fails(bad):
+    said = run("check", bad, code=1).stderr
+    assert "bad/pipeline.yaml:3 taem" in said
+    assert "did you mean 'team'?" in said
+    assert "[red]strng" in said  # shown as it stands, not as colour
+    assert "mistakes in 2 files" in said
+
+
+def test_check_json_has_every_problem_by_field(bad):
+    answer = json.loads(run("check", bad, "--json", code=1).stdout)
+    assert not answer["ok"]
+    assert {problem["field"] for problem in answer["problems"]} >= {"taem", "team"}
+    assert set(answer["problems"][0]) == {"file", "line", "field", "message"}
+
+
+@pytest.mark.parametrize("command", [["list"], ["show", "orders"]])
+def test_list_and_show_fail_with_the_problems(bad, command):
+    result = run(*command, "--from", bad, "--json", code=1)
+    assert result.stdout == ""
+    assert "did you mean 'team'?" in result.stderr
+
+
+def test_list_shows_each_pipeline(folder):
+    folder.write()
+    assert "orders" in run("list", "--from", folder.root).stdout
+    (one,) = json.loads(run("list", "--from", folder.root, "--json").stdout)
+    assert (one["name"], one["topic"], one["events"]) == (
+        "orders", "events.shop.warehouse", ["order"],
+    )  # fmt: skip
+
+
+def test_show_has_the_facts_and_the_columns(folder):
+    folder.write()
+    said = run("show", "orders", "--from", folder.root).stdout
+    for part in ("shop-orders", "events.shop.warehouse", "placed_at", "decimal(10,2)", "key"):
+        assert part in said
+    answer = json.loads(run("show", "orders", "--from", folder.root, "--json").stdout)
+    assert answer["events"]["order"]["key"] == ["number"]
+
+
+def test_show_of_an_unknown_name_offers_the_nearest(folder):
+    folder.write()
+    said = run("show", "order", "--from", folder.root, code=1).stderr
+    assert "did you mean 'orders'?" in said
+
+
+def test_the_folder_comes_from_the_settings_when_none_is_given(folder, monkeypatch):
+    folder.write()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.root))
+    assert json.loads(run("check", "--json").stdout)["pipelines"] == ["orders"]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from waybill.errors import InputError
+from waybill.settings import DestinationSettings, S3Settings, Settings, StackSettings
+from waybill.stack import credentials, environment
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def settings(home: Path, **values) -> Settings:
+    return Settings(_env_file=None, home=home, **values)
+
+
+def test_what_is_written_is_what_a_later_command_reads(tmp_path: Path, monkeypatch) -> None:
+    awkward = 'it\'s a \\ "secret" # $HOME'
+    written = environment.resolve_paths(
+        settings(
+            tmp_path,
+            s3=S3Settings(access_key=SecretStr("AK"), secret_key=SecretStr(awkward)),
+            stack=StackSettings(kafka_port=12345),
+            destinations={"lake": DestinationSettings(dsn=SecretStr("postgresql://u:p'w@/x"))},
+        )
+    )
+    path = environment.write(written)
+    monkeypatch.chdir("/")
+    assert Settings(home=tmp_path) == written
+    assert mode(path) == 0o600
+
+
+def test_paths_are_absolute_and_those_of_the_state_folder_follow_it(tmp_path: Path) -> None:
+    found = environment.resolve_paths(settings(tmp_path / "elsewhere"))
+    assert found.wal.dir == tmp_path / "elsewhere" / "wal"
+    assert found.spark.jars_dir == tmp_path / "elsewhere" / "jars" / "spark"
+    assert found.traces.spool_dir == tmp_path / "elsewhere" / "traces"
+    assert found.dags_dir == Path.cwd() / "dags"
+
+
+def test_a_folder_that_was_chosen_is_not_moved(tmp_path: Path) -> None:
+    chosen = settings(tmp_path).wal.model_copy(update={"dir": Path("/srv/wal")})
+    assert environment.resolve_paths(settings(tmp_path, wal=chosen)).wal.dir == Path("/srv/wal")
+
+
+def test_defaults_are_not_frozen_into_the_file(tmp_path: Path) -> None:
+    names = environment.variables(environment.resolve_paths(settings(tmp_path)))
+    assert "WAYBILL_WAL__SEGMENT_BYTES" not in names
+    assert "WAYBILL_STACK__KAFKA_PORT" not in names
+
+
+@pytest.mark.parametrize("value", ["a${HOME}b", "a\nb"])
+def test_a_value_that_readers_would_change_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(InputError, match="WAYBILL_S3__BUCKET"):
+        environment.write(settings(tmp_path, s3=S3Settings(bucket=value)))
+    assert not (tmp_path / "stack.env").exists()
+
+
+def test_credentials_are_drawn_once_and_private(tmp_path: Path) -> None:
+    first = credentials.read_or_draw(tmp_path)
+    assert credentials.read_or_draw(tmp_path) == first
+    assert mode(tmp_path / credentials.FILE) == 0o600
+    assert first.airflow_password not in repr(first)
+    assert len(first.airflow_jwt_secret) >= 64
+    assert credentials.read_or_draw(tmp_path / "other") != first
+
+
+def test_looking_draws_and_writes_nothing(tmp_path: Path) -> None:
+    credentials.read(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_credentials_file_is_named_but_does_not_stop_a_look(tmp_path: Path) -> None:
+    (tmp_path / credentials.FILE).write_text("{")
+    credentials.read(tmp_path)
+    with pytest.raises(InputError, match=credentials.FILE):
+        credentials.read_or_draw(tmp_path)

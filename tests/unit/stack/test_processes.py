@@ -1,0 +1,141 @@
+"""P1-P3 of waybill.stack.processes, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.servers import wait_for
+
+from waybill.stack import processes
+from waybill.stack.processes import Launch, Record
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+LEAVES_A_CHILD = (
+    "import subprocess, sys, time;"
+    f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); time.sleep(60)"
+)
+
+
+def launch(run_dir: Path, code: str, name: str = "thing") -> Record:
+    command = [sys.executable, "-c", code]
+    what = Launch(name, command, dict(os.environ), run_dir, run_dir / "logs" / f"{name}.log")
+    processes.spawn(run_dir, what)
+    return wait_for(lambda: processes.read_record(run_dir / f"{name}.json"))
+
+
+def children(pid: int) -> list[psutil.Process]:
+    return psutil.Process(pid).children(recursive=True)
+
+
+@pytest.fixture
+def sleeper():
+    """A process that nobody here has a right to end."""
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_started_process_is_recorded_before_its_first_instruction(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    record = tmp_path / "thing.json"
+    code = f"import shutil; shutil.copy({str(record)!r}, {str(seen)!r})"
+    what = Launch("thing", [sys.executable, "-c", code], os.environ, tmp_path, tmp_path / "log")
+    child = processes.spawn(tmp_path, what)
+    assert child.wait(20) == 0
+    assert json.loads(seen.read_text())["pid"] == child.pid
+
+
+def test_a_recycled_pid_is_neither_found_nor_ended(tmp_path: Path, sleeper) -> None:
+    path = processes.register(tmp_path, "kafka", sleeper.pid)
+    stale = {**json.loads(path.read_text()), "create_time": 1000.0, "boot": "another-boot:17"}
+    path.write_text(json.dumps(stale))
+    record = processes.read_record(path)
+    assert record is not None
+    assert record.process() is None
+    assert record.members() == []
+    processes.end(record, grace_s=1)
+    assert sleeper.poll() is None
+    assert not path.exists()
+
+
+def test_a_record_of_another_room_needs_only_pid_and_create_time(tmp_path: Path, sleeper) -> None:
+    created = psutil.Process(sleeper.pid).create_time()
+    path = tmp_path / "spark-x.json"
+    path.write_text(json.dumps({"pid": sleeper.pid, "create_time": created}))
+    [record] = processes.read_registry(tmp_path)
+    assert record.name == "spark-x"
+    assert record.process() is not None
+    processes.end(record, grace_s=5)
+    assert sleeper.wait(5) == -signal.SIGTERM
+
+
+def test_a_clock_that_was_set_does_not_hide_a_process(tmp_path: Path, sleeper) -> None:
+    path = processes.register(tmp_path, "kafka", sleeper.pid)
+    shifted = json.loads(path.read_text())
+    shifted["create_time"] -= 3600.0
+    path.write_text(json.dumps(shifted))
+    record = processes.read_record(path)
+    assert record is not None
+    assert record.process() is not None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}', "null"])
+def test_a_torn_registry_file_is_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / "torn.json").write_text(text)
+    assert processes.read_registry(tmp_path) == []
+
+
+def test_ending_takes_the_whole_session_with_it(tmp_path: Path) -> None:
+    record = launch(tmp_path, LEAVES_A_CHILD)
+    [child] = wait_for(lambda: children(record.pid))
+    processes.end(record, grace_s=5)
+    assert record.process() is None
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_process_that_ignores_term_is_killed(tmp_path: Path) -> None:
+    record = launch(tmp_path, STUBBORN)
+    time.sleep(0.3)
+    began = time.monotonic()
+    processes.end(record, grace_s=0.5)
+    assert record.process() is None
+    assert time.monotonic() - began < 5
+
+
+def test_what_a_killed_leader_left_in_its_session_is_ended(tmp_path: Path) -> None:
+    record = launch(tmp_path, LEAVES_A_CHILD)
+    [child] = wait_for(lambda: children(record.pid))
+    os.kill(record.pid, signal.SIGKILL)
+    wait_for(lambda: record.process() is None)
+    assert child.is_running()
+    processes.end(record, grace_s=1)
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_child_in_a_session_of_its_own_is_found_by_the_mark(tmp_path: Path, sleeper) -> None:
+    code = (
+        "import subprocess, time;"
+        "subprocess.Popen(['sleep', '60'], start_new_session=True); time.sleep(60)"
+    )
+    record = launch(tmp_path, code)
+    [child] = wait_for(lambda: children(record.pid))
+    processes.end(record, grace_s=5)
+    assert child.is_running()
+    processes.end_marked([record.mark])
+    wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    assert sleeper.poll() is None
+
+
+def test_no_mark_ends_nobody(sleeper) -> None:
+    processes.end_marked([])
+    processes.end_marked([""][:0])
+    assert sleeper.poll() is None

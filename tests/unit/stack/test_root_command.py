@@ -1,0 +1,119 @@
+"""The root of the command line: what it imports, and how it says errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.errors import InputError
+from waybill.settings import StackSettings
+from waybill.stack import ports
+
+HEAVY = (
+    "pyspark",
+    "airflow",
+    "boto3",
+    "duckdb",
+    "pyarrow",
+    "confluent_kafka",
+    "pandas",
+    "psycopg",
+)
+
+
+@pytest.fixture
+def waybill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run the command line in this process, its state in ``tmp_path / "home"``, on free ports."""
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path / "home"))
+    for name, port in ports.port_settings(ports.with_random_ports(StackSettings())).items():
+        monkeypatch.setenv(f"WAYBILL_STACK__{name.upper()}", str(port))
+    return lambda *words: CliRunner().invoke(app, words, prog_name="waybill")
+
+
+def test_help_names_every_command_and_imports_no_room(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom waybill.cli import app\n"
+        "try: app(['--help'])\nexcept SystemExit: pass\n"
+        f"print('HEAVY', [m for m in {HEAVY!r} if m in sys.modules])\n"
+        "print('ROOMS', [m for m in sys.modules if m.startswith('waybill.') and '.cli' not in m])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "HEAVY []" in run.stdout
+    assert "ROOMS ['waybill.errors']" in run.stdout
+    for name in ("up", "down", "status", "doctor", "demo", "pipelines", "parked", "trail"):
+        assert f" {name} " in run.stdout
+
+
+@pytest.mark.parametrize(
+    "words", [("up",), ("down",), ("status",), ("doctor",), ("pipelines",), ("parked", "replay")]
+)
+def test_each_command_has_its_own_help(waybill, words: tuple[str, ...]) -> None:
+    run = waybill(*words, "--help")
+    assert run.exit_code == 0, run.output
+    assert f"Usage: waybill {' '.join(words)}" in run.stdout
+
+
+def test_an_error_is_one_block_without_a_traceback(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "waybill.cli", "up"],
+        env={**os.environ, "WAYBILL_HOME": str(tmp_path), "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stderr.startswith("Error: Java is missing")
+    assert "apt-get install -y openjdk-17-jre-headless" in run.stderr
+    assert "Traceback" not in run.stderr
+
+
+def test_debug_raises_the_error_itself(waybill, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert isinstance(waybill("--debug", "up").exception, InputError)
+    assert isinstance(waybill("up").exception, SystemExit)
+
+
+def test_a_misspelt_setting_is_named(waybill, monkeypatch) -> None:
+    monkeypatch.setenv("WAYBILL_KAFKAA__PORT", "1")
+    run = waybill("status")
+    assert run.exit_code == 1
+    assert "WAYBILL_KAFKAA__PORT" in run.stderr
+
+
+def test_a_setting_out_of_range_is_named(waybill, monkeypatch) -> None:
+    monkeypatch.setenv("WAYBILL_STACK__KAFKA_PORT", "0")
+    run = waybill("status")
+    assert run.exit_code == 1
+    assert "WAYBILL_STACK__KAFKA_PORT: Input should be greater than or equal to 1" in run.stderr
+
+
+def test_a_misspelt_command_gets_the_nearest(waybill) -> None:
+    run = waybill("statsu")
+    assert run.exit_code == 2
+    assert "Did you mean 'status'?" in run.stderr
+
+
+def test_a_stack_that_never_was_is_all_down_and_looking_leaves_no_trace(waybill, tmp_path) -> None:
+    lines = json.loads(waybill("status", "--json").stdout)
+    assert {line["name"] for line in lines} >= {"postgres", "kafka", "s3", "airflow-scheduler"}
+    assert not any(line["healthy"] or line["pid"] for line in lines)
+    assert waybill("down").exit_code == 0
+    assert not (tmp_path / "home").exists()
+
+
+def test_doctor_fails_when_something_is_missing_and_tells_machines(
+    waybill, monkeypatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    run = waybill("doctor", "--json")
+    assert run.exit_code == 1
+    checks = {check["name"]: check for check in json.loads(run.stdout)}
+    assert checks["Java"]["ok"] is False
+    assert checks["Python"]["ok"] is True

@@ -1,0 +1,109 @@
+"""Pipelines and messages for the tests of the stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from waybill.events import Event, encode
+from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec
+from waybill.stages import Chain, ChainResult, Chunk, Plan
+
+MINUTE = 29_000_000
+AT_US = MINUTE * 60_000_000
+PASSES = "def transform(event):\n    return event\n"
+
+
+def table(name: str = "orders", **types: str) -> TableSpec:
+    """Return a table of the given columns, key ``id``; a ``!`` behind a type says NOT NULL."""
+    types = {"id": "int64!", **types}
+    columns = tuple(
+        Column(name=column, type=kind.rstrip("!"), nullable=not kind.endswith("!"))
+        for column, kind in types.items()
+    )
+    return TableSpec(schema_name="s", name=name, columns=columns, key=("id",))
+
+
+def pipeline(
+    code: str = PASSES,
+    *,
+    ident: str = "p1",
+    policy: str = "strict",
+    events: Sequence[str] = ("order",),
+    **types: str,
+) -> Pipeline:
+    """Return a pipeline whose events all have the same columns."""
+    return Pipeline(
+        id=ident,
+        name=f"name-of-{ident}",
+        team="team",
+        owner="o@example.com",
+        source=Source(connector="csv", event=events[0], path="x.csv"),
+        events={
+            name: EventDeclaration(
+                name=name,
+                key=("id",),
+                table=table(name, **(types or {"n": "int64"})),
+                policy=policy,
+            )
+            for name in events
+        },
+        transformation_code=code,
+        destination="warehouse",
+        schema_name="s",
+    )
+
+
+def event(number: int = 1, data: Any = None, **changes: Any) -> Event:
+    """Return an event of pipeline p1."""
+    values: dict[str, Any] = {
+        "id": f"e{number}",
+        "pipeline_id": "p1",
+        "team": "team",
+        "name": "order",
+        "key": f"[{number}]",
+        "source_version": number,
+        "intake_version": number,
+        "intake_minute": MINUTE,
+        "time": "2026-01-01T00:00:00Z",
+        "data": {"id": number, "n": number} if data is None else data,
+    }
+    return Event(**{**values, **changes})
+
+
+def chunk(values: Sequence[bytes], first: int = 0) -> Chunk:
+    """Return messages at offsets from ``first`` on, in partition 0."""
+    return Chunk(
+        values, [0] * len(values), range(first, first + len(values)), [AT_US] * len(values)
+    )
+
+
+def chained(
+    pipelines: Pipeline | Sequence[Pipeline], events: Sequence[Event | bytes], **options: Any
+) -> ChainResult:
+    """Run events through a new chain."""
+    plans = [pipelines] if isinstance(pipelines, Pipeline) else pipelines
+    chain = Chain({p.id: Plan(p) for p in plans}, **options)
+    chain.process(chunk([e if isinstance(e, bytes) else encode(e) for e in events]))
+    return chain.result
+
+
+def rows(result: ChainResult) -> list[dict[str, Any]]:
+    """Return all staged rows."""
+    from waybill.stages import read_staged
+
+    frames = read_staged(result.staged.finish())
+    return [row for frame in frames for row in frame.data.to_pylist()]
+
+
+def faults(result: ChainResult) -> list[tuple[int, str, str]]:
+    """Return (offset, stage, code) of all failures, by offset."""
+    return sorted((f.offset, f.stage, f.fault.code) for f in result.failures)
+
+
+def total(result: ChainResult, stage: str) -> dict[str, int]:
+    """Return a stage's counters that are not 0, over all names and minutes."""
+    from waybill.stages import COUNT_NAMES
+
+    counts = {name: result.counts.total(name, stage=stage) for name in COUNT_NAMES}
+    return {name: number for name, number in counts.items() if number}

@@ -1,0 +1,391 @@
+"""The chain: every message ends in exactly one way, and the counts say so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.unit.stages.made import (
+    AT_US,
+    MINUTE,
+    chained,
+    chunk,
+    event,
+    faults,
+    pipeline,
+    rows,
+    total,
+)
+
+from waybill.events import decode, encode
+from waybill.pipelines import Pipeline
+from waybill.stages import Chain, ChainResult, Plan
+from waybill.storage import ObjectMissingError
+
+SEED = 20260102
+STAGES = ("ingestion", "transformation", "mapping", "destination", "staged")
+# What becomes of an event is in its payload: `do`. `n` must be an int64 to be mapped.
+WILD = """
+def transform(event):
+    do = event.data.pop("do", None)
+    if do == "drop": return None
+    if do == "raise": raise ValueError("no")
+    if do == "missing": return event.data["absent"]
+    if do == "wrong": return 5
+    if do == "nothing": return []
+    if do == "unwritable": event.data["n"] = {1, 2}
+    if do == "family":
+        return [event.child(i, {"id": event.data["id"], "n": i}) for i in range(3)]
+    if do == "mixed":
+        bad = event.child(1, {"id": event.data["id"], "n": "text"})
+        return [event, bad, event.child(2, dict(event.data), name="refund"), bad]
+    if do == "spoiled family":
+        return [event, event.child(1, {"id": 1, "n": float("nan"), "extra": 1})]
+    if do == "stray": event.name = "nobody"
+    if do == "stray and raise":
+        event.name = "nobody"
+        raise KeyError("x")
+    return event
+"""
+DOINGS = (
+    "drop", "raise", "missing", "wrong", "nothing", "unwritable", "family", "mixed",
+    "spoiled family", "stray", "stray and raise", None, None, None, None,
+)  # fmt: skip
+
+
+def wild_messages(chance: random.Random, count: int) -> list[bytes]:
+    values = []
+    for number in range(count):
+        data: dict[str, Any] = {"id": number, "n": number, "do": chance.choice(DOINGS)}
+        stage = chance.choice(["transformation"] * 6 + ["mapping", "destination"])
+        if stage != "transformation":
+            del data["do"]
+        if chance.random() < 0.1:
+            data["n"] = "text"
+        if chance.random() < 0.05:
+            data["unknown"] = 1
+        if chance.random() < 0.05:
+            values.append(chance.choice([b"", b"{}", b"\xff", b"null", b'{"id":1}', b"[" * 5000]))
+            continue
+        one = event(
+            number,
+            data,
+            stage=stage,
+            attempt=chance.choice([1, 2])
+            if stage != "transformation"
+            else chance.choice([0, 0, 3]),
+            name=chance.choice(["order", "order", "refund", "nobody"]),
+            pipeline_id=chance.choice(["p1", "p1", "p1", "p2", "broken", "unknown one"]),
+            intake_minute=MINUTE - chance.randrange(3),
+            op=chance.choice(["upsert", "upsert", "delete"]),
+        )
+        if chance.random() < 0.05:
+            one.data_ref = chance.choice(["there", "gone", "garbage"])
+        values.append(encode(one))
+    return values
+
+
+def fetch(key: str) -> bytes:
+    if key == "gone":
+        raise ObjectMissingError(key)
+    return b'{"id":1,"n":1}' if key == "there" else b"\xff\xfe"
+
+
+def wild_pipelines() -> list[Pipeline]:
+    names = ("order", "refund")
+    return [
+        pipeline(WILD, events=names),
+        pipeline(WILD, ident="p2", events=names, policy="ignore"),
+        pipeline("import nothing_of_the_kind", ident="broken", events=names),
+    ]
+
+
+def check_books(result: ChainResult) -> None:
+    """G5, of one task: by (pipeline, event name, minute)."""
+    counts: dict[tuple[str, str, int], dict[str, dict[str, int]]] = {}
+    from waybill.stages import COUNT_NAMES
+
+    for pipeline_id, name, stage, minute, row in result.counts.to_json():
+        assert all(number >= 0 for number in row)
+        stages = counts.setdefault((pipeline_id, name, minute), {})
+        stages[stage] = dict(zip(COUNT_NAMES, row, strict=True))
+    zeros = dict.fromkeys(COUNT_NAMES, 0)
+    for key, stages in counts.items():
+        for stage in ("transformation", "mapping"):
+            c = stages.get(stage, zeros)
+            gone = c["passed"] + c["parked"] + c["filtered"]
+            assert c["in_first"] + c["in_replayed"] == gone, (key, stage, c)
+        made = stages.get("transformation", zeros)["out"]
+        assert stages.get("mapping", zeros)["in_first"] == made, key
+        mapped = stages.get("mapping", zeros)["out"]
+        assert stages.get("staged", zeros)["in_first"] == mapped, key
+        destination = stages.get("destination", zeros)
+        assert destination["in_first"] + destination["in_replayed"] == destination["parked"]
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 6))
+def test_every_message_has_exactly_one_outcome_and_the_books_balance(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    values = wild_messages(chance, 1_500)
+    chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    for start in range(0, len(values), 700):
+        chain.process(chunk(values[start : start + 700], first=start))
+    result = chain.result
+    check_books(result)
+
+    parked = Counter(f.offset for f in result.failures)
+    ended = Counter(parked)
+    for group in result.mapped:
+        ended.update(group.offsets)
+    assert set(ended) == set(range(len(values))), "a message without an outcome"
+    # Only what a transformation made can have ends of its own.
+    for offset, ends in ended.items():
+        if ends > 1:
+            assert decode(values[offset]).data.get("do") in ("family", "mixed", "spoiled family")
+    assert sum(parked.values()) == result.counts.total("parked")
+    staged = sum(len(g.offsets) for g in result.mapped if g.outcome == "passed")
+    assert staged == len(rows(result)) == result.staged.rows
+    assert staged == total(result, "staged")["in_first"] + total(result, "staged")["in_replayed"]
+    filtered = sum(len(g.offsets) for g in result.mapped if g.outcome == "filtered")
+    assert filtered == result.counts.total("filtered")
+    ids = [row["_waybill_id"] for row in rows(result)]
+    events = [v for v in ids if "/" not in v]
+    assert len(set(events)) == len(events)
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_an_isolated_chain_comes_to_the_same_end(seed: int) -> None:
+    values = wild_messages(random.Random(seed), 600)
+    results = []
+    for isolated in (False, True):
+        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch, isolated=isolated)
+        chain.process(chunk(values))
+        results.append(chain.result)
+    plain, isolated_one = results
+    assert isolated_one.counts.to_json() == plain.counts.to_json()
+    assert rows(isolated_one) == rows(plain)
+    assert [(f.offset, f.fault.code, f.value) for f in isolated_one.failures] == [
+        (f.offset, f.fault.code, f.value) for f in plain.failures
+    ]
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_what_is_parked_can_enter_again_where_it_failed(seed: int) -> None:
+    """Each parked value, sent as a replay sends it, fails there again and nowhere else."""
+    values = wild_messages(random.Random(seed), 600)
+    chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    chain.process(chunk(values))
+    again = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    sent = []
+    for failure in chain.result.failures:
+        if failure.pipeline_id == "unknown":
+            continue
+        one = decode(failure.value)
+        assert (one.id, one.name, one.pipeline_id) == (
+            failure.event_id,
+            failure.event_name,
+            failure.pipeline_id,
+        )
+        one.stage, one.attempt = failure.stage, failure.attempt + 1
+        sent.append((failure, encode(one)))
+    again.process(chunk([value for _, value in sent]))
+    found = {f.offset: f for f in again.result.failures if f.event_id.count("/") <= 1}
+    for offset, (failure, _) in enumerate(sent):
+        assert found[offset].fault.code == failure.fault.code
+        assert found[offset].stage == failure.stage
+        assert found[offset].attempt == failure.attempt + 1
+    check_books(again.result)
+
+
+def test_parks_at_the_first_stage_keep_the_message_byte_for_byte() -> None:
+    odd = b" " + encode(event(1, {"id": 1, "n": 1})).replace(b'"n":1', b'"n" : 1.0e0 ') + b"\n"
+    spaced = b"\t" + encode(event(2, {"id": 2, "n": "x"}, stage="mapping", attempt=1))
+    delivered = encode(event(3, {"id": 3, "n": "x"}, stage="destination", attempt=1)) + b"  "
+    junk = b"\x00junk"
+    result = chained(pipeline("def transform(event): 1/0"), [odd, spaced, delivered, junk])
+    assert {f.offset: f.value for f in result.failures} == {
+        0: odd,
+        1: spaced,
+        2: delivered,
+        3: junk,
+    }
+
+
+def test_what_fails_behind_a_transformation_is_parked_as_it_entered_there() -> None:
+    code = "def transform(event):\n    event.data['n'] = str(event.data['n'])\n    return event\n"
+    result = chained(pipeline(code), [event(1)])
+    (failure,) = result.failures
+    assert (failure.stage, failure.fault.code, failure.fault.where) == (
+        "mapping",
+        "type_mismatch",
+        "n",
+    )
+    one = decode(failure.value)
+    assert (one.data, one.stage) == ({"id": 1, "n": "1"}, "mapping")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["event.data['n'] = {1, 2}", "event.data['x'] = float('nan')", "event.data['n'] = b'raw'"],
+)
+def test_a_result_that_cannot_be_written_down_parks_its_parent_at_the_transformation(
+    change: str,
+) -> None:
+    """Parked at the mapping, the untransformed payload would enter there."""
+    message = encode(event(1))
+    result = chained(
+        pipeline(f"def transform(event):\n    {change}\n    return event\n"), [message]
+    )
+    (failure,) = result.failures
+    assert (failure.stage, failure.fault.code, failure.value) == (
+        "transformation",
+        "result_invalid",
+        message,
+    )
+    assert total(result, "transformation") == {"in_first": 1, "parked": 1}
+    assert total(result, "mapping") == {}
+
+
+def test_siblings_of_a_child_that_fails_go_on() -> None:
+    result = chained(
+        pipeline(WILD, events=("order", "refund")), [event(5, {"id": 5, "n": 5, "do": "mixed"})]
+    )
+    assert sorted(row["_waybill_id"] for row in rows(result)) == ["e5/0", "e5/2"]
+    assert [(f.event_id, f.fault.code) for f in result.failures] == [
+        ("e5/1", "type_mismatch"),
+        ("e5/3", "type_mismatch"),
+    ]
+    assert total(result, "transformation") == {"in_first": 1, "passed": 1, "out": 4}
+    assert total(result, "mapping") == {"in_first": 4, "passed": 2, "out": 2, "parked": 2}
+
+
+def test_replays_enter_at_their_stage_and_are_counted_as_replayed() -> None:
+    code = "def transform(event): raise ValueError\n"
+    result = chained(
+        pipeline(code),
+        [
+            event(1, stage="mapping", attempt=1),
+            event(2, stage="destination", attempt=1),
+            event(3, stage="transformation", attempt=1),
+        ],
+    )
+    assert faults(result) == [(2, "transformation", "value_error")]
+    assert total(result, "transformation") == {"in_replayed": 1, "parked": 1}
+    assert total(result, "mapping") == {"in_replayed": 1, "passed": 1, "out": 1}
+    assert total(result, "destination") == {}, "it is counted where it is loaded"
+    assert total(result, "staged") == {"in_first": 1, "in_replayed": 1}
+    assert {r["_waybill_id"]: r["_waybill_replayed"] for r in rows(result)} == {
+        "e1": False,
+        "e2": True,
+    }
+
+
+def test_a_replay_into_the_destination_that_does_not_fit_is_parked_there_and_counted_in() -> None:
+    result = chained(
+        pipeline(),
+        [
+            event(1, {"id": 1, "n": "x"}, stage="destination", attempt=1),
+            event(2, stage="destination", attempt=1, name="nobody"),
+            event(3, stage="destination", attempt=1, pipeline_id="gone"),
+        ],
+    )
+    assert faults(result) == [
+        (0, "destination", "type_mismatch"),
+        (1, "destination", "event_name_unknown"),
+        (2, "destination", "pipeline_unknown"),
+    ]
+    assert total(result, "destination") == {"in_replayed": 3, "parked": 3}
+
+
+def test_an_event_of_a_pipeline_that_is_not_deployed_waits_at_its_stage() -> None:
+    result = chained(pipeline(), [event(1, pipeline_id="p9"), event(2), event(3, pipeline_id="")])
+    assert faults(result) == [
+        (0, "transformation", "pipeline_unknown"),
+        (2, "transformation", "pipeline_unknown"),
+    ]
+    assert [f.pipeline_id for f in result.failures] == ["p9", ""]
+    assert [row["id"] for row in rows(result)] == [2]
+
+
+def test_broken_code_parks_its_own_pipelines_events_only() -> None:
+    pipelines = [pipeline("def transform(event:\n", ident="p2"), pipeline()]
+    result = chained(pipelines, [event(n, pipeline_id=f"p{n % 2 + 1}") for n in range(10)])
+    assert {f.offset for f in result.failures} == {1, 3, 5, 7, 9}
+    assert {f.fault.code for f in result.failures} == {"code_invalid"}
+    assert sorted(row["id"] for row in rows(result)) == [0, 2, 4, 6, 8]
+
+
+def test_broken_code_is_loaded_once_and_its_faults_do_not_pile_up() -> None:
+    plan = Plan(pipeline("loaded.append(1)\n1/0", ident="p1"))
+    chain = Chain({"p1": plan})
+    chain.process(chunk([encode(event(n)) for n in range(1000)]))
+    assert len(chain.result.failures) == 1000
+    assert len({f.fault for f in chain.result.failures}) == 1
+    assert not any(hasattr(value, "__traceback__") for value in (plan._transform, plan._invalid))
+
+
+def test_an_event_name_nobody_declared_is_parked_at_the_mapping_under_its_own_name() -> None:
+    result = chained(pipeline(), [event(1, name="💥/../"), event(2)])
+    (failure,) = result.failures
+    assert (failure.stage, failure.event_name, failure.fault.code) == (
+        "mapping",
+        "💥/../",
+        "event_name_unknown",
+    )
+    assert decode(failure.value).name == "💥/../"
+
+
+def test_what_is_no_event_is_parked_and_its_books_balance() -> None:
+    result = chained(pipeline(), [b"\xff\x00", event(1), b""])
+    assert faults(result) == [
+        (0, "transformation", "envelope_not_json"),
+        (2, "transformation", "envelope_not_json"),
+    ]
+    unknown = [row for row in result.counts.to_json() if row[0] == "unknown"]
+    assert [(stage, minute, row) for _, _, stage, minute, row in unknown] == [
+        ("ingestion", AT_US // 60_000_000, [2, 0, 2, 2, 0, 0, 0, 0]),
+        ("transformation", AT_US // 60_000_000, [2, 0, 0, 0, 2, 0, 0, 0]),
+    ]
+
+
+def test_a_payload_that_is_gone_parks_its_event_under_its_own_name_and_stage() -> None:
+    messages = [
+        event(1, data_ref="gone"),
+        event(2, data_ref="there"),
+        event(3, data_ref="garbage", stage="mapping", attempt=1),
+        event(4),
+    ]
+    result = chained(pipeline(), messages, fetch=fetch)
+    assert [
+        (f.offset, f.pipeline_id, f.event_id, f.stage, f.fault.code) for f in result.failures
+    ] == [
+        (0, "p1", "e1", "transformation", "data_ref_missing"),
+        (2, "p1", "e3", "mapping", "envelope_invalid"),
+    ]
+    assert result.failures[0].value == encode(messages[0]), "the claim check itself is parked"
+    assert [row["n"] for row in rows(result)] == [1, 4]
+    check_books(result)
+
+
+def test_without_a_store_a_claim_check_is_parked_not_lost() -> None:
+    result = chained(pipeline(), [event(1, data_ref="there")])
+    assert faults(result) == [(0, "transformation", "data_ref_missing")]
+
+
+def test_a_store_that_is_away_stops_the_task_and_parks_nothing() -> None:
+    from waybill.errors import RetryError
+
+    def away(_key: str) -> bytes:
+        raise RetryError("away")
+
+    with pytest.raises(RetryError):
+        chained(pipeline(), [event(1, data_ref="there")], fetch=away)
+
+
+def test_a_key_s_events_keep_their_order() -> None:
+    messages = [event(n, {"id": n % 3, "n": n}, source_version=n) for n in range(2_000)]
+    found = [row["n"] for row in rows(chained(pipeline(), messages))]
+    assert found == list(range(2_000))

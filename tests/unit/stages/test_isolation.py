@@ -1,0 +1,188 @@
+"""User code in forked children: an interpreter that ends costs one event."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.stages.made import chained, event, faults, pipeline, rows, total
+
+from waybill.errors import ParkError
+from waybill.stages.isolation import compile_isolated, run_isolated
+from waybill.stages.transformation import NoWatch, compile_transformation
+from waybill.streaming.watchdog import Watchdog
+
+HEAD = "import os, signal, time\n"
+CRASHES = {
+    "os._exit": "os._exit(0)",
+    "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "exec": "os.execv('/bin/true', ['true'])",
+}
+
+
+@pytest.fixture
+def watchdog(tmp_path: Path) -> Iterator[Watchdog]:
+    before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    watch = Watchdog(tmp_path / "marker", timeout_s=0.4)
+    watch.arm()
+    yield watch
+    watch.close()
+    signal.signal(signal.SIGALRM, before)  # the test runner's own clock
+    signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+def codes(transform_body: str, count: int, watch: object | None = None) -> list[str | None]:
+    code = f"{HEAD}def transform(event):\n    n = event.data['id']\n    {transform_body}\n    return event\n"
+    events = [event(n) for n in range(count)]
+    found = list(
+        run_isolated(
+            compile_transformation(code, "shop"),
+            events,
+            range(count),
+            NoWatch() if watch is None else watch,  # type: ignore[arg-type]
+        )
+    )
+    assert [index for index, _, _ in found] == list(range(count))
+    for index, children, fault in found:
+        if fault is None:
+            assert children == [events[index]]
+    return [fault.code if fault else None for _, _, fault in found]
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+@pytest.mark.parametrize("at", [(0,), (4,), (9,), (0, 1, 9), tuple(range(10))], ids=str)
+def test_a_crash_parks_its_event_and_no_other(crash: str, at: tuple[int, ...]) -> None:
+    found = codes(f"if n in {at}: {crash}", 10)
+    assert found == ["interpreter_crashed" if n in at else None for n in range(10)]
+
+
+def test_how_the_interpreter_ended_is_told() -> None:
+    transform = compile_transformation(f"{HEAD}def transform(event): os._exit(7)", "shop")
+    ((_, _, fault),) = run_isolated(transform, [event(1)], [0], NoWatch())
+    assert fault is not None
+    assert "exit status 7" in fault.message
+    transform = compile_transformation(f"{HEAD}def transform(event): {CRASHES['sigkill']}", "shop")
+    ((_, _, fault),) = run_isolated(transform, [event(1)], [0], NoWatch())
+    assert fault is not None
+    assert "signal 9" in fault.message
+
+
+def test_results_are_what_they_are_without_isolation() -> None:
+    code = (
+        "def transform(event):\n"
+        "    n = event.data['id']\n"
+        "    if n == 0: return None\n"
+        "    if n == 1: return [event.child(0, {'a': 2**70}), event.child(1, None)]\n"
+        "    if n == 2: return event.data['absent']\n"
+        "    return event\n"
+    )
+    from waybill.stages.transformation import run
+
+    transform = compile_transformation(code, "shop")
+    plain = list(run(transform, [event(n) for n in range(4)], range(4), NoWatch()))
+    isolated = list(run_isolated(transform, [event(n) for n in range(4)], range(4), NoWatch()))
+    assert isolated == plain
+    assert isolated[2][2] is not None
+    assert isolated[2][2].stack_hash
+
+
+@pytest.mark.parametrize(
+    "value", ["(x for x in [])", "open('/dev/null')", "lambda: 1", "type('Own', (), {})()"]
+)
+def test_a_result_that_cannot_leave_its_process_is_named(value: str) -> None:
+    assert codes(f"if n == 1: event.data = {value}", 3) == [None, "result_invalid", None]
+
+
+def test_a_result_that_cannot_be_rebuilt_is_named() -> None:
+    """``dict(**5)``: written without complaint, refused when it is read."""
+    refuses = "type('R', (), {'__reduce_ex__': lambda self, _: (dict, (5,))})()"
+    assert codes(f"if n == 1: event.data = {refuses}", 3) == [None, "result_invalid", None]
+
+
+def test_a_crash_after_a_large_result_loses_nothing_of_it() -> None:
+    body = "if n == 0: event.data['x'] = 'x' * 5_000_000\n    if n == 1: os._exit(1)"
+    code = f"{HEAD}def transform(event):\n    n = event.data['id']\n    {body}\n    return event\n"
+    transform = compile_transformation(code, "shop")
+    found = list(run_isolated(transform, [event(n) for n in range(3)], range(3), NoWatch()))
+    assert found[0][1] is not None
+    assert len(found[0][1][0].data["x"]) == 5_000_000
+    assert [fault and fault.code for _, _, fault in found] == [None, "interpreter_crashed", None]
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "while True: time.sleep(9)"])
+def test_an_endless_loop_in_a_child_is_a_timeout(loop: str, watchdog: Watchdog) -> None:
+    assert codes(f"if n == 1:\n        {loop}", 3, watchdog) == [
+        None,
+        "transformation_timeout",
+        None,
+    ]
+    assert watchdog.value == -1
+
+
+def test_code_that_swallows_the_timeout_in_c_ends_its_child_only(watchdog: Watchdog) -> None:
+    found = codes("if n == 1: any(iter(int, 1))", 3, watchdog)
+    assert found == [None, "interpreter_crashed", None]
+
+
+def test_the_parents_own_clock_does_not_strike_for_a_childs_event(watchdog: Watchdog) -> None:
+    """The marker is shared: a dead child's mark must not time out what the parent does next."""
+    assert codes("if n == 2: os._exit(1)", 3, watchdog)[2] == "interpreter_crashed"
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until:  # user code's timeout is 0.4 s
+        sum(range(1000))
+    assert watchdog.value == -1
+
+
+def test_the_parent_waits_for_each_child() -> None:
+    codes("if n in (1, 2): os._exit(1)", 4)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+def test_code_that_dies_while_it_is_loaded_is_invalid(crash: str) -> None:
+    with pytest.raises(ParkError, match="loading the transformation") as caught:
+        compile_isolated(f"{HEAD}{crash}\ndef transform(event): return event", "shop", NoWatch())
+    assert caught.value.code == "code_invalid"
+
+
+def test_code_that_loads_is_loaded_and_what_cannot_be_says_why() -> None:
+    transform = compile_isolated("def transform(event): return event", "shop", NoWatch())
+    assert transform(event(1)) == event(1)
+    with pytest.raises(ParkError, match="ZeroDivisionError"):
+        compile_isolated("1/0", "shop", NoWatch())
+
+
+def test_an_isolated_chain_parks_what_crashes_and_stages_the_rest() -> None:
+    code = (
+        f"{HEAD}def transform(event):\n    if event.data['n'] == 2: os._exit(1)\n    return event\n"
+    )
+    result = chained(pipeline(code), [event(n) for n in (1, 2, 3)], isolated=True)
+    assert faults(result) == [(1, "transformation", "interpreter_crashed")]
+    assert [row["n"] for row in rows(result)] == [1, 3]
+    assert total(result, "transformation") == {"in_first": 3, "passed": 2, "out": 2, "parked": 1}
+
+
+def test_an_isolated_chain_survives_code_that_dies_while_it_is_loaded() -> None:
+    healthy = pipeline(ident="p2")
+    result = chained(
+        [pipeline(f"{HEAD}os._exit(0)"), healthy],
+        [event(1), event(2, pipeline_id="p2"), event(3)],
+        isolated=True,
+    )
+    assert faults(result) == [
+        (0, "transformation", "code_invalid"),
+        (2, "transformation", "code_invalid"),
+    ]
+    assert [row["n"] for row in rows(result)] == [2]
+
+
+def test_code_that_never_loads_is_invalid(watchdog: Watchdog) -> None:
+    for isolated in (False, True):
+        broken = pipeline("while True: pass")
+        result = chained(broken, [event(1)], watch=watchdog, isolated=isolated)
+        assert faults(result) == [(0, "transformation", "code_invalid")], isolated

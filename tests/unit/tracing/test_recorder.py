@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.tracing.samples import batch, ids
+
+from waybill.errors import RetryError
+from waybill.settings import TraceSettings
+from waybill.tracing import Recorder, Spool, open_recorder
+from waybill.tracing.parquet import read_whole
+
+
+def test_batches_of_one_call_become_one_finished_file(tmp_path: Path) -> None:
+    path = Recorder(tmp_path / "new" / "spool").write(
+        [batch(ids(10), topic="a"), batch(ids(5), topic="b"), batch([])]
+    )
+    assert path is not None
+    table = read_whole(path)
+    assert table.column("topic").to_pylist() == ["a"] * 10 + ["b"] * 5
+    assert [file.path for file in Spool(path.parent).files()] == [path]
+
+
+def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
+    assert Recorder(tmp_path).write([]) is None
+    assert Recorder(tmp_path).write([batch([])]) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_host_is_filled_in_where_none_is_given(tmp_path: Path) -> None:
+    path = Recorder(tmp_path, host="node-7").write([batch(["a"]), batch(["b"], host="node-1")])
+    assert path is not None
+    assert read_whole(path).column("host").to_pylist() == ["node-7", "node-1"]
+
+
+def test_a_full_spool_makes_the_writer_wait_and_then_go_on(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, disk_threshold_bytes=100_000, full_wait_s=20)
+    first = recorder.write([batch(ids(5000))])
+    assert first is not None
+    room = threading.Timer(0.6, first.unlink)
+    room.start()
+    began = time.monotonic()
+    assert recorder.write([batch(ids(5000))]) is not None
+    assert 0.4 < time.monotonic() - began < 5
+    room.join()
+
+
+def test_a_spool_that_stays_full_is_a_clear_error_and_drops_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, disk_threshold_bytes=100_000, full_wait_s=0.1)
+    recorder.write([batch(ids(5000))])
+    with pytest.raises(RetryError, match="waybill traces ship"):
+        recorder.write([batch(ids(5000))])
+    assert len(Spool(tmp_path).files()) == 1
+
+
+def test_a_recorder_sees_what_other_processes_wrote(tmp_path: Path) -> None:
+    other = Recorder(tmp_path)
+    recorder = Recorder(tmp_path, disk_threshold_bytes=100_000, full_wait_s=0.1)
+    recorder.write([batch(["a"])])
+    other.write([batch(ids(5500))])
+    with pytest.raises(RetryError, match="holds"):
+        for _ in range(40):
+            recorder.write([batch(ids(500))])
+
+
+def test_the_configured_recorder_writes_where_settings_say(tmp_path: Path) -> None:
+    path = open_recorder(TraceSettings(spool_dir=tmp_path)).write([batch(["a"])])
+    assert path is not None
+    assert path.parent == tmp_path

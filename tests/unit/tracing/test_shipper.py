@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.unit.tracing.folder_store import FolderStore
+from tests.unit.tracing.samples import NOON_US, batch, ids
+
+from waybill.errors import InputError, RetryError
+from waybill.settings import TraceSettings
+from waybill.tracing import (
+    BOOKS,
+    FileManager,
+    FileReader,
+    Recorder,
+    Shipper,
+    Spool,
+    bucket_of,
+    run_shipper,
+)
+
+Make = Callable[..., Shipper]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
+
+
+@pytest.fixture
+def spool_dir(tmp_path: Path) -> Path:
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def files(spool_dir: Path) -> Iterator[FileManager]:
+    with FileManager(spool_dir / BOOKS) as manager:
+        yield manager
+
+
+@pytest.fixture
+def make(store: FolderStore, spool_dir: Path, files: FileManager) -> Make:
+    def made(*, buckets: int = 4, roll_s: float = 0.0, roll_bytes: int = 10**9) -> Shipper:
+        return Shipper(
+            Spool(spool_dir), files, store, buckets=buckets, roll_s=roll_s, roll_bytes=roll_bytes
+        )
+
+    return made
+
+
+def _shipped(store: FolderStore) -> pa.Table:
+    paths = sorted((store.folder / "traces").rglob("*.parquet"))
+    tables = [pq.ParquetFile(path).read() for path in paths]
+    return pa.concat_tables(tables)
+
+
+def test_files_become_one_object_an_hour_and_bucket_sorted_by_id(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    recorder = Recorder(spool_dir)
+    for hour in range(2):
+        for part in range(3):
+            recorder.write([batch(ids(100, f"{part}"), at_us=NOON_US + hour * 3_600_000_000)])
+    report = make().step()
+    assert report is not None
+    assert (report.files, report.traces, report.objects) == (6, 600, 8)
+    objects = sorted((store.folder / "traces").rglob("*.parquet"))
+    assert len(objects) == 8
+    for path in objects:
+        found = pq.ParquetFile(path).read().column("event_id").to_pylist()
+        assert found == sorted(found)
+        assert {f"bucket={bucket_of(one, 4):03d}" for one in found} == {path.parent.name}
+    assert Counter(_shipped(store).column("event_id").to_pylist()) == Counter(
+        {one: 2 for part in range(3) for one in ids(100, f"{part}")}
+    )
+    assert Spool(spool_dir).files() == []
+
+
+def test_row_groups_carry_least_and_greatest_id(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    Recorder(spool_dir).write([batch(ids(70_000))])
+    make(buckets=1).step()
+    (path,) = (store.folder / "traces").rglob("*.parquet")
+    metadata = pq.ParquetFile(path).metadata
+    spans = [
+        metadata.row_group(number).column(0).statistics for number in range(metadata.num_row_groups)
+    ]
+    assert len(spans) == 3
+    assert all(first.max < second.min for first, second in pairwise(spans))
+
+
+def test_files_wait_until_one_is_old_or_all_are_large(make: Make, spool_dir: Path) -> None:
+    Recorder(spool_dir).write([batch(ids(5000))])
+    assert make(roll_s=3600).step() is None
+    assert len(Spool(spool_dir).files()) == 1
+    assert make(roll_s=3600, roll_bytes=50_000).step() is not None
+    Recorder(spool_dir).write([batch(ids(10))])
+    time.sleep(0.05)
+    assert make(roll_s=0.04).step() is not None
+
+
+def test_a_large_backlog_goes_in_several_shipments(make: Make, spool_dir: Path) -> None:
+    for _ in range(5):
+        Recorder(spool_dir).write([batch(ids(2000))])
+    shipper = make(roll_bytes=90_000)
+    counts = []
+    while report := shipper.step():
+        counts.append(report.files)
+    assert counts == [2, 2, 1]
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_put_that_fails_is_done_again_under_the_same_key(
+    make: Make, store: FolderStore, spool_dir: Path, files: FileManager, number: int
+) -> None:
+    Recorder(spool_dir).write([batch(ids(100))])
+    store.fail_at = {number}
+    shipper = make()
+    with pytest.raises(RetryError):
+        shipper.step()
+    assert len(Spool(spool_dir).files()) == 1
+    assert (shipper.step() or make().step()) is not None
+    assert len(list((store.folder / "traces").rglob("*.parquet"))) == 4
+    assert sorted(_shipped(store).column("event_id").to_pylist()) == sorted(ids(100))
+    assert files.counts()["shipped"] == 1
+
+
+def test_a_store_that_did_not_keep_the_bytes_is_not_believed(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    Recorder(spool_dir).write([batch(ids(100))])
+    store.lose_at = {4}
+    with pytest.raises(RetryError, match="not in the store"):
+        make().step()
+    assert len(Spool(spool_dir).files()) == 1
+
+
+def test_an_etag_that_is_no_md5_is_settled_by_reading_back(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    store.opaque_etags = True
+    Recorder(spool_dir).write([batch(ids(100))])
+    assert make().step() is not None
+    assert Spool(spool_dir).files() == []
+
+
+def test_the_hours_marker_is_there_before_its_first_object(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    Recorder(spool_dir).write(
+        [batch(ids(100), at_us=[NOON_US + 3_600_000_000 * (n % 2) for n in range(100)])]
+    )
+    make().step()
+    seen: set[str] = set()
+    for key in store.puts:
+        if "_hours/" in key:
+            seen.add(key.removeprefix("traces/_hours/"))
+        elif key.endswith(".parquet"):
+            assert "/".join(key.split("/")[1:3]) in seen
+    assert len(seen) == 2
+
+
+def test_another_number_of_buckets_is_refused(make: Make, spool_dir: Path) -> None:
+    Recorder(spool_dir).write([batch(ids(10))])
+    make(buckets=4).step()
+    Recorder(spool_dir).write([batch(ids(10))])
+    with pytest.raises(InputError, match="set it to 4"):
+        make(buckets=8).step()
+    assert len(Spool(spool_dir).files()) == 1
+
+
+def test_a_damaged_file_is_set_aside_and_its_neighbours_go_on(
+    make: Make, store: FolderStore, spool_dir: Path, files: FileManager
+) -> None:
+    paths = [Recorder(spool_dir).write([batch(ids(100, seed))]) for seed in "abc"]
+    assert paths[1] is not None
+    damaged = bytearray(paths[1].read_bytes())
+    damaged[200] ^= 0xFF
+    paths[1].write_bytes(damaged)
+    report = make().step()
+    assert report is not None
+    assert report.traces == 200
+    (failed,) = files.files(state="failed")
+    assert failed.id == paths[1].stem
+    assert "damaged" in failed.error
+    assert [file.path for file in Spool(spool_dir).files()] == [paths[1]]
+    assert make().step() is None
+
+
+def test_a_begun_shipment_whose_file_is_damaged_fails_as_a_whole_and_loses_nothing(
+    make: Make, store: FolderStore, spool_dir: Path, files: FileManager
+) -> None:
+    paths = [Recorder(spool_dir).write([batch(ids(100, seed))]) for seed in "ab"]
+    assert paths[0] is not None
+    store.fail_at = {5}
+    with pytest.raises(RetryError):
+        make().step()
+    paths[0].write_bytes(b"PAR1 no more")
+    assert make().step() is None
+    assert files.counts()["failed"] == 2
+    assert len(Spool(spool_dir).files()) == 2
+    Recorder(spool_dir).write([batch(ids(5, "later"))])
+    assert make().step() is not None
+
+
+def test_a_torn_file_is_in_the_books(make: Make, spool_dir: Path, files: FileManager) -> None:
+    (spool_dir / "1790000000000000-4194304-1-abc.open").write_bytes(b"half")
+    assert make().step() is None
+    (torn,) = files.files(state="failed")
+    assert (torn.size_bytes, "torn" in torn.error) == (4, True)
+
+
+def test_a_shipped_file_that_is_still_there_is_deleted_and_not_sent_again(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    path = Recorder(spool_dir).write([batch(ids(10))])
+    assert path is not None
+    body = path.read_bytes()
+    make().step()
+    path.write_bytes(body)
+    assert make().step() is None
+    assert not path.exists()
+    assert _shipped(store).num_rows == 10
+
+
+def test_the_loop_waits_out_an_absent_store_and_drains_at_the_end(
+    store: FolderStore, spool_dir: Path
+) -> None:
+    settings = TraceSettings(spool_dir=spool_dir, buckets=4, roll_s=0.05)
+    Recorder(spool_dir).write([batch(ids(50, "a"))])
+    store.fail_at = {1, 2, 4}
+    deadline = time.monotonic() + 20
+
+    def stop() -> bool:
+        done = spool_dir.exists() and not Spool(spool_dir).files()
+        return done or time.monotonic() > deadline
+
+    assert run_shipper(settings, store, stop).traces == 50
+    Recorder(spool_dir).write([batch(ids(50, "b"))])
+    assert run_shipper(settings, store, lambda: True).traces == 50
+    assert sorted(_shipped(store).column("event_id").to_pylist()) == sorted(
+        ids(50, "a") + ids(50, "b")
+    )
+
+
+def test_the_end_is_bounded_when_the_store_stays_away_and_the_books_say_why(
+    store: FolderStore, spool_dir: Path
+) -> None:
+    Recorder(spool_dir).write([batch(ids(50))])
+    store.fail_at = set(range(2, 1000))
+    began = time.monotonic()
+    settings = TraceSettings(spool_dir=spool_dir, buckets=4)
+    assert run_shipper(settings, store, lambda: True, drain_s=1).traces == 0
+    assert time.monotonic() - began < 4
+    with FileReader(spool_dir / BOOKS) as books:
+        (shipment,) = books.unfinished()
+    assert shipment.attempts >= 1
+    assert "away" in shipment.error
+    store.fail_at = set()
+    assert run_shipper(settings, store, lambda: True).traces == 50
+
+
+def test_one_shipper_a_spool(store: FolderStore, spool_dir: Path, files: FileManager) -> None:
+    with pytest.raises(RetryError, match="another process"):
+        run_shipper(TraceSettings(spool_dir=spool_dir), store, lambda: True)
+
+
+def test_books_of_shipped_files_are_kept_a_day(
+    make: Make, store: FolderStore, spool_dir: Path, files: FileManager, monkeypatch
+) -> None:
+    Recorder(spool_dir).write([batch(ids(10))])
+    make().step()
+    make().step()
+    assert files.counts()["shipped"] == 1
+    later = time.time_ns() + 25 * 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
+    make().step()
+    assert files.counts()["shipped"] == 0
