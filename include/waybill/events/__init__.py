@@ -15,7 +15,8 @@ from waybill.events.catalogue import (
     Stage,
     error_type,
 )
-from waybill.events.envelope import Event, decode, encode, encode_data, refuse_wrong_name
+from waybill.events.decoding import decode
+from waybill.events.envelope import Event, duplicate, encode, encode_data, refuse_wrong_name
 from waybill.events.exact import dumps, loads, loads_exact
 from waybill.events.identity import (
     IntakeClock,
@@ -35,6 +36,7 @@ __all__ = [
     "Stage",
     "decode",
     "dumps",
+    "duplicate",
     "encode",
     "encode_data",
     "error_type",

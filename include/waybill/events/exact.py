@@ -1,10 +1,11 @@
 """JSON in and out without changing a number.
 
-orjson turns integers of 2^64 and more, and decimals that a double cannot hold, into floats without
-a word, and writes NaN as null. Text that may hold such a number (16 digits in a row, a negative
-exponent, or one that overflows) takes the standard library's parser with ``int`` and ``Decimal``;
-all other text takes orjson. The test is one ``translate`` and two substring searches: 0.5 µs for
-400 bytes.
+In: msgspec keeps integers of any size; a number with a fraction or an exponent is handed to
+`exact_float`, which gives a double only where the double is that number (up to 15 digits it always
+is), else a ``Decimal``. What msgspec refuses, the standard library's parser judges.
+
+Out: orjson writes NaN as null and refuses decimals and integers of 2^64 and more; those are written
+by hand.
 """
 
 from __future__ import annotations
@@ -14,35 +15,49 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import orjson
 
-_SHAPE = bytes(
-    ord("0") if chr(c) in "0123456789." else ord("e") if chr(c) in "eE" else c for c in range(256)
-)
-_LONG_NUMBER = b"0" * 16
-_NEGATIVE_EXPONENT = b"0e-"
+_ALWAYS_EXACT = 16
+"""Characters, the point among them: 15 digits without an exponent are always exact in a double."""
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_PASSTHROUGH_DATACLASS
 
 
+def exact_float(text: str) -> float | Decimal:
+    """Return a JSON number as a double where that is exactly the number, else as a decimal.
+
+    Raises:
+        ValueError: an exponent beyond any number.
+    """
+    if len(text) <= _ALWAYS_EXACT and "e" not in text and "E" not in text:
+        return float(text)
+    number = float(text)
+    try:
+        exact = Decimal(text)
+    except ArithmeticError as error:
+        raise ValueError(f"exponent of {text[:40]!r} is beyond any number") from error
+    return number if math.isfinite(number) and Decimal(repr(number)) == exact else exact
+
+
+_decode = msgspec.json.Decoder(float_hook=exact_float).decode
+
+
 def loads(text: bytes) -> Any:  # noqa: ANN401 - JSON is any value
-    """Parse one JSON text exactly.
+    """Parse one JSON text exactly. Cost: about 1 µs for 400 bytes.
 
     Raises:
         ValueError: not JSON in UTF-8 (also NaN and Infinity, which are not JSON).
         RecursionError: nested more deeply than the interpreter goes.
     """
-    shape = text.translate(_SHAPE)
-    if _LONG_NUMBER in shape or _NEGATIVE_EXPONENT in shape:
-        return loads_exact(text)
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return _decode(text)
+    except msgspec.MsgspecError:
         return loads_exact(text)
 
 
 def loads_exact(text: bytes) -> Any:  # noqa: ANN401
     """Parse one JSON text with integers of any size, and decimals where a double would differ."""
-    return json.loads(text.decode(), parse_float=_exact_float, parse_constant=_refuse_constant)
+    return json.loads(text.decode(), parse_float=exact_float, parse_constant=_refuse_constant)
 
 
 def dumps(value: Any) -> bytes:  # noqa: ANN401
@@ -71,15 +86,6 @@ def _plain(value: Any) -> bytes:  # noqa: ANN401
         if "Recursion limit" in str(error):
             raise RecursionError("nested more than 254 levels deep") from error
         raise
-
-
-def _exact_float(text: str) -> float | Decimal:
-    number = float(text)
-    try:
-        exact = Decimal(text)
-    except ArithmeticError as error:
-        raise ValueError(f"exponent of {text[:40]!r} is beyond any number") from error
-    return number if math.isfinite(number) and Decimal(repr(number)) == exact else exact
 
 
 def _refuse_constant(name: str) -> None:

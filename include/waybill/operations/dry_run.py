@@ -63,8 +63,8 @@ def dry_run(
         bad = {failure.offset for failure in chain.result.failures}
         gone = {
             offset
-            for group in chain.result.mapped
-            if group.outcome == "filtered"
+            for (_, _, outcome), group in chain.result.mapped.items()
+            if outcome == "filtered"
             for offset in group.offsets
         }
         ways = {(f.offset, f"{f.stage}/{f.fault.code}"): f for f in chain.result.failures}

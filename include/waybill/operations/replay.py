@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import orjson
 
 from waybill.errors import InputError, ParkError, RetryError
@@ -220,4 +221,6 @@ def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
             f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
             "them and discard these"
         ) from error
-    return replace(event, stage=parked.stage, attempt=parked.attempt + 1, replay_id=replay_id)
+    return msgspec.structs.replace(
+        event, stage=parked.stage, attempt=parked.attempt + 1, replay_id=replay_id
+    )

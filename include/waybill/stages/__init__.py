@@ -11,10 +11,12 @@ Invariants
       was its first. An event made by a transformation that cannot be written down parks its parent.
 """
 
-from waybill.stages.chain import Chain, ChainResult, Chunk, Failure, Mapped, Plan
+from waybill.stages.chain import Chain
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
 from waybill.stages.mapping import MappingFault, map_rows
+from waybill.stages.plan import Plan
+from waybill.stages.results import ChainResult, Chunk, Failure, Mapped
 from waybill.stages.staged import (
     StagedFrame,
     StagedPacker,

@@ -18,7 +18,7 @@ from waybill.errors import ParkError
 from waybill.events import Event
 from waybill.stages.failures import Fault, words_of
 from waybill.stages.transformation import (
-    Result,
+    Outcome,
     Transform,
     Watch,
     compile_transformation,
@@ -36,7 +36,7 @@ def compile_isolated(code: str, name: str, watch: Watch) -> Transform:
     Raises:
         ParkError: ``code_invalid``; it cannot be loaded, or loading it ends the interpreter.
     """
-    marked = watch.value
+    marked = watch.marker.value
     with _clock_held(watch):
         pid = os.fork()
         if pid == 0:
@@ -44,13 +44,13 @@ def compile_isolated(code: str, name: str, watch: Watch) -> Transform:
         _, status = os.waitpid(pid, 0)
     if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != _LIVED:
         raise ParkError("code_invalid", f"loading the transformation of {name!r}: {_end(status)}")
-    watch.value = marked
+    watch.marker.value = marked
     return compile_transformation(code, name)
 
 
 def run_isolated(
     transform: Transform, events: Sequence[Event], offsets: Sequence[int], watch: Watch
-) -> Iterator[Result]:
+) -> Iterator[Outcome]:
     """Like ``run``, in forked children: survives code that ends the interpreter.
 
     Cost: a fork for each crash, and about 10 µs an event for the pipe.
@@ -61,7 +61,7 @@ def run_isolated(
             count, status = yield from _child_results(transform, events, offsets, watch, done)
             done += count
             if done < len(events):
-                yield done, None, Fault("interpreter_crashed", _end(status))
+                yield Fault("interpreter_crashed", _end(status))
                 done += 1
 
 
@@ -73,7 +73,7 @@ def _clock_held(watch: Watch) -> Iterator[None]:
     try:
         yield
     finally:
-        watch.value = -1  # a child that died left its own mark
+        watch.marker.value = -1  # a child that died left its own mark
         watch.arm()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -84,7 +84,7 @@ def _child_results(
     offsets: Sequence[int],
     watch: Watch,
     start: int,
-) -> Generator[Result, None, tuple[int, int]]:
+) -> Generator[Outcome, None, tuple[int, int]]:
     """Yield the results of one child from event ``start`` on; return (how many, exit status)."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -96,7 +96,7 @@ def _child_results(
     try:
         with os.fdopen(reading, "rb") as pipe:
             while (body := _read_body(pipe.read)) is not None:
-                yield start + count, *_unpickled(body)
+                yield _unpickled(body)
                 count += 1
     finally:
         _, status = os.waitpid(pid, 0)
@@ -134,27 +134,27 @@ def _serve(
     writing: int,
 ) -> None:
     with os.fdopen(writing, "wb") as pipe:
-        for _, children, fault in run(transform, events, offsets, watch):
-            body = _pickled(children, fault)
+        for outcome in run(transform, events, offsets, watch):
+            body = _pickled(outcome)
             pipe.write(_LENGTH.pack(len(body)) + body)
             pipe.flush()
 
 
-def _pickled(children: list[Event] | None, fault: Fault | None) -> bytes:
+def _pickled(outcome: Outcome) -> bytes:
     try:
-        return pickle.dumps((children, fault))
+        return pickle.dumps(outcome)
     except Exception as error:  # noqa: BLE001 - user data may refuse in any way
         words = f"the result cannot leave its process: {words_of(error)}"
-        return pickle.dumps((None, Fault("result_invalid", words)))
+        return pickle.dumps(Fault("result_invalid", words))
 
 
-def _unpickled(body: bytes) -> tuple[list[Event] | None, Fault | None]:
+def _unpickled(body: bytes) -> Outcome:
     try:
-        children, fault = pickle.loads(body)  # noqa: S301 - written by our own child
+        outcome: Outcome = pickle.loads(body)  # noqa: S301 - written by our own child
     except Exception as error:  # noqa: BLE001 - user data may refuse in any way
         words = f"the result cannot enter its process: {words_of(error)}"
-        return None, Fault("result_invalid", words)
-    return children, fault
+        return Fault("result_invalid", words)
+    return outcome
 
 
 def _end(status: int) -> str:

@@ -73,11 +73,16 @@ def system_columns(events: Sequence[Event], *, replayed: bool) -> list[pa.Array]
     ]
 
 
-def staged_batch(columns: pa.RecordBatch, system: list[pa.Array]) -> pa.RecordBatch:
-    """Join mapped columns and system columns of the same rows."""
-    return pa.RecordBatch.from_arrays(
-        [*columns.columns, *system], schema=pa.schema([*columns.schema, *SYSTEM_FIELDS])
-    )
+def staged_schema(table: pa.Schema) -> pa.Schema:
+    """Return the schema of a table's staged rows."""
+    return pa.schema([*table, *SYSTEM_FIELDS])
+
+
+def staged_batch(
+    columns: pa.RecordBatch, system: list[pa.Array], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Join mapped columns and system columns of the same rows under their `staged_schema`."""
+    return pa.RecordBatch.from_arrays([*columns.columns, *system], schema=schema)
 
 
 class StagedPacker:

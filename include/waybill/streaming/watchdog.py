@@ -33,23 +33,15 @@ class Watchdog:
                 file.write((-1).to_bytes(_BYTES, "little", signed=True))
                 file.flush()
             self._map = mmap.mmap(file.fileno(), _BYTES)
-        self._marker = ctypes.c_int64.from_buffer(self._map)
+        self.marker = ctypes.c_int64.from_buffer(self._map)
+        """The offset that user code works on, or -1."""
         self._path = path
         self._timeout_s = timeout_s
         self._seen = -1
         self._since = 0.0
         self._struck = False
-        self.crashed = self._marker.value >= 0
+        self.crashed = self.marker.value >= 0
         """True: an earlier attempt of this task died inside user code."""
-
-    @property
-    def value(self) -> int:
-        """The offset that user code works on, or -1."""
-        return self._marker.value
-
-    @value.setter
-    def value(self, offset: int) -> None:
-        self._marker.value = offset
 
     def arm(self) -> None:
         """Start the clock in this process."""
@@ -78,7 +70,7 @@ class Watchdog:
         faulthandler.dump_traceback_later(limit_s, exit=True, file=_STANDARD_ERROR)
 
     def _look(self, _signal: int, _frame: FrameType | None) -> None:
-        now = self._marker.value
+        now = self.marker.value
         if now != self._seen or now < 0:
             self._seen, self._since = now, time.monotonic()
             self._struck = False

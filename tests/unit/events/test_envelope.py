@@ -215,14 +215,6 @@ def test_the_value_is_cloudevents_1_0_structured_json() -> None:
     }
 
 
-def test_a_time_of_micros_as_version_leaves_the_fast_path_open() -> None:
-    """16 decimal digits in a row would send every such message to the slow parser."""
-    from waybill.events import exact
-
-    value = encode(made(source_version=1_767_225_600_000_000, intake_version=1_767_225_600_000_001))
-    assert exact._LONG_NUMBER not in value.translate(exact._SHAPE)
-
-
 @pytest.mark.parametrize(
     "changes",
     [

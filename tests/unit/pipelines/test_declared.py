@@ -13,7 +13,7 @@ import pytest
 from waybill.connectors import open_connector
 from waybill.events import Event, dumps
 from waybill.pipelines import check, load_pipelines
-from waybill.stages import compile_transformation, map_rows
+from waybill.stages import Fault, compile_transformation, map_rows
 from waybill.stages.transformation import NoWatch, run
 
 INCLUDE = Path(__file__).parents[3] / "include"
@@ -41,11 +41,12 @@ class Outcome:
         for rows in pages(name):
             events = [self._event(dict(row)) for row in rows]
             passed = []
-            for index, _, fault in run(transform, events, range(len(events)), NoWatch()):
-                if fault is None:
-                    passed.append(events[index].data)
+            for outcome in run(transform, events, range(len(events)), NoWatch()):
+                if isinstance(outcome, Event):
+                    passed.append(outcome.data)
                 else:
-                    self.parked[fault.code] += 1
+                    assert isinstance(outcome, Fault)
+                    self.parked[outcome.code] += 1
             batch, faults = map_rows(declaration.table, passed, policy=declaration.policy)
             self.parked.update(f"{f.code} {f.where}" for f in faults.values())
             batches.append(batch)

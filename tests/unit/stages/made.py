@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from waybill.events import Event, encode
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec
-from waybill.stages import Chain, ChainResult, Chunk, Plan
+from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan
+from waybill.stages.transformation import Outcome
 
 MINUTE = 29_000_000
 AT_US = MINUTE * 60_000_000
@@ -69,6 +70,21 @@ def event(number: int = 1, data: Any = None, **changes: Any) -> Event:
         "data": {"id": number, "n": number} if data is None else data,
     }
     return Event(**{**values, **changes})
+
+
+Result = tuple[int, list[Event] | None, Fault | None]
+"""(index of the event, its children or None when filtered, or what went wrong)."""
+
+
+def results(outcomes: Iterable[Outcome]) -> list[Result]:
+    """Return outcomes in one form: an event that passes as it is, is its only child."""
+    found: list[Result] = []
+    for index, outcome in enumerate(outcomes):
+        if isinstance(outcome, Fault):
+            found.append((index, None, outcome))
+        else:
+            found.append((index, [outcome] if isinstance(outcome, Event) else outcome, None))
+    return found
 
 
 def chunk(values: Sequence[bytes], first: int = 0) -> Chunk:

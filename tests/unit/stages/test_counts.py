@@ -16,7 +16,7 @@ def test_adding_minutes_is_adding_one_by_one() -> None:
     one, many = Counts(), Counts()
     for minute in (5, 6, 5):
         one.add(("p", "n", "mapping", minute), "passed")
-    many.add_minutes("p", "n", "mapping", "passed", [5, 6, 5])
+    many.add_minutes("p", "n", "mapping", "passed", {5: 2, 6: 1})
     assert one.to_json() == many.to_json()
     assert one.to_json()[0] == ["p", "n", "mapping", 5, [0, 0, 2, 0, 0, 0, 0, 0]]
 

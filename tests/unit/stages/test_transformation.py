@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.stages.made import event
+from tests.unit.stages.made import Result, event, results
 
 from waybill.errors import ParkError
 from waybill.events import CATALOGUE, Event
-from waybill.stages.transformation import NoWatch, Result, compile_transformation, run
+from waybill.stages.transformation import NoWatch, compile_transformation, run
 from waybill.streaming.watchdog import Watchdog
 
 
@@ -21,7 +21,7 @@ def outcomes(body: str, events: list[Event] | None = None, head: str = "") -> li
     """Run a transform with this body over three events (or those given)."""
     code = f"{head}\ndef transform(event):\n" + "".join(f"    {x}\n" for x in body.splitlines())
     events = [event(n) for n in (1, 2, 3)] if events is None else events
-    return list(run(compile_transformation(code, "shop"), events, range(len(events)), NoWatch()))
+    return results(run(compile_transformation(code, "shop"), events, range(len(events)), NoWatch()))
 
 
 def second(body: str, head: str = "") -> Any:
@@ -43,7 +43,7 @@ def test_the_event_itself_changed_or_copied_keeps_its_id() -> None:
     ways = (
         "event.data['n'] = 9\nreturn event",
         "import copy\nevent = copy.deepcopy(event)\nevent.data['n'] = 9\nreturn event",
-        "import dataclasses\nreturn dataclasses.replace(event, data={'id': 1, 'n': 9})",
+        "import msgspec\nreturn msgspec.structs.replace(event, data={'id': 1, 'n': 9})",
         "event.data = {'n': 9}\nreturn [event]",
     )
     for body in ways:
@@ -211,10 +211,10 @@ def test_the_marker_holds_the_offset_only_while_user_code_runs() -> None:
     watch = NoWatch()
 
     def transform(e: Event) -> Event:
-        seen.append(watch.value)
+        seen.append(watch.marker.value)
         return e
 
-    between = [watch.value for _ in run(transform, [event(1), event(2)], [70, 71], watch)]
+    between = [watch.marker.value for _ in run(transform, [event(1), event(2)], [70, 71], watch)]
     assert (seen, between) == ([70, 71], [-1, -1])
 
 
@@ -270,10 +270,10 @@ def test_an_endless_loop_is_a_timeout_and_the_neighbours_pass(
     )
     began = time.monotonic()
     events = [event(n) for n in (1, 2, 3)]
-    found = list(run(compile_transformation(code, "shop"), events, [10, 11, 12], watchdog))
+    found = results(run(compile_transformation(code, "shop"), events, [10, 11, 12], watchdog))
     assert [f.code if f else None for _, _, f in found] == [None, "transformation_timeout", None]
     assert time.monotonic() - began < 3
-    assert watchdog.value == -1
+    assert watchdog.marker.value == -1
 
 
 def test_many_slow_events_in_a_row_are_no_timeout(watchdog: Watchdog) -> None:
@@ -281,5 +281,5 @@ def test_many_slow_events_in_a_row_are_no_timeout(watchdog: Watchdog) -> None:
         time.sleep(0.1)
         return e
 
-    found = list(run(slowly, [event(n) for n in range(6)], range(6), watchdog))
+    found = results(run(slowly, [event(n) for n in range(6)], range(6), watchdog))
     assert [fault for _, _, fault in found] == [None] * 6

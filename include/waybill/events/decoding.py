@@ -1,0 +1,187 @@
+"""From the wire to an event: at once where all is as `encode` writes it, else piece by piece.
+
+The quick way reads straight into a typed structure and must never accept what the careful way would
+refuse, nor read it otherwise; whatever it does not know, it leaves to the careful way, which also
+finds the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+
+from waybill.errors import ParkError
+from waybill.events.catalogue import ENTRY_STAGES
+from waybill.events.envelope import (
+    DELETE,
+    LARGEST_NAME_BYTES,
+    UPSERT,
+    Event,
+    refuse_wrong_name,
+)
+from waybill.events.exact import exact_float, loads
+
+_LARGEST_REFERENCE = 1024
+"""Bytes of a ``dataref``: the longest key an object store takes."""
+_INT64 = 2**63
+_INT32 = 2**31
+_SHORT = LARGEST_NAME_BYTES // 4
+_SOURCES = 4096
+"""Sources remembered, each split once."""
+
+_Short = Annotated[str, msgspec.Meta(max_length=_SHORT)]
+_Natural32 = Annotated[int, msgspec.Meta(ge=0, lt=_INT32)]
+
+
+class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message as `encode` writes it; names are those on the wire."""
+
+    specversion: str
+    id: str
+    source: _Short
+    type: _Short
+    subject: str
+    version: str
+    intakeminute: _Natural32
+    time: str
+    data: Any
+    stage: str
+    attempt: _Natural32
+    replayid: str | None = None
+    op: str = UPSERT
+    dataref: str | None = None
+
+
+_read = msgspec.json.Decoder(_Wire, float_hook=exact_float).decode
+
+
+def decode(value: bytes) -> Event:
+    """Parse one message. Cost: about 2 µs for 400 bytes.
+
+    Raises:
+        ParkError: ``envelope_not_json`` or ``envelope_invalid``, with the attribute at fault.
+    """
+    if b"\\u" in value:  # only an escape can bring what text must not hold
+        return _decode_carefully(value)
+    try:
+        wire = _read(value)
+        team, pipeline_id = _parties(wire.source)
+        source, _, intake = wire.version.partition("/")
+        source_version, intake_version = int(source, 16), int(intake, 16)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return _decode_carefully(value)
+    if (
+        wire.stage not in ENTRY_STAGES
+        or wire.op != UPSERT
+        or wire.dataref is not None
+        or not -_INT64 <= source_version < _INT64
+        or not 0 <= intake_version < _INT64
+    ):
+        return _decode_carefully(value)
+    return Event(
+        wire.id, pipeline_id, team, wire.type, wire.subject, source_version, intake_version,
+        wire.intakeminute, wire.time, wire.data, wire.stage, wire.attempt, wire.replayid,
+    )  # fmt: skip
+
+
+@lru_cache(_SOURCES)
+def _parties(source: str) -> tuple[str, str]:
+    team, _, pipeline_id = source.partition("/")
+    return team, pipeline_id
+
+
+def _decode_carefully(value: bytes) -> Event:
+    try:
+        attributes = loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ParkError("envelope_not_json", f"message is not JSON: {error}") from error
+    try:
+        event = _event(attributes)
+        if b"\\u" in value:
+            _refuse_wrong_characters(event)
+    except KeyError as error:
+        where = str(error.args[0])
+        words = f"attribute {where!r} is missing"
+        raise ParkError("envelope_invalid", words, where=where) from error
+    except (TypeError, ValueError, AttributeError, binascii.Error) as error:
+        raise ParkError("envelope_invalid", f"not a Waybill event: {error}") from error
+    return event
+
+
+def _event(attributes: dict[str, Any]) -> Event:
+    get = attributes.get
+    team, _, pipeline_id = attributes["source"].partition("/")
+    source, _, intake = attributes["version"].partition("/")
+    event = Event(
+        attributes["id"],
+        pipeline_id,
+        team,
+        attributes["type"],
+        attributes["subject"],
+        int(source, 16),
+        int(intake, 16),
+        attributes["intakeminute"],
+        attributes["time"],
+        get("data"),
+        get("stage", "transformation"),
+        get("attempt", 0),
+    )
+    _refuse_wrong(event)
+    if (
+        "data" not in attributes
+        or "op" in attributes
+        or "replayid" in attributes
+        or "dataref" in attributes
+    ):
+        _add_rare(event, attributes)
+    return event
+
+
+def _refuse_wrong(event: Event) -> None:
+    name, pipeline_id = event.name, event.pipeline_id
+    minute, attempt = event.intake_minute, event.attempt
+    if not (
+        type(event.id) is type(name) is type(event.key) is type(event.time) is str
+        and type(minute) is type(attempt) is int
+        and event.stage in ENTRY_STAGES
+    ):
+        raise ValueError("an attribute has the wrong type, or the stage is unknown")
+    if not (
+        -_INT64 <= event.source_version < _INT64
+        and 0 <= event.intake_version < _INT64
+        and 0 <= minute < _INT32
+        and 0 <= attempt < _INT32
+    ):
+        raise ValueError("a version, the intake minute or the attempt is out of range")
+    if len(name) > _SHORT or len(pipeline_id) > _SHORT:
+        refuse_wrong_name(name)
+        refuse_wrong_name(pipeline_id)
+
+
+def _add_rare(event: Event, attributes: dict[str, Any]) -> None:
+    """Add what most messages leave out."""
+    get = attributes.get
+    if event.data is None and "data_base64" in attributes:
+        event.data = base64.b64decode(attributes["data_base64"], validate=True)
+    event.replay_id, event.data_ref = get("replayid"), get("dataref")
+    event.op = get("op", UPSERT)
+    if event.op not in (UPSERT, DELETE):
+        raise ValueError(f"unknown op {event.op!r}")
+    for text in (event.replay_id, event.data_ref):
+        if text is not None and type(text) is not str:
+            raise ValueError("replayid or dataref is no text")
+    if event.data_ref is not None and not 0 < len(event.data_ref.encode()) <= _LARGEST_REFERENCE:
+        raise ValueError(f"dataref has 1 to {_LARGEST_REFERENCE} bytes")
+
+
+def _refuse_wrong_characters(event: Event) -> None:
+    """CloudEvents allows neither NUL nor lone surrogates; PostgreSQL cannot hold them."""
+    texts = (event.id, event.pipeline_id, event.team, event.name, event.key, event.time)
+    for text in (*texts, event.replay_id or "", event.data_ref or ""):
+        text.encode()
+        if "\0" in text:
+            raise ValueError("an attribute holds NUL")

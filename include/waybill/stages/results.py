@@ -1,0 +1,108 @@
+"""What goes into a chain and what comes out: messages, rows, failures, counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from waybill.events import Event
+from waybill.stages.counts import Counts
+from waybill.stages.failures import Fault
+from waybill.stages.staged import StagedPacker
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages in log order, column by column."""
+
+    values: Sequence[bytes]
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    times_us: Sequence[int]
+    """When the broker took each, in microseconds since 1970."""
+
+    def part(self, start: int, end: int) -> Chunk:
+        """Return the messages from ``start``, before ``end``."""
+        return Chunk(
+            self.values[start:end],
+            self.partitions[start:end],
+            self.offsets[start:end],
+            self.times_us[start:end],
+        )
+
+    def time(self, index: int) -> str:
+        """Return when the broker took a message, RFC 3339."""
+        moment = datetime.fromtimestamp(self.times_us[index] / 1e6, UTC)
+        return moment.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One event that could not pass a stage."""
+
+    pipeline_id: str
+    event_name: str
+    stage: str
+    fault: Fault
+    value: bytes
+    partition: int
+    offset: int
+    event_id: str
+    event_at: str
+    attempt: int
+    pipeline_version: str
+
+
+@dataclass(slots=True)
+class Mapped:
+    """Events of one (pipeline, event name) that became rows, or were filtered; columns."""
+
+    ids: list[pa.Array] = field(default_factory=list)
+    attempts: list[pa.Array] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ChainResult:
+    """All that came of the messages so far."""
+
+    counts: Counts = field(default_factory=Counts)
+    staged: StagedPacker = field(default_factory=StagedPacker)
+    failures: list[Failure] = field(default_factory=list)
+    mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
+    """By pipeline id, event name, and "passed" or "filtered"."""
+
+
+@dataclass(slots=True)
+class Items:
+    """Events of a chunk, each with its place there."""
+
+    events: list[Event] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    _minutes: Counter[int] | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.events)
+
+    def add(self, event: Event, place: int) -> None:
+        """Add one; not after `minutes` was asked for."""
+        self.events.append(event)
+        self.places.append(place)
+
+    def pick(self, indexes: Sequence[int]) -> Items:
+        """Return some of them."""
+        events, places = self.events, self.places
+        return Items([events[i] for i in indexes], [places[i] for i in indexes])
+
+    @property
+    def minutes(self) -> Counter[int]:
+        """How many there are of each intake minute."""
+        if self._minutes is None:
+            self._minutes = Counter([event.intake_minute for event in self.events])
+        return self._minutes
