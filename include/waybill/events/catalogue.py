@@ -34,6 +34,10 @@ def _transient(stage: Stage | Literal["any"], *rows: tuple[str, str, str]) -> li
 _FIX_SOURCE = "Fix the record at its source, or discard it; it was never sent to Kafka."
 _FIX_CODE = "Correct the transformation, dry-run it on the parked events, deploy, replay."
 _FIX_MAPPING = "Change the mapping or the transformation, dry-run, deploy, replay."
+_FIX_DESTINATION = (
+    "Change the destination's table, then replay: what is parked is the mapped row. Or correct the "
+    "source and discard."
+)
 
 _ALL: list[ErrorType] = [
     *_permanent(
@@ -113,17 +117,17 @@ _ALL: list[ErrorType] = [
         (
             "destination_check_violation",
             "A check of the destination refused the row",
-            "Correct the row or the check, then replay.",
+            _FIX_DESTINATION,
         ),
         (
             "destination_not_null_violation",
             "The destination's column takes no null",
-            "Relax the column or fix the mapping, then replay.",
+            _FIX_DESTINATION,
         ),
         (
             "destination_value_refused",
             "The destination cannot store a value",
-            "Correct the mapping, then replay.",
+            _FIX_DESTINATION,
         ),
         (
             "destination_schema_conflict",

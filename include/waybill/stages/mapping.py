@@ -35,6 +35,9 @@ _FIRST_US = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 _LAST_US = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
 _MICROSECONDS = re.compile(r"[.,][0-9]{6}0*[1-9]")
 
+_UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|[dD][89a-fA-F])")
+"""In JSON as ``dumps`` writes it, which escapes of all surrogates only lone ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class MappingFault:
@@ -170,6 +173,14 @@ def _plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, type=kind, from_pandas=False)
 
 
+def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    array = pa.array(values, type=kind, from_pandas=False)
+    body = array.buffers()[2]
+    if body is not None and b"\0" in body.to_pybytes():
+        raise UnicodeError("NUL cannot be stored in text")
+    return array
+
+
 def _integers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if not set(map(type, values)) <= {int, type(None)}:
         values = [_integer(value) for value in values]
@@ -287,10 +298,14 @@ def _binary(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _json(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    return pa.array([None if v is None else dumps(v).decode() for v in values], type=kind)
+    texts = [None if value is None else dumps(value).decode() for value in values]
+    if any(_UNSTORABLE.search(text) for text in texts if text is not None and "\\u" in text):
+        raise UnicodeError("NUL and lone surrogates cannot be stored, not even escaped")
+    return pa.array(texts, type=kind)
 
 
 _CONVERTERS: Mapping[str, Callable[[Sequence[Any], pa.DataType], pa.Array]] = {
+    "string": _texts,
     "int32": _integers,
     "int64": _integers,
     "float64": _floats,
