@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests import servers
+from tests.support.orders import write_orders
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(1500)]
 KILLS = 3
@@ -73,38 +74,85 @@ def jvms(pid: int) -> list[int]:
     return [child.pid for child in psutil.Process(pid).children() if child.name() == "java"]
 
 
-def test_three_kills_of_processing_change_nothing_but_the_seconds():
-    home = servers.new_home()
-    environment = {
-        **os.environ,
-        "WAYBILL_HOME": str(home),
-        "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / "spark"),
-        "WAYBILL_SPARK__MAX_EVENTS_PER_BATCH": "50000",
-        **ports_as_variables(),
-    }
-    killer = Killer(home)
-    killer.start()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "waybill.cli", "demo", "--exit"],
+class Stack:
+    """The embedded stack of a home of its own, met only through the CLI."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            **os.environ,
+            "WAYBILL_HOME": str(home),
+            "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / "spark"),
+            "WAYBILL_SPARK__MAX_EVENTS_PER_BATCH": "50000",
+            **ports_as_variables(),
+        }
+
+    def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return self.python("-m", "waybill.cli", *words, **more)
+
+    def python(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *words],
             check=False,
-            env=environment,
+            env={**self.environment, **more},
             capture_output=True,
             text=True,
             timeout=1200,
             cwd=servers.CHECKOUT,
         )
+
+    def asked(self, *words: str, **more: str) -> str:
+        done = self.run(*words, **more)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+INGEST = """
+from waybill.settings import Settings
+from waybill.wiring import run_ingest
+run_ingest(Settings(), "orders")
+"""
+
+
+def a_users_own_pipeline(stack: Stack, folder: Path) -> None:
+    """Deploy one beside the demo's and take its events in; 20 of 1,000 park, and stay so."""
+    deployed = write_orders(folder, rows=1_000)
+    stack.asked("up")
+    stack.asked("pipelines", "deploy", str(deployed))
+    done = stack.python("-c", INGEST, WAYBILL_PIPELINES_DIR=str(deployed.parent))
+    assert done.returncode == 0, done.stderr
+
+
+def parked_orders(stack: Stack) -> int:
+    rows = json.loads(stack.asked("parked", "list", "orders", "--json"))
+    return sum(row["parked"] for row in rows)
+
+
+def test_kills_and_a_neighbour_change_nothing_but_the_seconds(tmp_path: Path) -> None:
+    """Three SIGKILLs of processing, and a user's own pipeline in the same stack.
+
+    The demo neither counts, nor replays, nor wipes what is the user's.
+    """
+    home = servers.new_home()
+    stack = Stack(home)
+    killer = Killer(home)
+    try:
+        a_users_own_pipeline(stack, tmp_path)
+        killer.start()
+        done = stack.run("demo", "--exit")
+        killer.over.set()
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        assert len(killer.killed) == KILLS
+        result = json.loads(done.stdout.strip().splitlines()[-1])
+        assert result.pop("seconds") > 0
+        assert result == EXPECTED
+
+        again = stack.run("demo", "--exit")
+        assert again.returncode == 1
+        assert "orders live here" in " ".join(again.stderr.split())
+        stack.asked("up")
+        assert parked_orders(stack) == 60
     finally:
         killer.over.set()
-        subprocess.run(
-            [sys.executable, "-m", "waybill.cli", "down"],
-            check=False,
-            env=environment,
-            capture_output=True,
-        )
+        stack.run("down")
         servers.end_home(home)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert len(killer.killed) == KILLS
-    result = json.loads(done.stdout.strip().splitlines()[-1])
-    assert result.pop("seconds") > 0
-    assert result == EXPECTED

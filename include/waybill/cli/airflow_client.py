@@ -58,6 +58,11 @@ class AirflowClient:
         self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, fine=(409,))
         return run_id
 
+    def unhealthy(self) -> list[str]:
+        """Return which of Airflow's components gave no sign of life of late."""
+        parts = self._call("GET", "/api/v2/monitor/health").items()
+        return [name.replace("_", " ") for name, part in parts if part["status"] == "unhealthy"]
+
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return a run's state: queued, running, success or failed."""
         return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])

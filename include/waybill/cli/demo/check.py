@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from waybill.errors import StopError
@@ -9,32 +10,31 @@ from waybill.settings import Settings
 from waybill.wiring import balance, deployed_pipelines
 
 
-def result(settings: Settings) -> dict[str, Any]:
-    """Return the demo's figures.
+def result(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Return the figures of the demo's pipelines, given by name.
 
     Raises:
         StopError: the warehouse and the ledger do not agree, or a key is there twice.
     """
-    report = balance(settings)
-    rows = _warehouse_rows(settings)
-    if rows != report.delivered:
-        raise StopError(f"the warehouse holds {rows} rows, the ledger says {report.delivered}")
-    return {
-        "ingested": report.ingested,
-        "delivered": rows,
-        "parked": report.parked,
-        "replayed": report.replayed,
-        "unaccounted": report.unaccounted,
+    reports = [balance(settings, pipeline=name) for name in names]
+    total = {
+        name: sum(int(getattr(report, name)) for report in reports)
+        for name in ("ingested", "delivered", "parked", "replayed", "unaccounted")
     }
+    rows = _warehouse_rows(settings, names)
+    if rows != total["delivered"]:
+        raise StopError(f"the warehouse holds {rows} rows, the ledger says {total['delivered']}")
+    return total
 
 
-def _warehouse_rows(settings: Settings) -> int:
+def _warehouse_rows(settings: Settings, names: Collection[str]) -> int:
     """Count rows and distinct keys of each pipeline's table, as any user could."""
     import psycopg  # noqa: PLC0415
     from psycopg import sql  # noqa: PLC0415
 
     total = 0
-    for pipeline in deployed_pipelines(settings).values():
+    mine = [p for p in deployed_pipelines(settings).values() if p.name in names]
+    for pipeline in mine:
         dsn = settings.destinations[pipeline.destination].dsn.get_secret_value()
         with psycopg.connect(dsn) as connection:
             for event in pipeline.events.values():

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from waybill.cli.demo import check, progress
-from waybill.errors import StopError, WaybillError
+from waybill.errors import InputError, StopError, WaybillError
 from waybill.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ PIPELINES = ("flights", "weather")
 DAGS = {"ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"}
 _DAGS_KNOWN_S = 120.0
 _RUN_S = 900.0
+_INTERRUPTED = 130
+_WAYS_ON = (
+    "`make demo` resumes it where it is, `make demo ARGS=--fresh` deletes all data and starts "
+    "clean, `make down` stops everything and keeps the data."
+)
 _WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
 
@@ -69,33 +74,49 @@ def demo(
     leave: Annotated[
         bool, typer.Option("--exit", help="Stop everything at the end; for scripts and CI.")
     ] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Delete all data of this stack first, of any pipeline."),
+    ] = False,
 ) -> None:
     """Run the main job on 336,776 flights and 26,115 weather readings; leave Airflow's UI up."""
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     began = time.monotonic()
     settings = Settings()
-    _prepare(settings, console)
+    _prepare(settings, console, fresh=fresh)
     settings = _up(settings, console)
     runner = Demo(settings, console, began)
-    failed = False
+    result: dict[str, Any] = {}
     try:
-        result = _main_job(runner)
-        _remember(settings, "done")
-        _say_where(runner, leave=leave)
-    except WaybillError as error:
-        failed = True
-        console.print(f"[bold red]The demo stopped:[/] {error}")
-        console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
-        result = {}
+        code = _guarded(runner, result, leave=leave)
     finally:
         if leave:
             subprocess.run(
                 [sys.executable, "-m", "waybill.cli", "down"], check=False, stdout=sys.stderr
             )
-    if failed:
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)
     result["seconds"] = round(time.monotonic() - began, 1)
     sys.stdout.write(orjson.dumps(result).decode() + "\n")
+
+
+def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
+    """Run the main job into ``result``; return the exit code, having said what can be done."""
+    settings, console = runner.settings, runner.console
+    try:
+        result |= _main_job(runner)
+    except WaybillError as error:
+        console.print(f"[bold red]The demo stopped:[/] {error}")
+        console.print(f"Logs: {settings.home / 'logs'}. `waybill status` shows what runs.")
+        console.print(_WAYS_ON)
+        return 1
+    except KeyboardInterrupt:
+        console.print("\n[bold]Interrupted.[/] The stack and its pipelines run on.")
+        console.print(_WAYS_ON)
+        return _INTERRUPTED
+    _remember(settings, "done")
+    _say_where(runner, leave=leave)
+    return 0
 
 
 def _main_job(runner: Demo) -> dict[str, Any]:
@@ -112,8 +133,7 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         _ingest(runner, airflow)
         event_id = _look(runner)
         runner.step("5  The corrected pipelines, tried on what is parked; nothing is written")
-        partitions = _partitions(runner)
-        for row in partitions:
+        for row in _partitions(runner):
             _dry_run(runner, row)
         runner.step("6  Deploy the corrections, and replay each partition by an Airflow run")
         for name in PIPELINES:
@@ -123,7 +143,7 @@ def _main_job(runner: Demo) -> dict[str, Any]:
     runner.run("trail", event_id)
     runner.step("8  The books")
     runner.run("balance")
-    return check.result(settings)
+    return check.result(settings, PIPELINES)
 
 
 def _deploy_first(runner: Demo) -> None:
@@ -145,6 +165,8 @@ def _ingest(runner: Demo, airflow: AirflowClient) -> None:
     progress.follow(
         runner.settings,
         runner.console,
+        airflow,
+        PIPELINES,
         finished=lambda: all(progress.ended(airflow, f"ingest_{name}") for name in PIPELINES),
         limit_s=_RUN_S,
     )
@@ -167,7 +189,7 @@ def _look(runner: Demo) -> str:
 
 def _partitions(runner: Demo) -> list[dict[str, Any]]:
     rows = orjson.loads(runner.run("parked", "list", "--json", quiet=True))
-    return [row for row in rows if row["parked"]]
+    return [row for row in rows if row["parked"] and row["pipeline"] in PIPELINES]
 
 
 def _dry_run(runner: Demo, row: dict[str, Any]) -> None:
@@ -191,34 +213,62 @@ def _replay(runner: Demo, airflow: AirflowClient) -> None:
     airflow.unpause("replay")
     airflow.unpause("replay_parked_partitions")
     before = {run["dag_run_id"] for run in airflow.runs("replay")}
-    run_id = f"demo__{int(time.time())}"
-    airflow.trigger("replay_parked_partitions", run_id, {})
-    state = airflow.follow("replay_parked_partitions", run_id, limit_s=_RUN_S)
-    if state != "success":
-        raise StopError(f"run {run_id!r} of replay_parked_partitions is {state}")
-    launched = [run["dag_run_id"] for run in airflow.runs("replay")]
-    for name in sorted(set(launched) - before):
-        state = airflow.follow("replay", name, limit_s=_RUN_S)
-        runner.console.print(f"replay run {name}: {state}", highlight=False)
+    for name in PIPELINES:
+        run_id = f"demo__{name}__{int(time.time())}"
+        airflow.trigger("replay_parked_partitions", run_id, {"pipeline": name})
+        state = airflow.follow("replay_parked_partitions", run_id, limit_s=_RUN_S)
         if state != "success":
-            raise StopError(f"replay run {name!r} is {state}")
-    progress.follow(runner.settings, runner.console, finished=lambda: True, limit_s=_RUN_S)
+            raise StopError(f"run {run_id!r} of replay_parked_partitions is {state}")
+    runs = [r for r in airflow.runs("replay") if (r["conf"] or {}).get("pipeline") in PIPELINES]
+    for run_id in sorted({run["dag_run_id"] for run in runs} - before):
+        state = airflow.follow("replay", run_id, limit_s=_RUN_S)
+        runner.console.print(f"replay run {run_id}: {state}", highlight=False)
+        if state != "success":
+            raise StopError(f"replay run {run_id!r} is {state}")
+    progress.follow(
+        runner.settings,
+        runner.console,
+        airflow,
+        PIPELINES,
+        finished=lambda: True,
+        limit_s=_RUN_S,
+    )
 
 
 def _fixes(settings: Settings) -> Path:
     return settings.pipelines_dir.parent / "fixes"
 
 
-def _prepare(settings: Settings, console: Console) -> None:
-    """Resume a demo that was cut off; wipe one that ended."""
+def _prepare(settings: Settings, console: Console, *, fresh: bool) -> None:
+    """Resume a demo that was cut off; wipe one that ended, if nothing but the demo is there."""
     state = _state(settings).get("state")
-    if state == "running":
-        console.print("A demo was cut off here: [bold]resuming it[/].")
+    if fresh:
+        console.print("All data of this stack is deleted: [bold]starting clean[/].")
+        _cli("down", "--wipe")
+    elif state == "running":
+        console.print(
+            "A demo was cut off here: [bold]resuming it[/] (--fresh deletes it and starts clean)."
+        )
     elif state == "done":
+        if others := _pipelines_of_others(settings):
+            raise InputError(
+                f"the demo ended here, and {', '.join(others)} live here now: starting it anew "
+                "would delete their data. Give it a folder of its own (WAYBILL_HOME=<folder> make "
+                "demo), or delete everything (make demo ARGS=--fresh)"
+            )
         console.print("A demo ended here before: it is wiped, this one [bold]starts clean[/].")
         _cli("down", "--wipe")
     else:
         console.print("No demo ran here before: [bold]starting clean[/].")
+
+
+def _pipelines_of_others(settings: Settings) -> list[str]:
+    """Return what was deployed beside the demo's pipelines; starts PostgreSQL to see."""
+    from waybill.stack.postgres import Postgres  # noqa: PLC0415
+    from waybill.wiring import deployed_pipelines  # noqa: PLC0415
+
+    Postgres(settings.home).start()
+    return sorted({p.name for p in deployed_pipelines(settings).values()} - set(PIPELINES))
 
 
 def _up(settings: Settings, console: Console) -> Settings:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,36 +17,109 @@ from waybill.settings import Settings
 from waybill.wiring import balance
 
 if TYPE_CHECKING:
-    from waybill.operations.balancing import BalanceReport
+    from waybill.operations.balancing import PipelineBalance
 
 _LOOK_S = 1.0
+_SHARE = 3
+"""Looking at the books may take this part of the time at most."""
 _SAY_S = 15.0
+_HEALTH_S = 10.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Where the events of some pipelines are now."""
+
+    groups: Sequence[PipelineBalance]
+
+    def _sum(self, *names: str) -> int:
+        stages = [counts for group in self.groups for counts in group.stages.values()]
+        return sum(int(getattr(counts, name)) for counts in stages for name in names)
+
+    @property
+    def ingested(self) -> int:
+        """Events taken in."""
+        return sum(group.stages["ingestion"].in_first for group in self.groups)
+
+    @property
+    def delivered(self) -> int:
+        """Events in the warehouse."""
+        return sum(group.stages["destination"].passed for group in self.groups)
+
+    @property
+    def replayed(self) -> int:
+        """Events sent back by replays."""
+        return self._sum("in_replayed", "in_flight_replayed")
+
+    @property
+    def parked(self) -> int:
+        """Events parked now."""
+        return self._sum("parked") - self.replayed
+
+    @property
+    def in_flight(self) -> int:
+        """Events on their way."""
+        return self._sum("in_flight", "in_flight_replayed")
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether something came in, and nothing moves or is missing."""
+        breaches = any(gap for group in self.groups for gap in group.breaches.values())
+        return bool(self.ingested) and not self.in_flight and not breaches
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return (
+            f"taken in {self.ingested:,}  delivered {self.delivered:,}  parked {self.parked:,}  "
+            f"replayed {self.replayed:,}  in flight {self.in_flight:,}"
+        )
 
 
 def follow(
-    settings: Settings, console: Console, *, finished: Callable[[], bool], limit_s: float
+    settings: Settings,
+    console: Console,
+    airflow: AirflowClient,
+    names: Collection[str],
+    *,
+    finished: Callable[[], bool],
+    limit_s: float,
 ) -> None:
-    """Show progress until ``finished`` and nothing is in flight.
+    """Show the progress of some pipelines until ``finished`` and none of their events moves.
+
+    Says so when a part of Airflow does not answer.
 
     Raises:
         RetryError: it takes longer than ``limit_s``.
     """
     deadline = time.monotonic() + limit_s
-    said = 0.0
+    said = asked = 0.0
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         while True:
-            report = balance(settings)
+            began = time.monotonic()
+            groups = balance(settings).pipelines
+            figures = Figures([group for group in groups if group.pipeline in names])
             if console.is_terminal:
-                live.update(_table(report), refresh=True)
-            elif time.monotonic() - said > _SAY_S:
-                said = time.monotonic()
-                console.print(_line(report), highlight=False)
-            if finished() and report.ingested and not report.in_flight and not report.unaccounted:
+                live.update(_table(figures), refresh=True)
+            elif began - said > _SAY_S:
+                said = began
+                console.print(str(figures), highlight=False)
+            if began - asked > _HEALTH_S:
+                asked = began
+                _say_what_is_down(console, airflow)
+            if finished() and figures.at_rest:
                 break
-            if time.monotonic() > deadline:
-                raise RetryError(f"still in flight after {limit_s:.0f} s: {_line(report)}")
-            time.sleep(_LOOK_S)
-    console.print(_line(report), highlight=False)
+            if began > deadline:
+                raise RetryError(f"still in flight after {limit_s:.0f} s: {figures}")
+            time.sleep(max(_LOOK_S, _SHARE * (time.monotonic() - began)))
+    console.print(str(figures), highlight=False)
+
+
+def _say_what_is_down(console: Console, airflow: AirflowClient) -> None:
+    if down := airflow.unhealthy():
+        console.print(
+            f"[yellow]Airflow's {' and '.join(down)} gives no sign of life: `waybill up` in "
+            "another terminal starts it again, and this goes on.[/]"
+        )
 
 
 def ended(airflow: AirflowClient, dag_id: str) -> bool:
@@ -63,19 +137,12 @@ def ended(airflow: AirflowClient, dag_id: str) -> bool:
     return newest["state"] in END_STATES
 
 
-def _line(report: BalanceReport) -> str:
-    return (
-        f"taken in {report.ingested:,}  delivered {report.delivered:,}  parked {report.parked:,}  "
-        f"replayed {report.replayed:,}  in flight {report.in_flight:,}"
-    )
-
-
-def _table(report: BalanceReport) -> Table:
+def _table(figures: Figures) -> Table:
     table = Table(header_style="bold", title="Events", title_justify="left")
     table.add_column("pipeline")
     for name in ("taken in", "transformed", "mapped", "delivered", "parked", "in flight"):
         table.add_column(name, justify="right")
-    for group in report.pipelines:
+    for group in figures.groups:
         stages = group.stages
         table.add_row(
             group.pipeline,
