@@ -111,3 +111,9 @@ def test_the_events_of_another_pipeline_are_said_to_fail() -> None:
 
 def test_nothing_parked_is_nothing() -> None:
     assert ended(dry_run(pipeline("not python"), [])) == (0, 0, 0, {})
+
+
+def test_code_that_ends_the_interpreter_fails_its_event_only() -> None:
+    code = "import os\ndef transform(event):\n    if event.data['n'] == 2: os._exit(3)\n    return event\n"
+    report = dry_run(pipeline(code), [parked(event(n)) for n in (1, 2, 3)])
+    assert (report.would_pass, report.would_fail) == (2, {"transformation/interpreter_crashed": 1})
