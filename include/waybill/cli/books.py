@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from waybill.operations.balancing import BalanceReport, PipelineBalance
     from waybill.operations.trails import Trail
 
@@ -21,9 +24,10 @@ _COUNTERS = (
     ("superseded", "superseded"),
     ("duplicate", "duplicate"),
     ("in_flight", "in flight"),
-    ("unaccounted", "unac-\ncounted"),
+    ("unaccounted", "unaccounted"),
 )
-_ALWAYS = ("in_first", "passed", "parked", "unaccounted")
+_ALWAYS = ("in_first", "passed", "parked")
+_UNLIMITED = 10_000
 
 
 def balance(
@@ -73,50 +77,73 @@ def trail(
 
 def _show_balance(report: BalanceReport, *, minutes: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
 
-    console = Console()
+    console = Console(highlight=False)
     if not report.pipelines:
         console.print("Nothing was taken in yet.")
         return
-    shown = [
-        (name, title)
-        for name, title in _COUNTERS
-        if name in _ALWAYS
-        or any(_count(group, s, name) for group in report.pipelines for s in _STAGES)
-    ]
-    table = Table(title="Ledger", title_justify="left", header_style="bold")
-    table.add_column("stage", no_wrap=True)
-    for _, title in shown:
-        table.add_column(title, justify="right")
+    alarm = "yellow" if report.in_flight else "bold red"
     for group in report.pipelines:
-        table.add_section()
-        table.add_row(f"[bold]{group.pipeline} / {group.event_name}[/]")
-        for stage in _STAGES:
-            table.add_row(*_stage_cells(group, stage, [name for name, _ in shown]))
-    console.print(table)
+        _print_whole(console, _stage_table(group, alarm))
     if minutes:
-        _show_minutes(report)
-    state = "in balance" if not report.unaccounted else f"{report.unaccounted:,} unaccounted for"
-    style = "bold green" if not report.unaccounted else "bold red"
-    console.print(
-        f"{report.ingested:,} taken in = {report.delivered:,} delivered + {report.parked:,} parked "
-        f"+ {report.discarded:,} discarded + {report.filtered:,} filtered + {report.superseded:,} "
-        f"superseded + {report.duplicate:,} duplicate + {report.in_flight:,} in flight",
-        highlight=False,
+        _print_whole(console, _minute_table(report, alarm))
+    console.print(_equation(report))
+    if not report.unaccounted:
+        console.print("in balance", style="bold green")
+    elif report.in_flight:
+        console.print(
+            "moving; counts are settling, ask again once nothing is in flight", style=alarm
+        )
+    else:
+        console.print(f"{report.unaccounted:,} unaccounted for", style=alarm)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """Print a table as wide as its numbers, even where the terminal is narrower: none is cut."""
+    from rich.measure import Measurement  # noqa: PLC0415
+
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    least, most = Measurement.get(console, unlimited, table)
+    table.width = min(max(least, console.width), most)
+    console.print(table, crop=False)
+
+
+def _stage_table(group: PipelineBalance, alarm: str) -> Table:
+    """Return one event name's books: a column for each stage, a line for each counter in use."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    table = Table(
+        title=Text(plain(f"{group.pipeline} / {group.event_name}")),
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
     )
-    console.print(state, style=style)
-
-
-def _stage_cells(group: PipelineBalance, stage: str, names: list[str]) -> list[str]:
-    cells = [f"  {stage}"]
-    for name in names:
-        number = _count(group, stage, name)
+    table.add_column("", no_wrap=True)
+    for stage in _STAGES:
+        table.add_column(stage, justify="right", no_wrap=True)
+    for name, title in _COUNTERS:
+        numbers = [_count(group, stage, name) for stage in _STAGES]
         if name == "unaccounted":
-            cells.append("[green]0[/]" if not number else f"[bold red]{number:,}[/]")
-        else:
-            cells.append(f"{number:,}" if number else "·")
-    return cells
+            table.add_row(title, *(_gap(number, alarm) for number in numbers), end_section=True)
+        elif any(numbers) or name in _ALWAYS:
+            table.add_row(title, *(f"{number:,}" if number else "·" for number in numbers))
+    return table
+
+
+def _gap(number: int, alarm: str) -> str:
+    return f"[{alarm}]{number:,}[/]" if number else "[green]0[/]"
+
+
+def _equation(report: BalanceReport) -> str:
+    """Return what was taken in as the sum of what became of it; what is 0 is left out."""
+    parts = [f"{report.delivered:,} delivered"]
+    for name in ("parked", "discarded", "filtered", "superseded", "duplicate", "in_flight"):
+        if number := getattr(report, name):
+            parts.append(f"{number:,} {name.replace('_', ' ')}")
+    return f"{report.ingested:,} taken in = {' + '.join(parts)}"
 
 
 def _count(group: PipelineBalance, stage: str, name: str) -> int:
@@ -132,27 +159,28 @@ def _count(group: PipelineBalance, stage: str, name: str) -> int:
     return int(getattr(counts, name))
 
 
-def _show_minutes(report: BalanceReport) -> None:
-    from rich.console import Console  # noqa: PLC0415
+def _minute_table(report: BalanceReport, alarm: str) -> Table:
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
 
     names = {group.pipeline_id: group.pipeline for group in report.pipelines}
     table = Table(title="By intake minute (UTC)", title_justify="left", header_style="bold")
-    for name in ("minute", "pipeline / event"):
-        table.add_column(name)
+    table.add_column("minute", no_wrap=True)
+    table.add_column("pipeline / event", overflow="fold")
     for name in ("taken in", "delivered", "unaccounted"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.minutes:
         moment = datetime.fromtimestamp(row.minute * 60, UTC)
-        gap = sum(map(abs, row.breaches().values()))
         table.add_row(
             f"{moment:%Y-%m-%d %H:%M}",
-            f"{names.get(row.pipeline_id, row.pipeline_id)} / {row.event_name}",
+            Text(plain(f"{names.get(row.pipeline_id, row.pipeline_id)} / {row.event_name}")),
             f"{row.stage('ingestion').in_first:,}",
             f"{row.stage('destination').passed:,}",
-            "[green]0[/green]" if not gap else f"[red]{gap:,}[/red]",
+            _gap(sum(map(abs, row.breaches().values())), alarm),
         )
-    Console().print(table)
+    return table
 
 
 def _show_trail(found: Trail) -> None:

@@ -1,0 +1,105 @@
+"""``waybill balance``: every digit is shown, and an alarm is raised only at rest."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill import wiring
+from waybill.cli import app
+from waybill.ledger import BalanceRow, StageCounts
+from waybill.operations.balancing import BalanceReport, PipelineBalance
+
+STAGES = ("ingestion", "transformation", "mapping", "destination")
+COUNTERS = ("in_first", "in_replayed", "passed", "filtered", "parked", "superseded", "duplicate")
+
+
+def report(*, first: int = 123_456, in_flight: int = 0, gap: int = 0) -> BalanceReport:
+    """Return books in which each counter of each stage has a number of its own."""
+    numbers = iter(range(first, first + 100))
+    stages = {
+        stage: StageCounts(**{name: next(numbers) for name in COUNTERS}, in_flight=in_flight)
+        for stage in STAGES
+    }
+    breaches = {"mapping": gap} if gap else {}
+    group = PipelineBalance("flights", "f-1", "flight [red]", stages, breaches)
+    row = BalanceRow("f-1", "flight [red]", 29_000_000, dict(stages))
+    return BalanceReport(
+        ingested=first,
+        delivered=first + 1,
+        superseded=first + 2,
+        duplicate=first + 3,
+        filtered=first + 4,
+        parked=first + 5,
+        replayed=first + 6,
+        discarded=first + 7,
+        in_flight=in_flight,
+        unaccounted=abs(gap),
+        pipelines=[group],
+        minutes=[row],
+    )
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def show(found: BalanceReport, *words: str, columns: int = 80, code: int = 0) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setattr(wiring, "balance", lambda *_, **__: found)
+        run = CliRunner().invoke(app, ["balance", *words])
+        assert run.exit_code == code, run.output
+        return run.output
+
+    return show
+
+
+@pytest.mark.parametrize("first", [123_456, 123_456_789, 123_456_789_012])
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_no_digit_is_cut_at_any_width(shown: Any, first: int, columns: int) -> None:
+    found = report(first=first, in_flight=first)
+    said = shown(found, "--minutes", columns=columns)
+    assert "…" not in said
+    wanted = {
+        f"{getattr(counts, name):,}"
+        for counts in found.pipelines[0].stages.values()
+        for name in (*COUNTERS, "in_flight")
+    }
+    assert wanted <= set(re.findall(r"[\d,]+", said))
+
+
+def test_books_with_every_column_fit_into_80(shown: Any) -> None:
+    said = shown(report(first=123_456_789, in_flight=123_456))
+    assert max(map(len, said.splitlines())) <= 80
+    for word in (*STAGES, "replayed in", "superseded", "in flight", "unaccounted"):
+        assert word in said
+
+
+def test_counters_that_nothing_went_through_are_left_out(shown: Any) -> None:
+    found = report()
+    for counts in found.pipelines[0].stages.values():
+        counts.filtered = counts.superseded = 0
+    said = shown(found).split("taken in =")[0]
+    assert "filtered" not in said
+    assert "superseded" not in said
+    assert "duplicate" in said
+
+
+def test_names_are_not_markup(shown: Any) -> None:
+    assert "flights / flight [red]" in shown(report())
+
+
+def test_a_gap_at_rest_is_an_alarm(shown: Any) -> None:
+    said = shown(report(gap=-7), code=2)
+    assert "7 unaccounted for" in said
+
+
+def test_a_gap_while_events_move_is_said_to_be_settling(shown: Any) -> None:
+    said = shown(report(gap=-7, in_flight=12))
+    assert "moving; counts are settling" in said
+    assert "7 unaccounted for" not in said
+
+
+def test_books_that_balance_say_so(shown: Any) -> None:
+    assert "in balance" in shown(report(in_flight=12))
