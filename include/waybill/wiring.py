@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from waybill.operations.balancing import BalanceReport
     from waybill.operations.dry_run import DryRunReport
     from waybill.operations.ingest import IngestReport
+    from waybill.operations.outcome import ReplayOutcome
     from waybill.operations.replay import ReplayReport, ReplayRequest
     from waybill.operations.trails import Trail
     from waybill.parking import CleanUpReport, Parking, Partition, RefreshReport
@@ -120,6 +121,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
 ) -> ReplayReport | DryRunReport:
     """Replay a parked partition, or say what a replay with the active version would do."""
     from waybill.operations.replay import ReplayRequest  # noqa: PLC0415
+    from waybill.operations.replayable import find_replayable  # noqa: PLC0415
 
     if dry_run:
         return run_dry_run(
@@ -132,7 +134,9 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
             until=until,
         )
     with opened_parking(settings) as parking:
-        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
     request = ReplayRequest(found.id, who, run_id, since, until, rate_per_s)
     return _replay(settings, found.pipeline_id, request)
 
@@ -162,6 +166,46 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
         return replay(parts, request)
 
 
+def replayable(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Partition:
+    """Return the partition that a replay would send back.
+
+    Raises:
+        InputError: a name is wrong, or nothing is parked there; says which, and the nearest.
+    """
+    from waybill.operations.replayable import find_replayable, require_parked  # noqa: PLC0415
+
+    with opened_parking(settings) as parking:
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+        require_parked(parking, found, since=since, until=until)
+        return found
+
+
+def replay_outcome(
+    settings: Settings, partition: Partition, run_id: str, *, wait_s: float
+) -> ReplayOutcome:
+    """Return what became of the events that a run replayed, waiting up to ``wait_s`` for it."""
+    from waybill.operations.outcome import ReplayWatch  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        pipeline = active_pipeline(tracker, partition.pipeline_id)
+        log = open_log(settings.kafka)
+        watch = ReplayWatch(tracker, parking, log, pipeline, partition.id, run_id)
+        return watch.wait(limit_s=wait_s)
+
+
 def run_dry_run(  # noqa: PLR0913 - a partition has four names
     settings: Settings,
     *,
@@ -176,13 +220,16 @@ def run_dry_run(  # noqa: PLR0913 - a partition has four names
 ) -> DryRunReport:
     """Run parked events through the active version, or through the one proposed in a folder."""
     from waybill.operations.dry_run import dry_run  # noqa: PLC0415
+    from waybill.operations.replayable import find_replayable  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
     from waybill.pipelines import load_pipeline  # noqa: PLC0415
 
     objects = open_objects(settings.s3)
     with open_tracker(settings.tracker) as tracker:
         parking = Parking(tracker, objects)
-        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
         version = (
             active_pipeline(tracker, found.pipeline_id)
             if proposed is None

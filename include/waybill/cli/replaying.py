@@ -11,6 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from waybill.operations.dry_run import DryRunReport
+    from waybill.operations.outcome import ReplayOutcome
+    from waybill.parking import Partition
     from waybill.settings import Settings
 
 _FOLLOW_S = 3600.0
@@ -28,14 +30,21 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         Path | None,
         typer.Option(help="With --dry-run: a folder with the pipeline as it would be deployed."),
     ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
+    ] = 60.0,
     *,
     dry_run: Annotated[bool, typer.Option(help="Say what would pass; write nothing.")] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Send a parked partition back, by an Airflow run; or dry-run it."""
+    import orjson  # noqa: PLC0415
+
     from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import replay_outcome, replayable  # noqa: PLC0415
 
     settings = Settings()
     window = [None if m is None else m.replace(tzinfo=UTC) for m in (since, until)]
@@ -47,6 +56,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     }
     if proposed is not None and not dry_run:
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
+    found = replayable(settings, **partition, since=window[0], until=window[1])
     if dry_run:
         _dry_run(settings, partition, window, proposed, as_json=as_json)
         return
@@ -56,7 +66,18 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         for name, moment in zip(("since", "until"), window, strict=True)
     }
     conf["rate_per_s"] = rate
-    _launch(settings, conf, follow=follow, as_json=as_json)
+    state, run_id = _launch(settings, conf, follow=follow)
+    outcome = None
+    if state == "success":
+        _say_waiting(wait, as_json=as_json)
+        outcome = replay_outcome(settings, found, run_id, wait_s=wait)
+    if as_json:
+        said = {"dag_id": "replay", "run_id": run_id, "state": state}
+        typer.echo(orjson.dumps(said | {"outcome": outcome and outcome.to_json()}).decode())
+    else:
+        _tell(settings, found, run_id, state, outcome)
+    if state == "failed":
+        raise typer.Exit(1)
 
 
 def _dry_run(
@@ -104,9 +125,8 @@ def _show(report: DryRunReport, partition: dict[str, str]) -> None:
     console.print("[dim]nothing was written[/]")
 
 
-def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool, as_json: bool) -> None:
-    import orjson  # noqa: PLC0415
-
+def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str]:
+    """Start the run and return (its state, its id)."""
     from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
 
     with AirflowClient(settings.airflow) as client:
@@ -114,9 +134,51 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool, as_json: 
         run_id = f"cli__{conf['pipeline']}__{conf['error_type']}__{time.time_ns() // 1_000_000}"
         client.trigger("replay", run_id, conf)
         state = client.follow("replay", run_id, limit_s=_FOLLOW_S) if follow else "queued"
-    if as_json:
-        typer.echo(orjson.dumps({"dag_id": "replay", "run_id": run_id, "state": state}).decode())
-    else:
-        typer.echo(f"replay run {run_id}: {state}")
-    if state == "failed":
-        raise typer.Exit(1)
+    return state, run_id
+
+
+def _say_waiting(wait_s: float, *, as_json: bool) -> None:
+    if wait_s and not as_json:
+        typer.echo(f"sent; waiting up to {wait_s:.0f} s for what becomes of the events", err=True)
+
+
+def _tell(
+    settings: Settings,
+    partition: Partition,
+    run_id: str,
+    state: str,
+    outcome: ReplayOutcome | None,
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    typer.echo(f"replay run {run_id}: {state}")
+    if outcome is not None:
+        for line in _outcome_lines(outcome):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+    names = f"{partition.pipeline} --event-name {partition.event_name}"
+    looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
+    if outcome is not None:
+        looks.append(f"parked: waybill parked list {plain(names)}; the books: waybill balance")
+    for line in looks:
+        console.print(f"  {line}", markup=False, soft_wrap=True, style="dim")
+
+
+def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
+    again = outcome.sent - outcome.passed - outcome.in_flight
+    so_far = " so far" if outcome.waits_for else ""
+    lines = [
+        f"{outcome.sent:,} of {outcome.events:,} events sent back: {outcome.passed:,} passed"
+        f"{so_far}, {again:,} parked again{so_far}, {outcome.in_flight:,} in flight"
+    ]
+    ways = sorted(outcome.parked_again.items(), key=lambda way: (-way[1], way[0]))
+    lines += [f"{number:,} parked again: {way}" for way, number in ways]
+    if outcome.waits_for == "processing":
+        lines.append("still in flight: processing has not read all of them; see `waybill status`")
+    elif outcome.waits_for == "loading":
+        lines.append(
+            "still in flight: not all that passed is loaded; the destination may park some"
+        )
+    return lines

@@ -21,6 +21,7 @@ import orjson
 
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, decode, encode
+from waybill.operations.replayable import refuse_ingestion
 from waybill.parking import ParkedEvent, Parking, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer
@@ -94,11 +95,7 @@ class _Run:
         began = time.monotonic()
         parts, request = self._parts, self._request
         partition = parts.parking.partition(request.partition_id)
-        if partition.stage == "ingestion":
-            raise InputError(
-                "events parked at ingestion never were events: correct the source and let the "
-                "connector read it again, then discard these"
-            )
+        refuse_ingestion(partition.stage)
         begun = parts.parking.begin_replay(
             request.partition_id,
             who=request.who,

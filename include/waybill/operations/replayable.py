@@ -1,0 +1,69 @@
+"""What can be replayed, and what cannot: asked before a run is made."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from waybill.errors import InputError
+from waybill.parking import Parking, Partition, PartitionFilter
+
+
+def find_replayable(
+    parking: Parking, pipeline: str, *, event_name: str, stage: str, error_type: str
+) -> Partition:
+    """Return the partition with these names.
+
+    Raises:
+        InputError: there is none, with the nearest right name; or its events were parked at
+            ingestion.
+    """
+    refuse_ingestion(stage)
+    pipeline_id = parking.pipeline_id(pipeline)
+    return parking.find(pipeline_id, event_name=event_name, stage=stage, error_type=error_type)
+
+
+def refuse_ingestion(stage: str) -> None:
+    """Refuse events that never were events.
+
+    Raises:
+        InputError: they were parked at ingestion.
+    """
+    if stage == "ingestion":
+        raise InputError(
+            "events parked at ingestion never were events: correct the source and let the "
+            "connector read it again, then discard these"
+        )
+
+
+def require_parked(
+    parking: Parking,
+    partition: Partition,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> None:
+    """Refuse a partition where nothing waits to be replayed.
+
+    Raises:
+        InputError: all of it was dealt with, or nothing that is parked lies in the window.
+    """
+    if not partition.parked:
+        raise InputError(
+            f"nothing of {partition.name} is parked now: {partition.replaying:,} events replaying, "
+            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
+        )
+    wanted = PartitionFilter(
+        pipeline_id=partition.pipeline_id,
+        event_name=partition.event_name,
+        stage=partition.stage,
+        error_type=partition.error_type,
+        since=since,
+        until=until,
+        held=True,
+    )
+    if not parking.partitions(wanted):
+        raise InputError(
+            f"nothing of {partition.name} is parked in this window; its {partition.parked:,} "
+            f"parked events are from times between {partition.first_event_at:%Y-%m-%d %H:%M} and "
+            f"{partition.last_event_at:%Y-%m-%d %H:%M} (UTC)"
+        )

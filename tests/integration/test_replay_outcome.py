@@ -1,0 +1,276 @@
+"""``waybill parked replay``: what it refuses before a run is made, and what it tells after one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import pytest
+from tests.support import orders
+from tests.support.books import batch, nothing_parked
+from typer.testing import CliRunner
+
+from waybill import wiring
+from waybill.cli import airflow_client, app
+from waybill.errors import InputError
+from waybill.events import Event, decode, encode
+from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load
+from waybill.parking import Packer, ParkedEvent, Parking, new_key
+from waybill.storage import open_log, open_objects, open_tracker
+
+pytestmark = pytest.mark.serves
+NAMES = {
+    "pipeline": "orders",
+    "event_name": "order",
+    "stage": "transformation",
+    "error_type": "null_value",
+}
+WORDS = ("orders", "-e", "order", "-s", "transformation", "-t", "null_value")
+
+
+class Books:
+    """The tracker, bucket and log of one test, and what the Spark applications would do there."""
+
+    def __init__(self, settings: Any, team: str) -> None:
+        self.settings, self.team = settings, team
+        self.log, self.objects = open_log(settings.kafka), open_objects(settings.s3)
+        self.tracker = open_tracker(settings.tracker)
+        self.parking = Parking(self.tracker, self.objects)
+        self.topic = self.log.ensure_topic(orders.topic_of(settings.pipelines_dir))
+
+    def park(self, events: Sequence[ParkedEvent], number: int = 1) -> None:
+        with self.tracker.transaction() as connection:
+            self.record(events)(connection, number)
+
+    def record(self, events: Sequence[ParkedEvent]) -> Any:
+        packer, key = Packer(), new_key()
+        for one in events:
+            packer.add(one)
+        packed = packer.finish()
+        self.objects.put(key, packed.body)
+
+        def write(connection: Any, number: int) -> None:
+            self.parking.record(
+                connection,
+                key=key,
+                size=len(packed.body),
+                segments=packed.segments,
+                scope="warehouse",
+                commit_number=number,
+            )
+
+        return write
+
+    def sent(self) -> list[Event]:
+        values = self.log.read(self.topic.name, self.log.watermarks(self.topic))
+        return [decode(value) for value in values]
+
+    def process(self, parked_again: Sequence[Event]) -> None:
+        """Commit all that is in the log, and park some of it again, at the mapping."""
+        epoch = acquire_lease(self.tracker, f"processing/{self.topic.name}", holder="test")
+        ends = self.log.watermarks(self.topic)
+        done = batch(
+            epoch,
+            *((number, 0, high) for number, (_, high) in ends.items() if high),
+            consumer=f"processing/{self.topic.name}",
+            cluster_id=self.topic.cluster_id,
+            topic_id=self.topic.topic_id,
+            topic=self.topic.name,
+            destination="warehouse",
+        )
+        bad = [parked(event, stage="mapping", code="not_null_violation") for event in parked_again]
+        commit_batch(self.tracker, done, self.record(bad) if bad else nothing_parked)
+
+    def load(self) -> None:
+        epoch = acquire_lease(self.tracker, "loading/warehouse", holder="test")
+        commit = LoadCommit("loading/warehouse", epoch, "warehouse", 0, 1, {})
+        commit_load(self.tracker, commit, nothing_parked)
+
+
+def order(number: int, team: str) -> Event:
+    return Event(
+        id=f"{number:032x}",
+        pipeline_id="test-orders",
+        team=team,
+        name="order",
+        key=f"[{number}]",
+        source_version=0,
+        intake_version=number + 1,
+        intake_minute=29_000_000,
+        time="2026-11-21T00:00:00Z",
+        data={"number": number, "amount": None},
+    )
+
+
+def parked(event: Event, stage: str = "transformation", code: str = "null_value") -> ParkedEvent:
+    return ParkedEvent(
+        pipeline_id="test-orders",
+        event_name="order",
+        stage=stage,
+        error_type=code,
+        message="no amount",
+        where="",
+        stack_hash="",
+        pipeline_version="1",
+        event_at="2026-11-21T00:00:00Z",
+        parked_at="2026-11-21T00:00:01Z",
+        topic="t",
+        kafka_partition=0,
+        kafka_offset=event.intake_version,
+        attempt=event.attempt,
+        value=encode(event),
+    )
+
+
+@pytest.fixture
+def books(stack_settings: Any, tmp_path: Any) -> Any:
+    orders.write_orders(tmp_path / "pipelines", rows=1)
+    settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    wiring.migrate(settings)
+    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    books = Books(settings, orders.team_of(settings.pipelines_dir))
+    books.park([parked(order(n, books.team)) for n in range(10)])
+    yield books
+    books.tracker.close()
+
+
+def replayed(books: Books) -> Any:
+    partition = wiring.replayable(books.settings, **NAMES)
+    wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    return partition
+
+
+def test_what_is_in_the_log_is_in_flight_until_processing_has_read_it(books: Books) -> None:
+    partition = replayed(books)
+    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0.2)
+    assert (outcome.sent, outcome.passed, outcome.in_flight) == (10, 0, 10)
+    assert outcome.waits_for == "processing"
+
+
+def test_what_is_parked_again_is_counted_by_its_error_type(books: Books) -> None:
+    partition = replayed(books)
+    sent = sorted(books.sent(), key=lambda event: event.id)
+    child = decode(encode(sent[1]))
+    child.id += "/0"
+    books.process([sent[0], child])
+    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    assert (outcome.passed, outcome.in_flight, outcome.waits_for) == (8, 0, "loading")
+    assert outcome.parked_again == {"mapping/not_null_violation": 2}
+    books.load()
+    assert wiring.replay_outcome(books.settings, partition, "r1", wait_s=9).waits_for == ""
+
+
+def test_rows_that_the_destination_refused_are_told_by_their_ids(books: Books) -> None:
+    partition = replayed(books)
+    first = order(3, books.team)
+    first.attempt = 1
+    of_another_replay = order(77, books.team)
+    of_another_replay.attempt = 1
+    books.process([])
+    refused = [
+        parked(event, stage="destination", code="unique_violation")
+        for event in (first, of_another_replay, order(4, books.team))
+    ]
+    books.park(refused, number=2)
+    books.load()
+    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    assert outcome.parked_again == {"destination/unique_violation": 1}
+    assert (outcome.passed, outcome.waits_for) == (9, "")
+
+
+def test_a_run_that_replayed_nothing_is_named(books: Books) -> None:
+    partition = wiring.replayable(books.settings, **NAMES)
+    with pytest.raises(InputError, match="'r9' has replayed nothing"):
+        wiring.replay_outcome(books.settings, partition, "r9", wait_s=0)
+
+
+class Airflow:
+    """Stands for Airflow: a triggered run is done at once, here, and then processed."""
+
+    runs: ClassVar[list[str]] = []
+    books: Any = None
+
+    def __init__(self, _settings: Any) -> None: ...
+
+    def __enter__(self) -> Airflow:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def unpause(self, _dag_id: str) -> None: ...
+
+    def trigger(self, _dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        self.runs.append(run_id)
+        names = {name: conf[name] for name in NAMES}
+        wiring.run_replay(self.books.settings, **names, who="ann", run_id=run_id)
+        self.books.process(self.books.sent()[:1])
+
+    def follow(self, _dag_id: str, _run_id: str, *, limit_s: float) -> str:
+        return "success"
+
+
+@pytest.fixture
+def run(books: Books, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(Airflow, "books", books)
+    monkeypatch.setattr(Airflow, "runs", [])
+    monkeypatch.setattr(airflow_client, "AirflowClient", Airflow)
+    monkeypatch.setenv("WAYBILL_HOME", str(books.settings.home))
+    for name, value in books.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    return lambda *words: CliRunner().invoke(app, ["parked", "replay", *words])
+
+
+def test_the_command_tells_what_became_of_the_events(run: Any) -> None:
+    done = run(*WORDS, "--wait", "0")
+    assert done.exit_code == 0, done.output
+    assert "10 of 10 events sent back: 9 passed so far, 1 parked again so far, 0 in flight" in (
+        done.stdout
+    )
+    assert "1 parked again: mapping/not_null_violation" in done.stdout
+    assert "still in flight: not all that passed is loaded" in done.stdout
+    assert f"/dags/replay/runs/{Airflow.runs[0]}" in done.stdout
+
+
+def test_machines_are_told_too(run: Any, books: Books) -> None:
+    told = json.loads(run(*WORDS, "--wait", "0", "--json").stdout)
+    assert told["state"] == "success"
+    assert told["outcome"]["parked_again"] == {"mapping/not_null_violation": 1}
+    assert told["outcome"]["passed"] == 9
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({0: "ordres"}, "did you mean 'orders'?"),
+        ({2: "ordre"}, "did you mean 'order'?"),
+        ({4: "transformaton"}, "did you mean 'transformation'?"),
+        ({6: "nul_value"}, "did you mean 'null_value'?"),
+        ({4: "ingestion"}, "never were events: correct the source"),
+        ({4: "mapping"}, "there are: 'transformation'"),
+    ],
+)
+def test_a_wrong_name_makes_no_run(
+    run: Any, changes: dict[int, str], said: str, more: tuple[str, ...]
+) -> None:
+    words = [changes.get(place, word) for place, word in enumerate(WORDS)]
+    done = run(*words, *more)
+    assert done.exit_code == 1
+    assert said in done.stderr
+    assert Airflow.runs == []
+
+
+def test_a_window_without_parked_events_makes_no_run(run: Any) -> None:
+    done = run(*WORDS, "--since", "2027-01-01")
+    assert done.exit_code == 1
+    assert "is parked in this window; its 10 parked events are from" in done.stderr
+    assert Airflow.runs == []
+
+
+def test_a_partition_that_was_dealt_with_makes_no_run(run: Any) -> None:
+    assert run(*WORDS, "--wait", "0").exit_code == 0
+    again = run(*WORDS)
+    assert again.exit_code == 1
+    assert "0 events replaying, 10 replayed, 0 discarded" in again.stderr
+    assert len(Airflow.runs) == 1
