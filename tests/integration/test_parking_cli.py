@@ -75,6 +75,13 @@ def test_what_is_dealt_with_is_listed_only_on_demand(run, flights):
     assert len(run("list", "--all", "--json")) == 2
 
 
+def test_the_pipelines_of_all_teams_are_reached_only_when_that_is_said(run, flights, lot):
+    words = ("--all-pipelines", "-s", "mapping", "--why", "test", "--yes")
+    assert "1 events discarded" in run("discard", *words)
+    assert "1 events parked again" in run("undo-discard", *words)
+    assert lot.states() == {"parked": 7}
+
+
 def test_show_says_what_to_do(run, flights):
     shown = run("show", "flights", "-t", "not_null_violation")
     assert "A column declared NOT NULL got no value" in shown
@@ -120,7 +127,14 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
         run(*words, "--json")
     assert "6 events discarded, in 1 segments" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
-    report = run("undo-discard", "flights", "--why", "wrong ones", "--who", "ann", "--json")
+    undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
+    declined = run(*undo, fails=True, answer="n\n")
+    assert declined.exit_code == 1
+    assert "Park up to 6 discarded events again?" in declined.output
+    with pytest.raises(InputError, match="add --yes"):
+        run(*undo, "--json")
+    assert lot.states() == {"parked": 1, "discarded": 6}
+    report = run(*undo, "--json", "--yes")
     assert report["events"] == 6
     assert lot.states() == {"parked": 7}
     assert lot.sql("SELECT detail ->> 'why' FROM audit_log ORDER BY id") == [
@@ -137,7 +151,11 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
         (("list", "--since", "soon"), "since: 'soon' is no time"),
         (("show", "-e", "nothing"), "no partition exists for event_name=nothing"),
         (("sample", "-e", "nothing"), "no partition holds parked events"),
-        (("discard", "--why", "x", "--yes"), "no filter was given"),
+        (("discard", "--why", "x", "--yes"), "no pipeline was given"),
+        (("discard", "--why", "x", "--yes", "--since", "2013-01-01"), "say --all-pipelines"),
+        (("undo-discard", "--why", "x", "--yes", "-s", "mapping"), "say --all-pipelines"),
+        (("discard", "--why", "x", "--yes", "--all-pipelines"), "no filter was given"),
+        (("discard", "flights", "--why", "x", "--yes", "--all-pipelines"), "contradicts"),
         (("discard", "flights", "--why", " ", "--yes"), "`why` must not be empty"),
         (("download", "-o", "out.doc"), "must end in one of"),
     ],

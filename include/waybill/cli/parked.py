@@ -5,10 +5,11 @@ Every command takes the same filters. With ``--json`` standard output is one JSO
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,6 +43,9 @@ Until = Annotated[str | None, typer.Option(help="Event time before; as --since."
 Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
 Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AllPipelines = Annotated[
+    bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -181,48 +185,60 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
         typer.echo(f"{report.path}: {report.events:,} events, {report.bytes:,} bytes")
 
 
-@app.command()
-def discard(  # noqa: PLR0913, PLR0917 - filters on every dimension
-    why: Why,
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    since: Since = None,
-    until: Until = None,
-    who: Who = None,
-    *,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Mark parked events as not wanted. Can be undone until the clean-up has run."""
-    with _opened() as parking:
-        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
-        if not yes:
-            parked = sum(partition.parked for partition in _some(parking, wanted))
-            _ask(f"Discard up to {parked:,} parked events?", as_json=as_json)
-        report = parking.discard(wanted, who=who or _user(), why=why)
-    _print_report(report, "discarded", as_json=as_json)
+def _decision(
+    verb: Literal["discard", "undo_discard"], question: str, done: str
+) -> Callable[..., None]:
+    """Return the command that decides on what matches, or takes the decision back."""
+
+    def decide(  # noqa: PLR0913, PLR0917 - filters on every dimension
+        why: Why,
+        pipeline: PipelineName = None,
+        event_name: EventName = None,
+        stage: Stage = None,
+        error_type: ErrorType = None,
+        since: Since = None,
+        until: Until = None,
+        who: Who = None,
+        *,
+        all_pipelines: AllPipelines = False,
+        yes: Yes = False,
+        as_json: AsJson = False,
+    ) -> None:
+        _require_scope(pipeline, all_pipelines=all_pipelines)
+        with _opened() as parking:
+            wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
+            if not yes:
+                found = _some(parking, wanted)
+                number = sum(p.parked if verb == "discard" else p.discarded for p in found)
+                _ask(question.format(number), as_json=as_json)
+            report = getattr(parking, verb)(wanted, who=who or _user(), why=why)
+        _print_report(report, done, as_json=as_json)
+
+    return decide
 
 
-@app.command("undo-discard")
-def undo_discard(  # noqa: PLR0913, PLR0917 - filters on every dimension
-    why: Why,
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    since: Since = None,
-    until: Until = None,
-    who: Who = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Park discarded events again, as far as the clean-up has not deleted them."""
-    with _opened() as parking:
-        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
-        report = parking.undo_discard(wanted, who=who or _user(), why=why)
-    _print_report(report, "parked again", as_json=as_json)
+app.command("discard", help="Mark parked events as not wanted; undone until the clean-up has run.")(
+    _decision("discard", "Discard up to {:,} parked events?", "discarded")
+)
+app.command("undo-discard", help="Park discarded events again, but for those cleaned up.")(
+    _decision("undo_discard", "Park up to {:,} discarded events again?", "parked again")
+)
+
+
+def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
+    """Refuse to reach into every team's pipelines unless that is said.
+
+    Raises:
+        InputError: neither a pipeline nor --all-pipelines is given, or both are.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415
+
+    if pipeline is None and not all_pipelines:
+        raise InputError(
+            "no pipeline was given: name one, or say --all-pipelines to mean those of all teams"
+        )
+    if pipeline is not None and all_pipelines:
+        raise InputError(f"--all-pipelines contradicts pipeline {pipeline!r}: give one of them")
 
 
 def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
