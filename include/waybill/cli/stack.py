@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,15 +88,23 @@ def down(
 
 
 def status(*, as_json: AsJson = False) -> None:
-    """Show each service: process, ports, memory, since when, and whether it answers."""
+    """Show each service: process, memory, whether it answers. Exit code 1 if some are down."""
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.stack.embedded import Stack  # noqa: PLC0415
 
     lines = Stack(Settings()).status()
+    runs = any(line.pid for line in lines)
+    ill = [line.name for line in lines if not line.healthy]
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
         Console().print(_status_table(lines))
+        if not runs:
+            typer.echo("nothing runs; `waybill up` starts the stack")
+        elif ill:
+            typer.echo(f"not up: {', '.join(ill)}; `waybill up` starts them again")
+    if runs and ill:
+        raise typer.Exit(1)
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
@@ -133,16 +142,21 @@ def doctor(*, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([check.to_json() for check in checks]))
     else:
-        Console().print(_doctor_table(checks))
+        _show_checks(checks)
     if not all(check.ok for check in checks):
         raise typer.Exit(1)
 
 
-def _doctor_table(checks: Sequence[Check]) -> Table:
+def _show_checks(checks: Sequence[Check]) -> None:
+    """Print what was found as a table, and below it what to do: commands are never broken."""
+    console = Console(highlight=False)
     table = Table(box=None)
-    for head in ("", "what", "found", "what to do"):
+    for head in ("", "what", "found"):
         table.add_column(head, overflow="fold")
     for check in checks:
         mark = "[green]ok[/]" if check.ok else "[red]to do[/]"
-        table.add_row(mark, check.name, check.found, check.remedy)
-    return table
+        table.add_row(mark, Text(check.name), Text(check.found))
+    console.print(table)
+    for check in checks:
+        if check.remedy:
+            console.print(Text(f"{check.name}: {check.remedy}"), soft_wrap=True)

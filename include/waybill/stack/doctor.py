@@ -68,9 +68,8 @@ def _python() -> Check:
 def _java() -> Check:
     try:
         found = java.find_java()
-    except InputError as error:
-        first, _, rest = str(error).partition("\n")
-        return Check("Java", ok=False, found=first, remedy=rest or java.INSTALL)
+    except java.JavaError as error:
+        return Check("Java", ok=False, found=error.found, remedy=error.remedy)
     return Check("Java", ok=True, found=f"{found.version} ({found.path})")
 
 

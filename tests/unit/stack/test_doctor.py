@@ -34,6 +34,7 @@ def test_each_thing_missing_says_how_to_get_it(settings: Settings, monkeypatch, 
     checks = examine(settings)
     java, jars, packages = (named(checks, name) for name in ("Java", "jars", "packages"))
     assert not java.ok
+    assert "apt-get" not in java.found
     assert "apt-get install -y openjdk-17-jre-headless" in java.remedy
     assert not jars.ok
     assert jars.found.startswith("0 of 51")

@@ -23,7 +23,9 @@ def only_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def test_no_java_says_which_command_installs_it(monkeypatch, tmp_path: Path) -> None:
     only_path(monkeypatch, tmp_path / "empty")
-    with pytest.raises(InputError, match=r"missing .*apt-get install -y openjdk-17-jre-headless"):
+    with pytest.raises(
+        InputError, match=r"missing: no `java` .*apt-get install -y openjdk-17-jre-headless"
+    ):
         java.find_java()
 
 
@@ -33,7 +35,7 @@ def test_no_java_says_which_command_installs_it(monkeypatch, tmp_path: Path) -> 
 def test_an_old_java_says_its_version_and_what_to_install(monkeypatch, tmp_path, says) -> None:
     fake_java(tmp_path / "fake", says)
     only_path(monkeypatch, tmp_path / "fake")
-    with pytest.raises(InputError, match=r"is Java (11|8); Java 17 or newer is needed: apt-get"):
+    with pytest.raises(InputError, match=r"is Java (11|8)\. Java 17 or newer is needed: apt-get"):
         java.find_java()
 
 
@@ -54,9 +56,25 @@ def test_java_home_wins_over_the_path(monkeypatch, tmp_path: Path) -> None:
     assert java.find_java().path == script
 
 
-def test_a_wrong_java_home_is_named(monkeypatch, tmp_path: Path) -> None:
+def test_a_wrong_java_home_is_named_and_not_answered_with_an_install(
+    monkeypatch, tmp_path: Path
+) -> None:
+    script = fake_java(tmp_path / "fake", 'openjdk version "17"')
+    only_path(monkeypatch, tmp_path / "fake")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(InputError, match=rf"JAVA_HOME={tmp_path} has no bin/java"):
+    with pytest.raises(java.JavaError) as caught:
+        java.find_java()
+    assert caught.value.found == f"JAVA_HOME={tmp_path} is wrong: it has no bin/java"
+    assert f"unset it to use {script}" in caught.value.remedy
+    assert "apt-get" not in str(caught.value)
+
+
+def test_a_java_home_of_an_old_java_is_named(monkeypatch, tmp_path: Path) -> None:
+    only_path(monkeypatch, tmp_path / "empty")
+    fake_java(tmp_path / "jdk" / "bin", 'openjdk version "11"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'empty'}:/bin")
+    with pytest.raises(InputError, match=r"is Java 11\. Let JAVA_HOME name .* or unset it"):
         java.find_java()
 
 

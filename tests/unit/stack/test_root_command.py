@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from waybill.cli import app
 from waybill.errors import InputError
 from waybill.settings import StackSettings
-from waybill.stack import ports
+from waybill.stack import doctor, ports
+from waybill.stack.doctor import Check
+from waybill.stack.embedded import ServiceStatus, Stack
 
 HEAVY = (
     "pyspark",
@@ -69,8 +71,8 @@ def test_an_error_is_one_block_without_a_traceback(tmp_path: Path) -> None:
         check=False,
     )
     assert run.returncode == 1
-    assert run.stderr.startswith("Error: Java is missing")
-    assert "apt-get install -y openjdk-17-jre-headless" in run.stderr
+    assert run.stderr.startswith(f"Error: JAVA_HOME={tmp_path} is wrong")
+    assert "unset it" in run.stderr
     assert "Traceback" not in run.stderr
 
 
@@ -106,6 +108,46 @@ def test_a_stack_that_never_was_is_all_down_and_looking_leaves_no_trace(waybill,
     assert not any(line["healthy"] or line["pid"] for line in lines)
     assert waybill("down").exit_code == 0
     assert not (tmp_path / "home").exists()
+
+
+def line(name: str, *, pid: int | None = 7, healthy: bool = True) -> ServiceStatus:
+    return ServiceStatus(name, pid, (), 0, 1.0 if pid else None, healthy=healthy, log="x.log")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        ([line("kafka"), line("s3")], 0, ""),
+        ([line("kafka"), line("s3", pid=None, healthy=False)], 1, "not up: s3; `waybill up`"),
+        ([line("kafka"), line("s3", healthy=False)], 1, "not up: s3; `waybill up`"),
+        ([line("s3", pid=None, healthy=False)], 0, "nothing runs; `waybill up` starts"),
+    ],
+)
+def test_status_fails_when_some_of_the_stack_is_down(
+    waybill, monkeypatch, lines, code, said, words
+) -> None:
+    monkeypatch.setattr(Stack, "status", lambda _self: lines)
+    run = waybill("status", *words)
+    assert run.exit_code == code
+    if words:
+        assert [one["name"] for one in json.loads(run.stdout)] == [one.name for one in lines]
+    else:
+        assert said in run.stdout
+
+
+def test_doctor_says_a_remedy_once_and_never_breaks_a_command(waybill, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    command = "apt-get install -y openjdk-17-jre-headless"
+    checks = [
+        Check("Java", ok=False, found="Java is missing: no `java` on PATH", remedy=f"x: {command}"),
+        Check("disk", ok=True, found="9 GiB free at " + "/a-long-folder" * 6),
+    ]
+    monkeypatch.setattr(doctor, "examine", lambda _settings: checks)
+    run = waybill("doctor")
+    assert run.exit_code == 1
+    assert f"Java: x: {command}\n" in run.stdout
+    assert run.stdout.count("apt-get") == 1
 
 
 def test_doctor_fails_when_something_is_missing_and_tells_machines(
