@@ -77,8 +77,8 @@ def test_what_is_dealt_with_is_listed_only_on_demand(run, flights):
 
 def test_the_pipelines_of_all_teams_are_reached_only_when_that_is_said(run, flights, lot):
     words = ("--all-pipelines", "-s", "mapping", "--why", "test", "--yes")
-    assert "1 events discarded" in run("discard", *words)
-    assert "1 events parked again" in run("undo-discard", *words)
+    assert "1 event discarded" in run("discard", *words)
+    assert "1 event parked again" in run("undo-discard", *words)
     assert lot.states() == {"parked": 7}
 
 
@@ -125,7 +125,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     assert lot.states() == {"parked": 7}
     with pytest.raises(InputError, match="add --yes"):
         run(*words, "--json")
-    assert "6 events discarded, in 1 segments" in run(*words, answer="y\n")
+    assert "6 events discarded, in 1 segment of 1 partition" in run(*words, answer="y\n")
     assert lot.states() == {"parked": 1, "discarded": 6}
     undo = ("undo-discard", "flights", "--why", "wrong ones", "--who", "ann")
     declined = run(*undo, fails=True, answer="n\n")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from waybill.cli.words import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -182,7 +184,7 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     if as_json:
         _print_json(asdict(report))
     else:
-        typer.echo(f"{report.path}: {report.events:,} events, {report.bytes:,} bytes")
+        typer.echo(f"{report.path}: {counted(report.events, 'event')}, {report.bytes:,} bytes")
 
 
 def _decision(
@@ -303,13 +305,13 @@ def _print_report(report: DiscardReport, what: str, *, as_json: bool) -> None:
         _print_json(report.to_json())
         return
     typer.echo(
-        f"{report.events:,} events {what}, in {report.segments:,} segments of "
-        f"{report.partitions:,} partitions"
+        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
+        f"{counted(report.partitions, 'partition')}"
     )
     if report.left_segments:
         typer.echo(
-            f"{report.left_events:,} events in {report.left_segments:,} segments were left as they "
-            "are: the window cuts through them, or a clean-up has claimed them"
+            f"{counted(report.left_events, 'event')} in {counted(report.left_segments, 'segment')} "
+            "left as they are: the window cuts through them, or a clean-up has claimed them"
         )
 
 

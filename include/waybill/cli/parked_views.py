@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.words import counted
 from waybill.events import error_type
 from waybill.parking import ParkedEvent, Partition, PartitionFilter
 
@@ -62,7 +63,7 @@ def table(found: Sequence[Partition]) -> None:
     console.print(grid)
     parked = sum(partition.parked for partition in found)
     console.print(
-        f"{parked:,} events parked in {len(found):,} partitions. "
+        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}. "
         "`waybill parked show PIPELINE` says what to do."
     )
 

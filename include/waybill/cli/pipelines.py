@@ -7,6 +7,7 @@ listed; on standard error, but for ``check --json``.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.words import counted
 from waybill.pipelines import (
     DeclarationError,
     Pipeline,
     Problem,
+    check_sources,
     load_pipelines,
     topic_of,
 )
@@ -44,13 +47,17 @@ def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
     folder = _folder(directory)
     problems = find_problems(folder)
     names = [] if problems else sorted(load_pipelines(folder))
+    warnings = check_sources(folder)
     if as_json:
-        said = [problem.to_json() for problem in problems]
-        _print_json({"ok": not problems, "pipelines": names, "problems": said})
-    elif problems:
-        _print_problems(problems)
+        said = {"problems": problems, "warnings": warnings}
+        lists = {name: [one.to_json() for one in found] for name, found in said.items()}
+        _print_json({"ok": not problems, "pipelines": names, **lists})
     else:
-        Console().print(Text(f"{len(names)} pipelines, no mistakes ({_few(names)})"))
+        _print_lines(warnings, label="warning: ", style="yellow")
+        if problems:
+            _print_problems(problems)
+        else:
+            Console().print(Text(f"{counted(len(names), 'pipeline')}, no mistakes ({_few(names)})"))
     if problems:
         raise typer.Exit(1)
 
@@ -126,14 +133,22 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
-def _print_problems(problems: list[Problem] | tuple[Problem, ...]) -> None:
+def _print_problems(problems: Sequence[Problem]) -> None:
+    _print_lines(problems)
+    files = len({problem.file for problem in problems})
+    words = f"{counted(len(problems), 'mistake')} in {counted(files, 'file')}"
+    Console(stderr=True).print(Text(words, style="red"))
+
+
+def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "") -> None:
+    """Print problems on standard error; one that means the whole file names no field."""
     console = Console(stderr=True)
     for problem in problems:
         place = Text(f"{problem.file}:{problem.line}", style="bold")
-        console.print(place, Text(problem.field, style="cyan"), soft_wrap=True)
-        console.print(Text(f"  {problem.message}"), soft_wrap=True)
-    files = len({problem.file for problem in problems})
-    console.print(Text(f"{len(problems)} mistakes in {files} files", style="red"))
+        if problem.field:
+            place.append(f" {problem.field}", style="cyan not bold")
+        console.print(place, soft_wrap=True)
+        console.print(Text(f"  {label}{problem.message}", style=style), soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -47,6 +47,7 @@ source's payload (``from``), before the transformation, which must leave them as
 from waybill.pipelines.check import (
     DeclarationError,
     check,
+    check_sources,
     load_pipeline,
     load_pipelines,
     pipeline_directories,
@@ -74,6 +75,7 @@ __all__ = [
     "TableSpec",
     "arrow_type",
     "check",
+    "check_sources",
     "load_pipeline",
     "load_pipelines",
     "pipeline_directories",

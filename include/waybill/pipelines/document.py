@@ -104,7 +104,7 @@ def _not_yaml(error: yaml.YAMLError) -> tuple[int, Path, str]:
     said = f"{words} {context}" if context else str(words)
     if "alias" in said:
         said += " (text that begins with * goes in quotes)"
-    return (mark.line + 1 if mark else 1, (), f"expected YAML; found: {said}")
+    return (mark.line + 1 if mark else 1, (), f"expected YAML; {said}")
 
 
 class _Reader:

@@ -22,6 +22,8 @@ from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
 from waybill.pipelines.schedule import PRESETS, check_schedule
 
 CONNECTORS = ("csv",)
+PACKAGE = "package:"
+"""Begins the path of a file in an installed package."""
 RESERVED_PREFIX = "_waybill_"
 _NOT_NULL = re.compile(r"(.+?)\s+not\s+null", re.IGNORECASE)
 CSV_TYPES = tuple(name for name in COLUMN_TYPES if name not in ("bytes", "json"))
@@ -48,9 +50,10 @@ def _readable(text: str) -> str:
 def _location(text: str) -> str:
     if "\0" in text:
         raise ValueError("it holds a NUL")
-    if text.startswith("package:"):
-        package, _, rest = text.removeprefix("package:").partition("/")
-        if not package.isidentifier() or not rest or ".." in rest.split("/"):
+    if text.startswith(PACKAGE):
+        package, _, rest = text.removeprefix(PACKAGE).partition("/")
+        parts = rest.split("/")
+        if not package.isidentifier() or ".." in parts or not all(parts):
             raise ValueError("a file of a package is package:<name>/<path inside it>")
     return text
 

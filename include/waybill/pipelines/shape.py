@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from waybill.pipelines.form import PipelineForm
-from waybill.pipelines.problems import Path, hint, shown
+from waybill.pipelines.problems import Path, hint, nearest, shown
 
 Finding = tuple[Path, str]
 """(place, message)."""
@@ -23,7 +23,19 @@ def check_shape(value: Any) -> tuple[PipelineForm | None, list[Finding]]:  # noq
         details = error.errors(include_url=False)
     if value is None:
         return None, [((), "expected a mapping of fields; the file is empty")]
-    return None, [_finding(detail, value) for detail in details]
+    typed_wrong = {_meant(detail) for detail in details if detail["type"] == "extra_forbidden"}
+    return None, [
+        _finding(detail, value)
+        for detail in details
+        if detail["type"] != "missing" or _in_document(detail["loc"]) not in typed_wrong
+    ]
+
+
+def _meant(detail: Any) -> Path:  # noqa: ANN401 - pydantic's ErrorDetails
+    """Return the place of the field that an unknown one was meant to be: a typo is told once."""
+    path = _in_document(detail["loc"])
+    name = nearest(path[-1], _names(_place(path)[0]))
+    return path if name is None else (*path[:-1], name)
 
 
 def _finding(detail: Any, document: Any) -> Finding:  # noqa: ANN401 - pydantic's ErrorDetails
@@ -36,7 +48,7 @@ def _finding(detail: Any, document: Any) -> Finding:  # noqa: ANN401 - pydantic'
         return path, words + hint(path[-1], names)
     expected = info.description if info is not None and info.description else "a mapping of fields"
     if kind == "missing":
-        return path, f"expected {expected}; it is missing{_misspelt(path, document, form)}"
+        return path, f"expected {expected}; it is missing"
     reason = detail.get("ctx", {}).get("error")
     because = f" ({reason})" if reason is not None else ""
     choices = info.examples if info is not None and info.examples else []
@@ -47,16 +59,6 @@ def _finding(detail: Any, document: Any) -> Finding:  # noqa: ANN401 - pydantic'
 def _in_document(loc: tuple[str | int, ...]) -> Path:
     """Return a location without pydantic's own marks."""
     return tuple(part for part in loc if part != "[key]")
-
-
-def _misspelt(path: Path, document: Any, form: type[BaseModel]) -> str:  # noqa: ANN401
-    around = document
-    for part in path[:-1]:
-        around = around[part]
-    if not isinstance(around, dict):
-        return ""
-    unknown = [name for name in around if name not in _names(form)]
-    return hint(path[-1], unknown, ask="is it")
 
 
 def _existing(path: Path, value: Any) -> Path:  # noqa: ANN401

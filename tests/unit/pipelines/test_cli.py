@@ -25,13 +25,51 @@ def bad(folder, good):
 
 
 def test_check_says_that_all_is_well(folder):
-    folder.write()
-    assert "1 pipelines, no mistakes (orders)" in run("check", folder.root).stdout
+    (folder.write() / "orders.csv").touch()
+    said = run("check", folder.root)
+    assert said.stdout == "1 pipeline, no mistakes (orders)\n"
+    assert said.stderr == ""
     assert json.loads(run("check", folder.root, "--json").stdout) == {
         "ok": True,
         "pipelines": ["orders"],
         "problems": [],
+        "warnings": [],
     }
+
+
+def test_a_source_that_is_not_there_is_a_warning_and_no_mistake(folder, good):
+    home = folder.write()
+    said = run("check", folder.root)
+    assert "orders/pipeline.yaml:8 source.path" in said.stderr
+    assert "warning: no file" in said.stderr
+    assert "1 pipeline, no mistakes" in said.stdout
+    answer = json.loads(run("check", folder.root, "--json").stdout)
+    assert answer["ok"]
+    assert [warning["field"] for warning in answer["warnings"]] == ["source.path"]
+    (home / "orders.csv").touch()
+    assert run("check", folder.root).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "warns"),
+    [
+        ("/dev/null/no.csv", True),
+        ("package:no_such_package/a.csv", True),
+        ("package:waybill/a.csv", False),
+        (__file__, False),
+    ],
+)
+def test_a_source_may_lie_elsewhere(folder, good, path, warns):
+    folder.write(text=good.replace("orders.csv", path))
+    assert ("warning" in run("check", folder.root).stderr) is warns
+
+
+def test_a_mistake_in_the_yaml_names_its_line_and_no_field(folder, good):
+    folder.write(text=good.replace("team: shop", "team: *shop"))
+    said = run("check", folder.root, code=1).stderr.splitlines()
+    assert said[0].endswith("pipeline.yaml:3")
+    assert said[1].startswith("  expected YAML; found undefined alias")
+    assert said[-1] == "1 mistake in 1 file"
 
 
 def test_check_lists_every_problem_and_fails(bad):
@@ -45,7 +83,9 @@ def test_check_lists_every_problem_and_fails(bad):
 def test_check_json_has_every_problem_by_field(bad):
     answer = json.loads(run("check", bad, "--json", code=1).stdout)
     assert not answer["ok"]
-    assert {problem["field"] for problem in answer["problems"]} >= {"taem", "team"}
+    fields = [problem["field"] for problem in answer["problems"]]
+    assert "taem" in fields
+    assert "team" not in fields  # a typo is told once
     assert set(answer["problems"][0]) == {"file", "line", "field", "message"}
 
 

@@ -28,7 +28,7 @@ def pipeline(folder) -> Pipeline:
 def test_the_public_surface_is_what_the_package_says():
     assert surface.__all__ == [
         "COLUMN_TYPES", "Column", "ColumnType", "DeclarationError", "EventDeclaration", "Pipeline",
-        "Problem", "Source", "TableSpec", "arrow_type", "check", "load_pipeline", "load_pipelines",
+        "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "load_pipeline", "load_pipelines",
         "pipeline_directories", "topic_of",
     ]  # fmt: skip
 
