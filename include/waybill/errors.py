@@ -2,6 +2,7 @@
 
 WaybillError
   RetryError   call again later; nothing was lost
+    AwayError  a server does not answer
   ParkError    this event cannot pass; park it under its code, go on
   StopError    going on could lose, double or reorder events; stop the process
   InputError   what the user gave is wrong: says what, where and what to do
@@ -16,6 +17,19 @@ class WaybillError(Exception):
 
 class RetryError(WaybillError):
     """The same call may succeed later; nothing was lost."""
+
+
+class AwayError(RetryError):
+    """A server does not answer.
+
+    Args:
+        message: which, where, and how it failed.
+        setting: the variable that says where it is.
+    """
+
+    def __init__(self, message: str, *, setting: str) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class StopError(WaybillError):

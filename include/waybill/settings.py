@@ -6,6 +6,7 @@ Sources, the first that has a value wins: ``WAYBILL_*`` variables (``__`` betwee
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -180,18 +181,32 @@ class Settings(BaseSettings):
             for name, value in plain.items()
         }
 
-    @model_validator(mode="after")
-    def _refuse_unknown_names(self) -> Settings:
-        """Fail on a misspelt ``WAYBILL_*`` name; pydantic-settings would ignore it."""
-        known = tuple(f"WAYBILL_{name.upper()}" for name in type(self).model_fields)
-        unknown = [
-            name
-            for name in os.environ
-            if name.startswith("WAYBILL_") and not _names_a_field(name, known)
-        ]
-        if unknown:
-            raise ValueError(f"unknown settings: {sorted(unknown)}; known: {', '.join(known)}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_names(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+        """Fail on a misspelt ``WAYBILL_*`` name; pydantic-settings would ignore or not place it."""
+        names = (name for name in os.environ if name.startswith("WAYBILL_"))
+        if unknown := [words for name in sorted(names) if (words := _unknown(name))]:
+            raise ValueError("\n".join(unknown))
+        return values
+
+
+def _unknown(name: str) -> str:
+    """Return words for a variable that is no setting, with the nearest; nothing for one that is."""
+    known = {f"WAYBILL_{field.upper()}" for field in Settings.model_fields}
+    for section, field in Settings.model_fields.items():
+        parts = getattr(field.annotation, "model_fields", ())
+        known.update(f"WAYBILL_{section}__{part}".upper() for part in parts)
+    prefix, _, rest = name.upper().partition("WAYBILL_DESTINATIONS__")
+    if not prefix and rest:
+        place = f"WAYBILL_DESTINATIONS__{rest.partition('__')[0]}"
+        known |= {place, *(f"{place}__{part}".upper() for part in DestinationSettings.model_fields)}
+    if name.upper() in known:
+        return ""
+    near = difflib.get_close_matches(name.upper(), sorted(known), n=1)
+    return f"unknown setting {name}; " + (
+        f"did you mean {near[0]}?" if near else "docs/settings.md lists all"
+    )
 
 
 def _revealed(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
@@ -202,7 +217,3 @@ def _revealed(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
     if isinstance(value, dict):
         return {name: _revealed(item) for name, item in value.items() if item is not None}
     return value
-
-
-def _names_a_field(name: str, known: tuple[str, ...]) -> bool:
-    return name in known or name.startswith(tuple(f"{k}__" for k in known))

@@ -70,7 +70,7 @@ def test_a_misspelt_setting_fails_the_task_and_is_named(monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 
     monkeypatch.setenv("WAYBILL_KAFKA__BOOTSTRAP_SERVER", "x")
-    with pytest.raises(AirflowFailException, match="bootstrap_server"):
+    with pytest.raises(AirflowFailException, match="did you mean WAYBILL_KAFKA__BOOTSTRAP_SERVERS"):
         read_settings()
 
 

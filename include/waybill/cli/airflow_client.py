@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import httpx
 
-from waybill.errors import InputError, RetryError
+from waybill.errors import AwayError, InputError, RetryError
 from waybill.settings import AirflowSettings
 
 _PATIENCE_S = 60.0
@@ -120,7 +120,8 @@ class AirflowClient:
             except httpx.TransportError as error:
                 words = str(error)
             if time.monotonic() > deadline:
-                raise RetryError(f"Airflow at {self._settings.url} does not answer: {words}")
+                said = f"Airflow at {self._settings.url} does not answer: {words}"
+                raise AwayError(said, setting="WAYBILL_AIRFLOW__URL")
             time.sleep(1.0)
 
     def _signed_in(self) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from waybill.errors import WaybillError
+from waybill.errors import AwayError, WaybillError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -105,7 +106,16 @@ def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
 
 
 def _words(error: WaybillError) -> str:
-    return str(error) or type(error).__name__
+    words = str(error) or type(error).__name__
+    return f"{words}\n{_advice(error)}" if isinstance(error, AwayError) else words
+
+
+def _advice(error: AwayError) -> str:
+    """Return what to do about a server that is away: ours is started, another's is looked for."""
+    section = error.setting.partition("__")[0]
+    if any(name.startswith((section, "WAYBILL_TRACKER")) for name in os.environ):
+        return f"Is it up, and does {error.setting} name it?"
+    return "`waybill status` shows what runs here; `waybill up` starts what does not."
 
 
 def _settings_words(error: ValidationError) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.errors import RetryError, StopError
+from waybill.errors import AwayError, RetryError, StopError
 from waybill.settings import KafkaSettings
 
 _TOPIC_CONFIG = {
@@ -90,7 +90,7 @@ class KafkaLog:
         except KafkaException as error:
             if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 raise StopError(f"topic {name!r} does not exist") from error
-            raise RetryError(f"Kafka did not describe {name!r}: {error}") from error
+            raise _away(f"Kafka did not describe {name!r}: {error}") from error
         return TopicInfo(name, self.cluster_id(), str(found.topic_id), len(found.partitions))
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
@@ -121,7 +121,7 @@ class KafkaLog:
             except KafkaException as error:
                 if time.monotonic() > deadline:
                     words = f"Kafka did not tell how far {topic}/{number} reaches: {error}"
-                    raise RetryError(words) from error
+                    raise _away(words) from error
                 time.sleep(0.2)
             else:
                 return int(low), int(high)
@@ -181,7 +181,7 @@ class KafkaLog:
         try:
             return self._admin().list_topics(timeout=_ANSWER_S)
         except KafkaException as error:
-            raise RetryError(
+            raise _away(
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
             ) from error
 
@@ -191,7 +191,7 @@ class KafkaLog:
         try:
             return future.result(timeout=_ANSWER_S)
         except (KafkaException, TimeoutError) as error:
-            raise RetryError(
+            raise _away(
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
             ) from error
 
@@ -220,6 +220,10 @@ class KafkaLog:
             "log_level": 2,
             "socket.timeout.ms": 10_000,
         }
+
+
+def _away(message: str) -> AwayError:
+    return AwayError(message, setting="WAYBILL_KAFKA__BOOTSTRAP_SERVERS")
 
 
 def open_log(settings: KafkaSettings) -> KafkaLog:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from waybill.errors import InputError, RetryError, WaybillError
+from waybill.errors import AwayError, InputError, RetryError, WaybillError
 from waybill.settings import S3Settings
 
 _DELETE_MOST = 1000
@@ -150,7 +150,8 @@ class ObjectStore:
         except ClientError as error:
             raise _sorted_error(error.response, key, self.bucket) from error
         except BotoCoreError as error:
-            raise RetryError(f"object store did not answer for {key!r}: {error}") from error
+            words = f"object store did not answer for {key!r}: {error}"
+            raise AwayError(words, setting="WAYBILL_S3__ENDPOINT_URL") from error
 
 
 def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa: ANN401

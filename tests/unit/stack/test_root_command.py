@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from waybill import wiring
 from waybill.cli import app
 from waybill.errors import InputError
-from waybill.settings import StackSettings
+from waybill.settings import Settings, StackSettings
 from waybill.stack import doctor, ports
 from waybill.stack.doctor import Check
 from waybill.stack.embedded import ServiceStatus, Stack
+from waybill.storage import log, open_log, open_objects, open_tracker
 
 HEAVY = (
     "pyspark",
@@ -87,6 +89,77 @@ def test_a_misspelt_setting_is_named(waybill, monkeypatch) -> None:
     run = waybill("status")
     assert run.exit_code == 1
     assert "WAYBILL_KAFKAA__PORT" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("WAYBILL_KAFKA__BOOTSTRAP_SERVER", "WAYBILL_KAFKA__BOOTSTRAP_SERVERS"),
+        ("WAYBILL_KAFKAA__BOOTSTRAP_SERVERS", "WAYBILL_KAFKA__BOOTSTRAP_SERVERS"),
+        ("WAYBILL_DAGS_DIRS", "WAYBILL_DAGS_DIR"),
+        ("WAYBILL_DESTINATIONS__LAKE__DSM", "WAYBILL_DESTINATIONS__LAKE__DSN"),
+    ],
+)
+def test_a_misspelt_setting_gets_the_nearest(waybill, monkeypatch, name, nearest) -> None:
+    monkeypatch.setenv(name, "x")
+    run = waybill("status")
+    assert run.exit_code == 1
+    assert f"unknown setting {name}; did you mean {nearest}?" in run.stderr
+
+
+def test_every_setting_is_known_by_its_variable(monkeypatch) -> None:
+    settings = Settings(_env_file=None, destinations={"lake": {"dsn": "postgresql://x"}})
+    for name, value in settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_DESTINATIONS__LAKE__KIND", "postgres")
+    assert Settings(_env_file=None).destinations == settings.destinations
+
+
+def nobody_answers(folder: Path) -> Settings:
+    """Return settings of servers that are away, as an embedded stack writes them."""
+    home = folder / "home"
+    home.mkdir()
+    (home / "stack.env").write_text(
+        "WAYBILL_TRACKER__DSN=postgresql://127.0.0.1:1/waybill\n"
+        "WAYBILL_KAFKA__BOOTSTRAP_SERVERS=127.0.0.1:1\n"
+        "WAYBILL_S3__ENDPOINT_URL=http://127.0.0.1:1\n"
+        "WAYBILL_S3__ACCESS_KEY=a\nWAYBILL_S3__SECRET_KEY=b\n"
+    )
+    return Settings(home=home)
+
+
+def ask_kafka(settings: Settings) -> object:
+    return open_log(settings.kafka).topics()
+
+
+def ask_s3(settings: Settings) -> object:
+    return open_objects(settings.s3).exists("x")
+
+
+def ask_tracker(settings: Settings) -> object:
+    with open_tracker(settings.tracker) as tracker, tracker.transaction():
+        return None
+
+
+@pytest.mark.parametrize("ask", [ask_kafka, ask_s3, ask_tracker])
+def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
+    waybill, monkeypatch, tmp_path: Path, ask
+) -> None:
+    monkeypatch.setattr(log, "_ANSWER_S", 0.5)
+    settings = nobody_answers(tmp_path)
+    monkeypatch.setattr(wiring, "balance", lambda *_, **__: ask(settings))
+    run = waybill("balance")
+    assert run.exit_code == 1
+    assert "answer" in run.stderr
+    assert "`waybill up` starts what does not" in run.stderr
+
+
+def test_a_server_of_others_that_is_away_is_named_by_its_setting(waybill, monkeypatch) -> None:
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://127.0.0.1:1/waybill")
+    run = waybill("balance")
+    assert run.exit_code == 1
+    assert "does WAYBILL_TRACKER__DSN name it?" in run.stderr
+    assert "waybill up" not in run.stderr
 
 
 def test_a_setting_out_of_range_is_named(waybill, monkeypatch) -> None:

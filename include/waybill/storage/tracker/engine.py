@@ -12,13 +12,14 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
-from waybill.errors import InputError, RetryError, StopError
+from waybill.errors import AwayError, InputError, StopError
 from waybill.settings import TrackerSettings
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
+_DSN = "WAYBILL_TRACKER__DSN"
 _MIGRATION_LOCK = 7_301_994
 
 
@@ -34,7 +35,7 @@ class TrackerStore:
         """One transaction: committed at the end of the block, rolled back on any error.
 
         Raises:
-            RetryError: the database is away; when raised by the commit itself its outcome is not
+            AwayError: it does not answer; when raised by the commit itself its outcome is not
                 known: read back what was written.
             InputError: it cannot be reached because of how it is configured.
         """
@@ -45,7 +46,7 @@ class TrackerStore:
             raise _sorted_error(error) from error
         except (InterfaceError, DBAPIError) as error:
             if error.connection_invalidated:
-                raise RetryError(f"tracker went away: {error.orig}") from error
+                raise AwayError(f"tracker went away: {error.orig}", setting=_DSN) from error
             raise
 
     def migrate(self) -> None:
@@ -93,9 +94,9 @@ def _engine(settings: TrackerSettings) -> Engine:
     try:
         url = make_url(settings.dsn)
     except ArgumentError as error:
-        raise InputError("WAYBILL_TRACKER__DSN is no URL; write postgresql://…") from error
+        raise InputError(f"{_DSN} is no URL; write postgresql://…") from error
     if not url.drivername.startswith("postgresql"):
-        raise InputError(f"WAYBILL_TRACKER__DSN must be postgresql://…, not {url.drivername}://")
+        raise InputError(f"{_DSN} must be postgresql://…, not {url.drivername}://")
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=settings.pool_size,
@@ -104,11 +105,11 @@ def _engine(settings: TrackerSettings) -> Engine:
     )
 
 
-def _sorted_error(error: OperationalError) -> RetryError | InputError:
+def _sorted_error(error: OperationalError) -> AwayError | InputError:
     words = str(error.orig)
     if "does not exist" in words or "authentication failed" in words:
-        return InputError(f"tracker: {words.strip()}; check WAYBILL_TRACKER__DSN")
-    return RetryError(f"tracker did not answer: {words.strip()}")
+        return InputError(f"tracker: {words.strip()}; check {_DSN}")
+    return AwayError(f"tracker did not answer: {words.strip()}", setting=_DSN)
 
 
 def _alembic_config() -> Config:
