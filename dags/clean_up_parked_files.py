@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 
 from waybill_airflow.operators.maintenance import CleanUpParkedFilesOperator
+from waybill_airflow.params import grace
 
 with DAG(
     "clean_up_parked_files",
@@ -26,14 +27,6 @@ with DAG(
     },
     tags={"waybill", "maintenance"},
     doc_md=__doc__,
-    params={
-        "grace_s": Param(
-            None,
-            type=["null", "number"],
-            minimum=0,
-            title="Keep for (seconds)",
-            description="Empty: the setting parking.clean_up_grace_s.",
-        ),
-    },
+    params=grace("Keep for (seconds)", "parking.clean_up_grace_s"),
 ) as dag:
     CleanUpParkedFilesOperator(task_id="clean_up", grace_s=dag.param("grace_s"))

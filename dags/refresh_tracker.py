@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG
 
 from waybill_airflow.operators.maintenance import RefreshTrackerOperator
+from waybill_airflow.params import grace
 
 with DAG(
     "refresh_tracker",
@@ -26,14 +27,6 @@ with DAG(
     },
     tags={"waybill", "maintenance"},
     doc_md=__doc__,
-    params={
-        "grace_s": Param(
-            None,
-            type=["null", "number"],
-            minimum=0,
-            title="Grace period (seconds)",
-            description="Empty: the setting parking.garbage_grace_s.",
-        ),
-    },
+    params=grace("Grace period (seconds)", "parking.garbage_grace_s"),
 ) as dag:
     RefreshTrackerOperator(task_id="refresh", grace_s=dag.param("grace_s"))

@@ -13,8 +13,7 @@ from airflow.sdk import DAG, Param
 
 from waybill.events import CATALOGUE, STAGES
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
-
-TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+from waybill_airflow.params import replay_options, window
 
 with DAG(
     "replay",
@@ -41,30 +40,8 @@ with DAG(
             title="Error type",
             section="Partition",
         ),
-        "since": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=TIME,
-            title="From",
-            description="Only segments with events at or after this time.",
-        ),
-        "until": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=TIME,
-            title="Until",
-            description="Only segments with events before this time.",
-        ),
-        "rate_per_s": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Events a second",
-            description="Empty: as fast as Kafka takes them.",
-        ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run"),
+        **window(),
+        **replay_options(),
     },
 ) as dag:
     ReplayParkedPartitionOperator(

@@ -14,8 +14,8 @@ from airflow.sdk import DAG, Param
 
 from waybill.events import CATALOGUE, STAGES
 from waybill_airflow.operators.replay import REPLAY_DAG_ID, PlanReplaysOperator
+from waybill_airflow.params import replay_options, window
 
-TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
 
 with DAG(
@@ -47,32 +47,8 @@ with DAG(
             title="Error type",
             section="Filter",
         ),
-        "since": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=TIME,
-            title="From",
-            description="Only segments with events at or after this time.",
-            section="Filter",
-        ),
-        "until": Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=TIME,
-            title="Until",
-            description="Only segments with events before this time.",
-            section="Filter",
-        ),
-        "rate_per_s": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Events a second",
-            description="Of each replay. Empty: as fast as Kafka takes them.",
-        ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run"),
+        **window(section="Filter"),
+        **replay_options(),
         "limit": Param(
             1000,
             type="integer",

@@ -193,3 +193,13 @@ def test_the_plugin_registers_itself_and_only_its_file_is_executed():
     namespace: dict[str, object] = {"__name__": "waybill_plugin"}
     exec(compile(source, "waybill_plugin.py", "exec"), namespace)  # noqa: S102 - as Airflow does
     assert namespace["WaybillPlugin"].name == "waybill"
+
+
+@pytest.mark.parametrize("name", ["since", "until", "rate_per_s", "dry_run"])
+def test_both_replay_dags_take_the_same_conditions(dags, name):
+    one, many = (
+        dags[dag_id].params.get_param(name) for dag_id in ("replay", "replay_parked_partitions")
+    )
+    kept = [{k: v for k, v in param.schema.items() if k != "section"} for param in (one, many)]
+    assert kept[0] == kept[1]
+    assert one.value == many.value

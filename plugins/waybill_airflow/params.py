@@ -1,0 +1,56 @@
+"""Params that several DAGs take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Param
+
+_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+
+
+def window(**more: Any) -> dict[str, Param]:  # noqa: ANN401 - JSON schema, as Param takes it
+    """Return ``since`` and ``until``: event times, each optional."""
+    words = {"since": ("From", "at or after"), "until": ("Until", "before")}
+    return {
+        name: Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=_TIME,
+            title=title,
+            description=f"Only segments with events {when} this time.",
+            **more,
+        )
+        for name, (title, when) in words.items()
+    }
+
+
+def replay_options() -> dict[str, Param]:
+    """Return ``rate_per_s`` and ``dry_run`` of a replay."""
+    return {
+        "rate_per_s": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Events a second",
+            description="Of one replay. Empty: as fast as Kafka takes them.",
+        ),
+        "dry_run": Param(default=False, type="boolean", title="Dry run"),
+    }
+
+
+def grace(title: str, setting: str) -> dict[str, Param]:
+    """Return ``grace_s``, which overrides a setting."""
+    return {
+        "grace_s": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            title=title,
+            description=f"Empty: the setting {setting}.",
+        )
+    }
+
+
+__all__ = ["grace", "replay_options", "window"]
