@@ -117,8 +117,9 @@ def calls(monkeypatch):
 
         monkeypatch.setattr(wiring, name, call)
 
-    for name in ("run_ingest", "run_replay", "clean_up_parked_files", "refresh_tracker"):
+    for name in ("run_ingest", "clean_up_parked_files", "refresh_tracker"):
         record(name, Report({"did": name}))
+    record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
     made.clear()
     made_and_record = SimpleNamespace(made=made, record=record)
     return made_and_record
@@ -156,6 +157,18 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "who": "ada",
         "run_id": "replay__7",
     }
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_replay_logs_its_counts_and_where_to_look(calls, monkeypatch, dry_run):
+    said = []
+    counts = {"events": 9, "sent": 4, "resumed": 5}
+    calls.record("run_replay", Report(counts))
+    task = ReplayParkedPartitionOperator(task_id="t", **PARTITION, dry_run=dry_run)
+    monkeypatch.setattr(task.log, "info", lambda words, *values: said.append(words % values))
+    assert task.execute(context()) == counts
+    sent = [words for words in said if "9 of 9 events are in the log again" in words]
+    assert len(sent) == (0 if dry_run else 1)
 
 
 def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):

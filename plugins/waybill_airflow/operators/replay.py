@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 REPLAY_DAG_ID = "replay"
+_WHERE_TO_LOOK = (
+    "%d of %d events are in the log again. What becomes of them there: `waybill parked list` shows "
+    "what is parked again, `waybill balance` what is still in flight"
+)
 
 
 class ReplayParkedPartitionOperator(BaseOperator):
@@ -90,8 +94,11 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 who=who_asked(context),
                 run_id=context["run_id"],
             )
-            self.log.info("replay: %s", report.to_json())
-            return report.to_json()
+        counts = report.to_json()
+        self.log.info("replay: %s", counts)
+        if not self.dry_run:
+            self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
+        return counts
 
 
 class PartitionFilter(TypedDict, total=False):
