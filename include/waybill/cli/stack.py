@@ -37,7 +37,7 @@ class _Progress:
                 return
         took = time.monotonic() - self.began.get(name, time.monotonic())
         spent = f"  {took:.1f} s" if what == "up" else ""
-        self.console.print(f"{name:<24}{what}{spent}", highlight=False)
+        self.console.print(f"{name:<24} {what}{spent}", highlight=False)
 
 
 def up(
@@ -108,7 +108,9 @@ def status(*, as_json: AsJson = False) -> None:
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
-    table = Table("service", "state", "pid", "ports", "memory", "up for", box=None)
+    table = Table(box=None)
+    for head in ("service", "state", "pid", "ports", "memory", "up for"):
+        table.add_column(head, overflow="fold")
     for line in lines:
         state = "[green]healthy[/]" if line.healthy else "[red]does not answer[/]"
         if line.pid is None or line.up_since is None:

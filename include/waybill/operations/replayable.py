@@ -18,8 +18,8 @@ def find_replayable(
             ingestion.
     """
     refuse_ingestion(stage)
-    pipeline_id = parking.pipeline_id(pipeline)
-    return parking.find(pipeline_id, event_name=event_name, stage=stage, error_type=error_type)
+    parking.pipeline_id(pipeline)
+    return parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
 
 
 def refuse_ingestion(stage: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,21 @@ def test_status_fails_when_some_of_the_stack_is_down(
         assert [one["name"] for one in json.loads(run.stdout)] == [one.name for one in lines]
     else:
         assert said in run.stdout
+
+
+def test_status_cuts_no_name_at_80_columns(waybill, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["airflow-dag-processor", "spark-processing-a-long-cluster", "kafka"]
+    ports_in_use = (28333, 28334, 28335, 28336)
+    now = time.time()
+    lines = [
+        ServiceStatus(name, 123456, ports_in_use, 999 * 1024**2, now, healthy=True, log="x.log")
+        for name in names
+    ]
+    monkeypatch.setattr(Stack, "status", lambda _self: lines)
+    said = waybill("status").stdout
+    assert "…" not in said
+    assert max(map(len, said.splitlines())) <= 80
 
 
 def test_doctor_says_a_remedy_once_and_never_breaks_a_command(waybill, monkeypatch) -> None:
