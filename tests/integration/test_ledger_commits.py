@@ -1,4 +1,4 @@
-"""The commits: whole or not at all, from exactly where things stood, once."""
+"""The commits of batches: whole or not at all, from exactly where things stood, once."""
 
 from __future__ import annotations
 
@@ -7,31 +7,32 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import text
-from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
+from tests.support.books import (
+    batch,
+    counts,
+    everything,
+    joined,
+    nothing_parked,
+    open_books,
+    staged,
+)
+from tests.support.lost_commits import answer_lost, commits_changed, kill_backend, killed_before
 
 from waybill.errors import RetryError, StopError
 from waybill.ledger import (
     BatchCommit,
     FencedError,
-    IntakeCommit,
-    LoadCommit,
     OffsetRange,
     OffsetsMovedError,
-    Position,
     acquire_lease,
     commit_batch,
-    commit_intake,
-    commit_load,
     committed_batches,
     last_commit_number,
-    load_position,
-    read_position,
     staged_after,
     topic_positions,
 )
@@ -39,30 +40,12 @@ from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
 CONSUMER = "processing/events.t.w"
-TABLES = (
-    "topic_offsets", "commit_sequences", "batches", "ledger", "staged_objects",
-    "load_positions", "connector_positions", "audit_log",
-)  # fmt: skip
 
 
 @pytest.fixture
 def tracker(postgres: Any) -> Iterator[TrackerStore]:
     with open_books(postgres, "commits") as books:
         yield books
-
-
-def everything(tracker: TrackerStore) -> dict[str, list[Any]]:
-    """Return all rows of the books, but for what is only a time."""
-    with tracker.transaction() as connection:
-        return {
-            name: [
-                {k: v for k, v in row.items() if not k.endswith("_at")}
-                for row in connection.execute(
-                    text(f"SELECT * FROM {name} ORDER BY 1, 2")  # noqa: S608
-                ).mappings()
-            ]
-            for name in TABLES
-        }
 
 
 def positions(tracker: TrackerStore) -> dict[int, int]:
@@ -172,41 +155,6 @@ def test_a_take_over_waits_for_a_commit_under_way_and_then_stands_behind_it(
     assert positions(tracker) == {0: 10}
 
 
-@contextmanager
-def commits_changed(
-    tracker: TrackerStore, change: Callable[[Any, Callable[[], None]], None]
-) -> Iterator[None]:
-    """Let ``change(psycopg connection, really_commit)`` stand in for the first COMMIT."""
-    dialect = tracker.engine.dialect
-    real, left = dialect.do_commit, [1]
-
-    def do_commit(connection: Any) -> None:
-        if left:
-            left.pop()
-            change(connection.dbapi_connection, lambda: real(connection))
-        else:
-            real(connection)
-
-    dialect.do_commit = do_commit  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        dialect.do_commit = real  # type: ignore[method-assign]
-
-
-def answer_lost(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
-    """The server commits; then the connection breaks, before the answer is read."""
-    really()
-    kill(connection)
-    connection.execute("SELECT 1")
-
-
-def killed_before(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
-    """The backend dies before COMMIT reaches it."""
-    kill(connection)
-    really()
-
-
 def line_cut_while_committing(
     connection: psycopg.Connection[Any], really: Callable[[], None]
 ) -> None:
@@ -219,12 +167,6 @@ def line_cut_while_committing(
     finally:
         timer.join()
         line.detach()
-
-
-def kill(connection: psycopg.Connection[Any]) -> None:
-    with psycopg.connect(connection.info.dsn, password=connection.info.password or None) as other:
-        other.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
-    time.sleep(0.05)
 
 
 @pytest.mark.parametrize("fault", [answer_lost, killed_before])
@@ -271,7 +213,7 @@ def test_somebody_elses_move_is_not_taken_for_ones_own(tracker: TrackerStore) ->
     epoch = acquire_lease(tracker, CONSUMER, holder="me")
 
     def moved_meanwhile(connection: psycopg.Connection[Any], really: Callable[[], None]) -> None:
-        kill(connection)
+        kill_backend(connection)
         commit_batch(tracker, batch(epoch, (0, 0, 7)), nothing_parked)
         really()
 
@@ -347,152 +289,6 @@ def test_a_topic_that_was_made_again_stops_its_consumer(tracker: TrackerStore) -
             topic_positions(
                 tracker, **{"cluster_id": "c1", "topic_id": "t1", "topic": "events.t.w", **changed}
             )
-
-
-def loaded(epoch: int, after: int, until: int, consumer: str = "loading/w") -> LoadCommit:
-    numbers = range(after + 1, until + 1)
-    return LoadCommit(
-        consumer,
-        epoch,
-        "w",
-        after,
-        until,
-        {n: counts("destination", in_first=5, passed=5) for n in numbers},
-    )
-
-
-@pytest.fixture
-def three(tracker: TrackerStore) -> TrackerStore:
-    """Three committed batches, an object each."""
-    epoch = acquire_lease(tracker, CONSUMER, holder="me")
-    for n in range(3):
-        commit_batch(
-            tracker, batch(epoch, (0, n, n + 1), staged=staged(f"s{n + 1}")), nothing_parked
-        )
-    return tracker
-
-
-def test_a_load_moves_its_position_and_marks_its_objects(three: TrackerStore) -> None:
-    epoch = acquire_lease(three, "loading/w", holder="me")
-    assert load_position(three, "w") == 0
-    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
-    assert load_position(three, "w") == 2
-    rows = everything(three)
-    assert [(r["key"], r["state"]) for r in rows["staged_objects"]] == [
-        ("s1", "loaded"),
-        ("s2", "loaded"),
-        ("s3", "staged"),
-    ]
-    assert [r["reference"] for r in rows["ledger"]] == ["load:w:1", "load:w:2"]
-    assert [s.key for s in staged_after(three, "w", after=2)] == ["s3"]
-    assert [s.key for s in staged_after(three, "w", after=0, until=1)] == ["s1"]
-
-
-def test_a_load_that_is_repeated_changes_nothing(three: TrackerStore) -> None:
-    epoch = acquire_lease(three, "loading/w", holder="me")
-    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
-    before = everything(three)
-
-    def never(*_: Any) -> None:
-        raise AssertionError("parked twice")
-
-    commit_load(three, loaded(epoch, 0, 2), never)
-    assert everything(three) == before
-
-
-@pytest.mark.parametrize("span", [(0, 1), (0, 3), (1, 3), (3, 4)])
-def test_a_load_from_elsewhere_is_refused(three: TrackerStore, span: tuple[int, int]) -> None:
-    epoch = acquire_lease(three, "loading/w", holder="me")
-    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
-    before = everything(three)
-    with pytest.raises(OffsetsMovedError, match="stands at commit 2"):
-        commit_load(three, loaded(epoch, *span), nothing_parked)
-    assert everything(three) == before
-
-
-def test_a_fenced_loader_acknowledges_nothing(three: TrackerStore) -> None:
-    old = acquire_lease(three, "loading/w", holder="old")
-    acquire_lease(three, "loading/w", holder="new")
-    before = everything(three)
-    with pytest.raises(FencedError):
-        commit_load(three, loaded(old, 0, 1), nothing_parked)
-    assert everything(three) == before
-
-
-def test_a_load_whose_answer_was_lost_can_be_repeated(three: TrackerStore) -> None:
-    epoch = acquire_lease(three, "loading/w", holder="me")
-    with commits_changed(three, answer_lost), pytest.raises(RetryError):
-        commit_load(three, loaded(epoch, 0, 2), nothing_parked)
-    commit_load(three, loaded(epoch, 0, 2), nothing_parked)
-    assert load_position(three, "w") == 2
-    assert len(everything(three)["ledger"]) == 2
-
-
-def page(sequence: int, **changes: Any) -> IntakeCommit:
-    values: dict[str, Any] = {
-        "pipeline_id": "p",
-        "sequence": sequence,
-        "cursor": {"line": sequence * 10},
-        "rows": 10,
-        "counts": counts("ingestion", in_first=10, passed=10, out=10),
-    }
-    return IntakeCommit(**{**values, **changes})
-
-
-def test_pages_move_the_cursor_one_by_one(tracker: TrackerStore) -> None:
-    numbers: list[int] = []
-    assert read_position(tracker, "p") == Position(0, None, 0)
-    for n in (1, 2):
-        assert commit_intake(tracker, page(n), lambda _, number: numbers.append(number))
-    assert read_position(tracker, "p") == Position(2, {"line": 20}, 20)
-    assert numbers == [1, 2]
-
-
-def test_a_page_committed_twice_counts_once(tracker: TrackerStore) -> None:
-    commit_intake(tracker, page(1), nothing_parked)
-    commit_intake(tracker, page(2), nothing_parked)
-    before = everything(tracker)
-
-    def never(*_: Any) -> None:
-        raise AssertionError("parked twice")
-
-    assert commit_intake(tracker, page(2), never) is False
-    assert commit_intake(tracker, page(1), never) is False
-    assert everything(tracker) == before
-
-
-def test_a_page_that_skips_one_is_refused(tracker: TrackerStore) -> None:
-    before = everything(tracker)
-    with pytest.raises(OffsetsMovedError, match="stands at page 0, not at 1"):
-        commit_intake(tracker, page(2), nothing_parked)
-    assert everything(tracker) == before
-    assert read_position(tracker, "p") == Position(0, None, 0)
-
-
-def test_a_page_whose_answer_was_lost_can_be_repeated(tracker: TrackerStore) -> None:
-    with commits_changed(tracker, answer_lost), pytest.raises(RetryError):
-        commit_intake(tracker, page(1), nothing_parked)
-    assert commit_intake(tracker, page(1), nothing_parked) is False
-    with commits_changed(tracker, killed_before), pytest.raises(RetryError):
-        commit_intake(tracker, page(2), nothing_parked)
-    assert commit_intake(tracker, page(2), nothing_parked) is True
-    assert len(everything(tracker)["ledger"]) == 2
-
-
-def test_two_runs_of_a_connector_at_once_commit_a_page_once(tracker: TrackerStore) -> None:
-    results: list[bool] = []
-    threads = [
-        threading.Thread(
-            target=lambda: results.append(commit_intake(tracker, page(1), nothing_parked))
-        )
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(results) == [False, False, False, True]
-    assert read_position(tracker, "p").rows_read == 10
 
 
 def test_counts_of_a_batch_that_was_written_before_are_refused(tracker: TrackerStore) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import uuid4
 
+from sqlalchemy import text
+
 from waybill.ledger import BatchCommit, OffsetRange
 from waybill.ledger.commit import PackedCounts, StagedObject
 from waybill.settings import TrackerSettings
@@ -12,6 +14,10 @@ from waybill.stages import Counts
 from waybill.storage import TrackerStore
 
 MINUTE = 29_000_000
+TABLES = (
+    "topic_offsets", "commit_sequences", "batches", "ledger", "staged_objects",
+    "load_positions", "connector_positions", "audit_log",
+)  # fmt: skip
 
 
 def open_books(postgres: Any, name: str, *, pool_size: int = 4) -> TrackerStore:
@@ -64,3 +70,17 @@ def staged(*keys: str) -> list[StagedObject]:
 
 def nothing_parked(*_: Any) -> None:
     """Record no parked object."""
+
+
+def everything(tracker: TrackerStore) -> dict[str, list[Any]]:
+    """Return all rows of the books, but for what is only a time."""
+    with tracker.transaction() as connection:
+        return {
+            name: [
+                {k: v for k, v in row.items() if not k.endswith("_at")}
+                for row in connection.execute(
+                    text(f"SELECT * FROM {name} ORDER BY 1, 2")  # noqa: S608
+                ).mappings()
+            ]
+            for name in TABLES
+        }
