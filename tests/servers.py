@@ -63,8 +63,10 @@ def new_home() -> Path:
 def end_home(home: Path) -> None:
     """End every process registered in a test's state folder, then delete it."""
     Postgres(home).stop()
-    for record in reversed(processes.read_registry(home / "run")):
+    records = processes.read_registry(home / "run")
+    for record in reversed(records):
         processes.end(record, grace_s=2)
+    processes.end_marked({r.mark for r in records if r.mark}, processes.mark_files(home / "run"))
     shutil.rmtree(home, ignore_errors=True)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
@@ -110,6 +114,40 @@ def test_postgres_lives_on_when_its_starter_ends(tmp_path: Path) -> None:
         assert Postgres(home).healthy()
     finally:
         servers.end_home(home)
+
+
+def _backends(cluster: Postgres) -> list[psutil.Process]:
+    return [p for p in cluster._children() if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize("then", ["stop", "start"])
+def test_a_backend_of_a_killed_postgres_is_ended_amid_its_query(
+    stopped_cluster: Postgres, then: str
+) -> None:
+    cluster = stopped_cluster
+    cluster.start()
+    dsn, main = cluster.dsn("postgres"), cluster.running()
+    assert main is not None
+    with psycopg.connect(dsn) as connection:
+        backend = psutil.Process(connection.info.backend_pid)
+        query = threading.Thread(target=_count_for_long, args=(connection,), daemon=True)
+        query.start()
+        wait_for(lambda: backend.cpu_times().user > 0.5)
+        os.kill(main.pid, signal.SIGKILL)
+        wait_for(lambda: cluster.running() is None)
+        time.sleep(1)
+        assert backend in _backends(cluster)
+        began = time.monotonic()
+        _ = cluster.stop() if then == "stop" else cluster.start()
+        assert backend not in _backends(cluster)
+        assert time.monotonic() - began < 20
+        query.join(10)
+    assert cluster.healthy() is (then == "start")
+
+
+def _count_for_long(connection: psycopg.Connection[Any]) -> None:
+    with contextlib.suppress(psycopg.OperationalError):
+        connection.execute("select count(*) from generate_series(1, 1e10::bigint)")
 
 
 @pytest.fixture(scope="module")

@@ -117,22 +117,42 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     assert pids(waybill) == first
 
     stray, foreign = sleepers
+    workers = psutil.Process(first["airflow-scheduler"]).children()
+    assert workers
     _kill(first)
+    assert any(_lives(worker) for worker in workers)
     _point_at_a_recycled_pid(home / "run" / "kafka.json", foreign.pid)
     waybill("up")
     second = pids(waybill)
     assert set(second) == set(first)
     assert not set(second.values()) & set(first.values())
+    assert not any(_lives(worker) for worker in workers)
+    assert home.stat().st_mode & 0o007 == 0
 
     processes.register(home / "run", "spark-processing-x", stray.pid)
     assert "spark-processing-x" in pids(waybill)
-    waybill("down")
+    _down_ends_the_workers_of_a_killed_scheduler(waybill, second["airflow-scheduler"])
     assert stray.wait(10) == -signal.SIGTERM
     assert foreign.poll() is None
     _nothing_is_left(home)
     waybill("down")
     waybill("down", "--wipe")
     assert [p.name for p in home.iterdir()] == [servers.OWNER]
+
+
+def _down_ends_the_workers_of_a_killed_scheduler(waybill: Run, scheduler: int) -> None:
+    workers = psutil.Process(scheduler).children()
+    assert workers
+    _kill({"airflow-scheduler": scheduler})
+    waybill("down")
+    assert not any(_lives(worker) for worker in workers)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _kill(pids_by_name: dict[str, int]) -> None:

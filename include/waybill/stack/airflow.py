@@ -33,7 +33,7 @@ from waybill.settings import Settings
 from waybill.stack import state_folder
 from waybill.stack.credentials import Credentials
 from waybill.stack.postgres import Postgres
-from waybill.stack.service import Service, ServiceError
+from waybill.stack.service import ServiceError, SpawnedService
 
 USER = "admin"
 _LIBRARY = str(Path(waybill.__file__).resolve().parents[1])
@@ -191,7 +191,7 @@ class Airflow:
         return answer
 
 
-class AirflowComponent(Service):
+class AirflowComponent(SpawnedService):
     """One of the four processes."""
 
     after = ("postgres",)

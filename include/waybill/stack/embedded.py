@@ -120,7 +120,7 @@ class Stack:
             InputError: Java, a jar or a port is not to be had.
             ServiceError: a service did not come up; the others stay up.
         """
-        self.home.mkdir(parents=True, exist_ok=True)
+        state_folder.make_private(self.home)
         with state_folder.exclusive(self.run_dir / ".lock"):
             find_java()
             new = jars.ensure(self.settings.spark.jars_dir.parent)
@@ -214,7 +214,7 @@ class Stack:
                     notice(record.name, "stopping")
                 processes.end(record, grace_s=FOREIGN_GRACE_S)
             self._stop([s for s in services if s not in airflow], notice)
-            processes.end_marked(marks)
+            processes.end_marked(marks, processes.mark_files(self.run_dir))
             if wipe:
                 self._wipe()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from waybill.settings import StackSettings
 from waybill.stack import state_folder
 from waybill.stack.java import find_java
-from waybill.stack.service import Service, ServiceError
+from waybill.stack.service import ServiceError, SpawnedService
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -47,7 +47,7 @@ log.cleaner.dedupe.buffer.size=16777216
 """
 
 
-class Kafka(Service):
+class Kafka(SpawnedService):
     """One broker and controller; data in ``<home>/kafka``."""
 
     name = "kafka"

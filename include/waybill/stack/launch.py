@@ -1,13 +1,16 @@
-"""Become a long-living process: write down who I am, then exec the command.
+"""Become a long-living process: write down who I am, hold my mark file, then exec the command.
 
 Run by path (``python -I launch.py RECORD FIELDS COMMAND...``), imports nothing of waybill. The
 record ``{**FIELDS, pid, create_time, boot}`` is on disk before the command's first instruction:
 whenever the starter dies, no process runs that no record names. A pid and its start time survive
-``exec``.
+``exec``, and so does the mark file's descriptor, with its lock; every child inherits it.
+
+What the command writes only its owner may read (umask 077).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -16,6 +19,9 @@ from pathlib import Path
 import psutil
 
 RECORD, FIELDS, COMMAND = 1, 2, 3
+UMASK = 0o077
+FIRST_DESCRIPTOR = 10
+"""The mark file's descriptor is at least this: shell scripts use those below as they like."""
 
 
 def boot_mark(pid: int) -> str:
@@ -41,9 +47,25 @@ def write_record(path: Path, fields: dict[str, object], pid: int) -> None:
     scratch.replace(path)
 
 
+def mark_file(record: Path) -> Path:
+    """Return the file that a recorded process and its descendants hold."""
+    return record.with_suffix(".mark")
+
+
+def hold(path: Path) -> None:
+    """Open ``path`` with a shared lock, for this process and all it will fork or become."""
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    held = fcntl.fcntl(opened, fcntl.F_DUPFD, FIRST_DESCRIPTOR)  # not closed by exec
+    fcntl.flock(held, fcntl.LOCK_SH)
+    os.close(opened)
+
+
 def main() -> None:
     """Entry point; never returns."""
-    write_record(Path(sys.argv[RECORD]), json.loads(sys.argv[FIELDS]), os.getpid())
+    os.umask(UMASK)
+    record = Path(sys.argv[RECORD])
+    write_record(record, json.loads(sys.argv[FIELDS]), os.getpid())
+    hold(mark_file(record))
     command = sys.argv[COMMAND:]
     os.execvp(command[0], command)  # noqa: S606 - the command comes from the stack, not from a user
 

@@ -6,8 +6,9 @@
 - Its pid file is its own ``postmaster.pid`` (pid, folder, start time). One whose process is gone,
   is torn, or names a pid that is now another program's, is removed before the start: the package
   trusts any living pid.
-- As root the package makes a system user ``pgserver`` and opens the folders above the cluster for
-  reading.
+- As root the package makes a system user ``pgserver``, which keeps root's group, and opens the
+  folders above the cluster for reading at each start; the state folder is closed again after it.
+- What a killed server left is known by its folder and ended: a backend amid a query lives on.
 - Everybody who may reach the socket is trusted; the socket is its owner's (mode 0700).
 """
 
@@ -26,7 +27,7 @@ from urllib.parse import quote
 
 import psutil
 
-from waybill.stack import processes
+from waybill.stack import processes, state_folder
 from waybill.stack.processes import Record
 from waybill.stack.service import Service
 
@@ -54,6 +55,7 @@ timezone = 'UTC'
 INCLUDE = "include_if_exists 'waybill.conf'"
 DATABASES = ("airflow", "waybill", "warehouse")
 PID_LINE, SOCKET_LINE, STATUS_LINE = 0, 4, 7
+PROGRAM = "postgres"
 RETRIES = 40
 RETRY_S = 0.5
 
@@ -94,7 +96,10 @@ class Postgres(Service):
         fresh = self.home / "postgres.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        self._package(fresh).ensure_pgdata_inited()
+        try:
+            self._package(fresh).ensure_pgdata_inited()
+        finally:
+            state_folder.make_private(self.home)
         with (fresh / "postgresql.conf").open("a") as stream:
             stream.write(f"\n{INCLUDE}\n")
         fresh.rename(self.cluster)
@@ -108,6 +113,12 @@ class Postgres(Service):
 
     def launch(self) -> None:
         """Start by pg_ctl; tried again while a killed server's children still hold its memory."""
+        try:
+            self._start()
+        finally:
+            state_folder.make_private(self.home)
+
+    def _start(self) -> None:
         for attempt in range(RETRIES):
             try:
                 self._package(self.cluster).start()
@@ -187,3 +198,18 @@ class Postgres(Service):
         record = self.record()
         if record is not None:
             processes.end(record, grace_s=self.stop_grace_s, sign=signal.SIGINT)
+        self.end_leftovers(None)
+
+    def end_leftovers(self, last: Record | None) -> None:  # noqa: ARG002 - it has no mark
+        """End the children of a killed server at once; its successor recovers from the log."""
+        if self.record() is None:
+            processes.end_all(self._children(), grace_s=5.0, sign=signal.SIGQUIT)
+
+    def _children(self) -> list[psutil.Process]:
+        """Return every process of PostgreSQL that works in the cluster's folder."""
+        folder, found = str(self.cluster.resolve()), []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.name() == PROGRAM and process.cwd() == folder:
+                    found.append(process)
+        return found

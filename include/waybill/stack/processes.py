@@ -12,11 +12,29 @@ P1  A process is named by pid *and* start time. A pid that was given to somebody
     signalled.
 P2  A process started by `spawn` has its record before it runs its first instruction (see `launch`).
 P3  A started process leads its own session; ending it ends what it left in that session. After the
-    leader is dead, members are known by the session number and the mark in their environment.
+    leader is dead, a member is known by the session number and one of these, since each of them can
+    be lost (`Record.members`):
+    - the mark in its environment: inherited over ``exec``; lost when a program writes its title
+      over it, as Airflow's workers do, or starts a child with another environment;
+    - the mark file ``<name>.mark``, open and locked: inherited over ``fork``, whatever becomes of
+      title and session; lost when a child is started with its descriptors closed;
+    - the log, open: standard output is what most children keep;
+    - that it shows nobody its descriptors (Airflow's task processes, unless root asks) while
+      somebody holds the lock of the mark file.
+    The kernel gives no number to a new process while a session of that number has a member.
+P4  In other sessions, the mark or the locked mark file names what was started (`end_marked`). Such
+    a process is ended by ``waybill down``, and before its service is started anew, unless its
+    session leader is registered itself: a Spark application carries the mark of the scheduler
+    whose task started it, and outlives that scheduler; only ``down`` ends it.
+P5  Task processes of a dead Airflow scheduler are ended with it when it is started anew. They could
+    still report to the API server, but no executor would know of them, and each task may be killed
+    at any moment and repeated (docs/guarantees.md).
+P6  Who only reads the mark file or the log is nobody's member: a lock and a session are asked for.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -25,6 +43,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,16 +84,28 @@ class Record:
             return self.boot == boot
         return bool(abs(process.create_time() - self.create_time) < CLOCK_TOLERANCE_S)
 
+    @property
+    def log_file(self) -> Path:
+        """Return the log, by its usual name when the record does not tell."""
+        return Path(self.log or self.path.parents[1] / "logs" / f"{self.name}.log")
+
     def members(self) -> list[psutil.Process]:
-        """Return all living processes of this process's session, the leader last."""
+        """Return all living processes of this process's session, the leader last (P3)."""
         leader = self.process()
         if leader is None and psutil.pid_exists(self.pid) and not _is_zombie(self.pid):
             return []  # the number is somebody else's now, and so is its session
-        others = [p for p in _session(self.pid) if leader is not None or self._is_marked(p)]
+        others = [p for p in _session(self.pid) if leader is not None or self._left(p)]
         return others if leader is None else [*others, leader]
 
-    def _is_marked(self, process: psutil.Process) -> bool:
-        return bool(self.mark) and _mark(process) == self.mark
+    def _left(self, process: psutil.Process) -> bool:
+        """Say whether a process of the dead leader's session number was left by it."""
+        if self.mark and _mark(process) == self.mark:
+            return True
+        held = launch.mark_file(self.path)
+        try:
+            return _holds(process.pid, held) or self.log_file.resolve() in _open_files(process.pid)
+        except PermissionError:
+            return _is_own(process) and _is_locked(held)
 
 
 def _is_zombie(pid: int) -> bool:
@@ -86,11 +117,63 @@ def _is_zombie(pid: int) -> bool:
 
 def _session(session: int) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
-        try:
-            if process.pid != session and os.getsid(process.pid) == session:
-                yield process
-        except (ProcessLookupError, PermissionError):
-            continue
+        if process.pid != session and _sid(process) == session:
+            yield process
+
+
+def _sid(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _open_files(pid: int) -> dict[Path, str]:
+    """Return what a process has open, with the descriptor's number; empty when it is gone.
+
+    Raises:
+        PermissionError: it belongs to somebody else, or does not let itself be looked at.
+    """
+    found = {}
+    with suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                target = str(link.readlink()).removesuffix(" (deleted)")
+                found[Path(target)] = link.name
+    return found
+
+
+def _holds(pid: int, mark_file: Path) -> bool:
+    """Say whether a process has inherited the mark file: open, with the lock.
+
+    Raises:
+        PermissionError: as `_open_files`.
+    """
+    number = _open_files(pid).get(mark_file.resolve())
+    if number is None:
+        return False
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return "lock:" in Path(f"/proc/{pid}/fdinfo/{number}").read_text()
+    return False
+
+
+def _is_locked(mark_file: Path) -> bool:
+    """Say whether anybody lives who has inherited the mark file."""
+    try:
+        with mark_file.open("r+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _is_own(process: psutil.Process) -> bool:
+    try:
+        return bool(process.uids().real == os.getuid())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def read_record(path: Path) -> Record | None:
@@ -179,19 +262,55 @@ def end(record: Record, *, grace_s: float, sign: int = signal.SIGTERM) -> None:
         _signal([leader], sign)
         _signal(_wait([leader], grace_s), signal.SIGKILL)
     others = list({p.pid: p for p in [*others, *record.members()]}.values())
-    _signal(others, signal.SIGTERM)
-    _signal(_wait(others, 2.0), signal.SIGKILL)
-    _wait([*others, leader] if leader else others, 5.0)
+    end_all(others, grace_s=2.0)
+    _wait([leader] if leader else [], 5.0)
+    end_all(record.members(), grace_s=0)  # what those had started meanwhile
     record.path.unlink(missing_ok=True)
 
 
-def end_marked(marks: Collection[str], *, grace_s: float = 2.0) -> None:
-    """End every process that carries one of these marks, in whatever session."""
-    strays = [p for p in psutil.process_iter() if marks and _mark(p) in marks]
-    _signal(strays, signal.SIGTERM)
-    left = _wait(strays, grace_s)
+def end_all(
+    processes: Sequence[psutil.Process], *, grace_s: float, sign: int = signal.SIGTERM
+) -> None:
+    """Send ``sign`` to each, after ``grace_s`` KILL to what is left; wait for their end, 5 s."""
+    _signal(processes, sign)
+    left = _wait(processes, grace_s) if processes else []
     _signal(left, signal.SIGKILL)
     _wait(left, 5.0)
+
+
+def end_marked(
+    marks: Collection[str], mark_files: Collection[Path], *, spared: Collection[int] = ()
+) -> None:
+    """End every process that has one of the marks or holds one of the files, in any session (P4).
+
+    ``spared``: numbers of sessions that are left alone.
+    """
+    if not marks and not mark_files:
+        return
+    strays = [
+        p
+        for p in psutil.process_iter()
+        if p.pid != os.getpid() and _is_marked(p, marks, mark_files) and _sid(p) not in spared
+    ]
+    end_all(strays, grace_s=2.0)
+
+
+def mark_files(run_dir: Path, name: str = "*") -> list[Path]:
+    """Return the mark files of a service, or of all that ever ran; they stay when it ends."""
+    return list(run_dir.glob(launch.mark_file(Path(f"{name}.json")).name))
+
+
+def registered_sessions(run_dir: Path) -> set[int]:
+    """Return the session numbers of all living processes of the registry."""
+    return {record.pid for record in read_registry(run_dir) if record.process() is not None}
+
+
+def _is_marked(process: psutil.Process, marks: Collection[str], files: Collection[Path]) -> bool:
+    if _mark(process) in marks:
+        return True
+    with suppress(PermissionError):
+        return any(_holds(process.pid, path) for path in files)
+    return False
 
 
 def _mark(process: psutil.Process) -> str:

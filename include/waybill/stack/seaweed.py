@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from waybill.errors import InputError
 from waybill.settings import S3Settings, StackSettings
 from waybill.stack import state_folder
-from waybill.stack.service import Service
+from waybill.stack.service import SpawnedService
 
 FORBIDDEN = 403
 SOCKET_PATH_BYTES = 100
@@ -32,7 +32,7 @@ PROBE_BUCKET = "waybill-health"
 ACTIONS = ("Admin", "Read", "Write", "List", "Tagging")
 
 
-class SeaweedFS(Service):
+class SeaweedFS(SpawnedService):
     """The object store; data in ``<home>/s3``. ``ports``: each opens port + 10000 as well."""
 
     name = "s3"
@@ -87,9 +87,6 @@ class SeaweedFS(Service):
     def _socket(self, part: str) -> str:
         """Return a name for a local socket: in the state folder where it is short enough."""
         path = f"{self.home}/s3/{part}.sock"
-        if len(path.encode()) < SOCKET_PATH_BYTES:
-            return path
-        return f"{tempfile.gettempdir()}/waybill-{part}-{self.ports['s3_port']}.sock"
         if len(path.encode()) < SOCKET_PATH_BYTES:
             return path
         return f"{tempfile.gettempdir()}/waybill-{part}-{self.ports['s3_port']}.sock"

@@ -1,8 +1,8 @@
 """A service of the embedded stack: start, healthy, stop.
 
 Starting is idempotent and repairs: a healthy service is left alone, one that hangs is ended first,
-what a killed one left behind in its session is ended too. A service that does not come up ends in a
-`ServiceError` with the last lines of its log.
+what a killed one left behind is ended too, but no process that is registered itself. A service that
+does not come up ends in a `ServiceError` with the last lines of its log.
 
 To add a long-living process of our own, add one `Process` to `waybill.stack.embedded.services`::
 
@@ -16,6 +16,7 @@ import os
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class ServiceError(RetryError):
     """A service did not come up; says which, why, and shows its last log lines."""
 
 
-class Service:
-    """One server process under ``<home>``. Subclasses say how it is prepared, called and asked.
+class Service(ABC):
+    """One server process under ``<home>``. Subclasses say how it is prepared, started and asked.
 
     ``ports``: setting name of `StackSettings` -> port; checked before the start.
     """
@@ -67,23 +68,19 @@ class Service:
         """Return the process registry."""
         return self.home / "run"
 
-    def command(self) -> Sequence[str]:
-        """Return the command line of the server."""
-        raise NotImplementedError
-
-    def environment(self) -> Mapping[str, str]:
-        """Return the whole environment of the server."""
-        return os.environ
-
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027 - nothing to do, unless a service has
         """Write configuration and make folders; called before each start, repeatable."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - as above
         """Do what is left once it answers (create a bucket); repeatable."""
 
+    @abstractmethod
+    def launch(self) -> None:
+        """Start the process; it is found by `record` from then on."""
+
+    @abstractmethod
     def healthy(self) -> bool:
         """Ask the server itself; False when it does not answer or is not ours."""
-        raise NotImplementedError
 
     def record(self) -> Record | None:
         """Return the registered process, living or not."""
@@ -101,13 +98,13 @@ class Service:
             InputError: one of its ports is in use.
             ServiceError: it did not come up.
         """
-        running = self.running()
-        if running is not None:
+        last = self.record()
+        if self.running() is not None:
             if self._comes_up(self.hanging_after_s):
                 self.finish()
                 return False
             self.stop()
-        self._clear_leftovers()
+        self.end_leftovers(last)
         loopback.require_free(self.ports)
         state_folder.rotate(self.log)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -120,13 +117,6 @@ class Service:
             raise self._failure(mark)
         self.finish()
         return True
-
-    def launch(self) -> None:
-        """Start the process, recorded from its first instruction."""
-        what = Launch(
-            self.name, self.command(), self.environment(), self.home, self.log, dict(self.ports)
-        )
-        self._child = processes.spawn(self.run_dir, what)
 
     def stop(self) -> None:
         """End it with its whole session; nothing happens when it does not run."""
@@ -149,10 +139,17 @@ class Service:
             self._child.wait(10)
             self._child = None
 
-    def _clear_leftovers(self) -> None:
-        record = self.record()
-        if record is not None:
-            processes.end(record, grace_s=0)
+    def end_leftovers(self, last: Record | None) -> None:
+        """End what an earlier process of this service left (`processes`, P3, P4).
+
+        ``last``: its record, as it was before it was stopped.
+        """
+        if last is not None:
+            processes.end(last, grace_s=0)
+        marks = {last.mark} if last is not None and last.mark else set()
+        held = processes.mark_files(self.run_dir, self.name)
+        spared = processes.registered_sessions(self.run_dir)
+        processes.end_marked(marks, held, spared=spared)
         self._reap()
 
     def _comes_up(self, timeout_s: float) -> bool:
@@ -183,7 +180,26 @@ class Service:
         )
 
 
-class Process(Service):
+class SpawnedService(Service):
+    """A service that is a command in a session of its own."""
+
+    @abstractmethod
+    def command(self) -> Sequence[str]:
+        """Return the command line of the server."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the whole environment of the server."""
+        return os.environ
+
+    def launch(self) -> None:
+        """Start the process, recorded from its first instruction."""
+        what = Launch(
+            self.name, self.command(), self.environment(), self.home, self.log, dict(self.ports)
+        )
+        self._child = processes.spawn(self.run_dir, what)
+
+
+class Process(SpawnedService):
     """A long-living process of our own: a command, and how to tell that it works."""
 
     def __init__(

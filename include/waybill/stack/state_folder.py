@@ -2,12 +2,14 @@
 
 ::
 
-    <home>/run/         registry: one JSON a process (see `processes`), the lock
+    <home>/run/         registry: one JSON and one mark file a process (see `processes`), the lock
     <home>/logs/        one log a service; the last one before is ``.1`` once 10 MiB are passed
     <home>/postgres/ kafka/ s3/ airflow/    data
     <home>/wal/ spark/ traces/              data of the other rooms
     <home>/jars/        what was downloaded; survives ``down --wipe``
     <home>/credentials.json, stack.env      generated keys, settings for every command; mode 0600
+
+All of it may hold data of events, so ``<home>`` is its owner's alone (`make_private`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waybill.errors import RetryError
+from waybill.errors import InputError, RetryError
 
 LOG_BYTES = 10 * 1024**2
+
+
+def make_private(home: Path) -> None:
+    """Make the state folder, and let nobody but its owner enter: mode 0700.
+
+    For root it is 0710: root's PostgreSQL runs as a user of its own, in root's group.
+
+    Raises:
+        InputError: the folder belongs to somebody else.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        if os.geteuid() == 0:
+            os.chown(home, -1, os.getegid())
+        home.chmod(0o710 if os.geteuid() == 0 else 0o700)
+    except PermissionError:
+        raise InputError(
+            f"{home} belongs to another user: let WAYBILL_HOME name a folder of your own"
+        ) from None
 
 
 def write_private(path: Path, text: str) -> None:

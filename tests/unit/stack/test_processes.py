@@ -1,4 +1,4 @@
-"""P1-P3 of waybill.stack.processes, on real processes."""
+"""P1-P6 of waybill.stack.processes, on real processes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests import servers
 from tests.servers import wait_for
 
 from waybill.stack import processes
@@ -22,6 +23,19 @@ LEAVES_A_CHILD = (
     "import subprocess, sys, time;"
     f"subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); time.sleep(60)"
 )
+FORKS = """
+import os, setproctitle, time
+if os.fork() == 0:
+    {first}
+    setproctitle.setproctitle("worker " * 1000)
+time.sleep(60)
+"""
+"""It leaves a child as Airflow's scheduler does: the title is written over the environment."""
+OTHER_ENVIRONMENT = (
+    "import subprocess, time;"
+    "subprocess.Popen(['sleep', '60'], env={{}}, start_new_session={detached}); time.sleep(60)"
+)
+READS = "import sys, time; files = [open(name) for name in sys.argv[1:]]; time.sleep(60)"
 
 
 def launch(run_dir: Path, code: str, name: str = "thing") -> Record:
@@ -130,12 +144,103 @@ def test_a_child_in_a_session_of_its_own_is_found_by_the_mark(tmp_path: Path, sl
     [child] = wait_for(lambda: children(record.pid))
     processes.end(record, grace_s=5)
     assert child.is_running()
-    processes.end_marked([record.mark])
+    processes.end_marked([record.mark], [])
     wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     assert sleeper.poll() is None
 
 
+def orphan_of(record: Record, *, marked: bool = False) -> psutil.Process:
+    """Kill the leader, once its only child has lost its mark; return the child."""
+    [child] = wait_for(lambda: children(record.pid))
+    wait_for(lambda: bool(processes._mark(child)) == marked)
+    os.kill(record.pid, signal.SIGKILL)
+    wait_for(lambda: record.process() is None)
+    assert child.is_running()
+    return child
+
+
+def has_ended(process: psutil.Process) -> bool:
+    return not processes._lives(process)
+
+
+@pytest.mark.parametrize("first", ["pass", "os.setpgid(0, 0)"])
+def test_an_orphan_that_wrote_its_title_over_its_mark_is_ended(tmp_path: Path, first: str) -> None:
+    record = launch(tmp_path, FORKS.format(first=first))
+    child = orphan_of(record)
+    processes.end(record, grace_s=0)
+    assert has_ended(child)
+
+
+def test_an_orphan_without_mark_in_a_session_of_its_own_is_ended(tmp_path: Path, sleeper) -> None:
+    record = launch(tmp_path, FORKS.format(first="os.setsid()"))
+    child = orphan_of(record)
+    processes.end(record, grace_s=0)
+    assert not has_ended(child)
+    processes.end_marked([], processes.mark_files(tmp_path), spared=[child.pid])
+    assert not has_ended(child)
+    processes.end_marked([], processes.mark_files(tmp_path))
+    assert has_ended(child)
+    assert sleeper.poll() is None
+
+
+def test_an_orphan_that_kept_nothing_but_its_output_is_ended(tmp_path: Path) -> None:
+    record = launch(tmp_path, OTHER_ENVIRONMENT.format(detached=False))
+    child = orphan_of(record)
+    processes.end(record, grace_s=0)
+    assert has_ended(child)
+
+
+def test_an_orphan_that_may_not_be_looked_at_is_ended_while_the_lock_is_held(
+    tmp_path: Path, monkeypatch
+) -> None:
+    def refuse(pid: int) -> dict[Path, str]:
+        raise PermissionError(pid)
+
+    monkeypatch.setattr(processes, "_open_files", refuse)
+    held = launch(tmp_path, FORKS.format(first="pass"), "held")
+    child = orphan_of(held)
+    processes.end(held, grace_s=0)
+    assert has_ended(child)
+
+    free = launch(tmp_path, OTHER_ENVIRONMENT.format(detached=False), "free")
+    stranger = orphan_of(free)
+    processes.end(free, grace_s=0)
+    assert not has_ended(stranger)
+    stranger.kill()
+
+
+def test_who_only_reads_mark_file_and_log_is_left_alone(tmp_path: Path) -> None:
+    record = launch(tmp_path, "import time; time.sleep(60)")
+    [mark_file] = wait_for(lambda: processes.mark_files(tmp_path))
+    command = [sys.executable, "-c", READS, str(mark_file), str(record.log)]
+    reader = subprocess.Popen(command)
+    try:
+        wait_for(lambda: mark_file in processes._open_files(reader.pid))
+        os.kill(record.pid, signal.SIGKILL)
+        processes.end(record, grace_s=0)
+        processes.end_marked([record.mark], [mark_file])
+        assert reader.poll() is None
+    finally:
+        reader.kill()
+        reader.wait()
+
+
+def test_what_a_started_process_writes_is_its_owners_alone(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    launch(tmp_path, f"open({str(made)!r}, 'w').write('event'); import os; os.mkdir('folder')")
+    wait_for((tmp_path / "folder").exists)
+    assert made.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_end_of_a_tests_folder_ends_what_lost_its_leader_there() -> None:
+    home = servers.new_home()
+    record = launch(home / "run", FORKS.format(first="os.setsid()"))
+    child = orphan_of(record)
+    servers.end_home(home)
+    assert has_ended(child)
+
+
 def test_no_mark_ends_nobody(sleeper) -> None:
-    processes.end_marked([])
-    processes.end_marked([""][:0])
+    processes.end_marked([], [])
     assert sleeper.poll() is None

@@ -9,13 +9,14 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.servers import wait_for
 
 from waybill.errors import InputError
 from waybill.settings import StackSettings
-from waybill.stack import ports
-from waybill.stack.service import Process, Service, ServiceError
+from waybill.stack import ports, processes
+from waybill.stack.service import Process, Service, ServiceError, SpawnedService
 
 LISTEN = (
     "import socket, sys, time; s = socket.socket();"
@@ -24,8 +25,19 @@ LISTEN = (
     "while True: s.accept()[0].close()"
 )
 
+LEAVES_A_WORKER = f"""
+import os, setproctitle, subprocess, time
+if os.fork() == 0:
+    setproctitle.setproctitle("worker " * 1000)
+    time.sleep(60)
+subprocess.Popen(["sleep", "60"], start_new_session=True)
+subprocess.Popen(["sleep", "61"], start_new_session=True)
+{LISTEN}
+"""
+"""A worker in its session, and two processes with sessions of their own."""
 
-class Listener(Service):
+
+class Listener(SpawnedService):
     """A server that accepts connections; ``code`` may make it do otherwise."""
 
     name = "listener"
@@ -92,6 +104,42 @@ def test_a_killed_service_is_started_again(listener: Listener) -> None:
     again = listener.running()
     assert again is not None
     assert again.pid != record.pid
+
+
+def test_a_restart_ends_what_a_killed_service_left_but_no_registered_process(
+    tmp_path: Path,
+) -> None:
+    service = Listener(tmp_path, LEAVES_A_WORKER)
+    service.start()
+    record = service.running()
+    assert record is not None
+    left = wait_for(lambda: _three(psutil.Process(record.pid).children()))
+    application, stray = (next(p for p in left if p.cmdline()[-1] == s) for s in ("60", "61"))
+    [worker] = [p for p in left if p not in (application, stray)]
+    processes.register(tmp_path / "run", "spark-x", application.pid)
+    os.kill(record.pid, signal.SIGKILL)
+    wait_for(lambda: record.process() is None)
+    try:
+        assert Listener(tmp_path, port=service.ports["kafka_port"]).start() is True
+        assert not processes._lives(worker)
+        assert not processes._lives(stray)
+        assert processes._lives(application)
+    finally:
+        service.stop()
+        application.kill()
+
+
+def _three(found: list[psutil.Process]) -> list[psutil.Process]:
+    """Return the children once each is what it will be."""
+    ready = len(found) == 3 and sum(p.name() == "sleep" for p in found) == 2
+    return found if ready else []
+
+
+def test_a_service_without_its_methods_cannot_be_made(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"abstract methods .*healthy.* launch"):
+        Service(tmp_path)
+    with pytest.raises(TypeError, match=r"abstract methods .*command.* healthy"):
+        SpawnedService(tmp_path)
 
 
 def test_a_service_that_dies_at_its_start_shows_its_log_and_exit_code(tmp_path: Path) -> None:
