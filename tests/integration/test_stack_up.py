@@ -127,7 +127,7 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     assert set(second) == set(first)
     assert not set(second.values()) & set(first.values())
     assert not any(_lives(worker) for worker in workers)
-    assert home.stat().st_mode & 0o007 == 0
+    _only_its_owner_enters(home)
 
     processes.register(home / "run", "spark-processing-x", stray.pid)
     assert "spark-processing-x" in pids(waybill)
@@ -146,6 +146,12 @@ def _down_ends_the_workers_of_a_killed_scheduler(waybill: Run, scheduler: int) -
     _kill({"airflow-scheduler": scheduler})
     waybill("down")
     assert not any(_lives(worker) for worker in workers)
+
+
+def _only_its_owner_enters(home: Path) -> None:
+    assert home.stat().st_mode & 0o007 == 0
+    open_ones = [p.name for p in home.iterdir() if p.is_dir() and p.stat().st_mode & 0o077]
+    assert open_ones == []
 
 
 def _lives(process: psutil.Process) -> bool:

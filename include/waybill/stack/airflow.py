@@ -130,7 +130,7 @@ class Airflow:
     def prepare(self) -> None:
         """Write the password file and migrate the database, once; callers of other threads wait."""
         with self._migrating:
-            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
             passwords = {USER: self.credentials.airflow_password}
             state_folder.write_private(self.home / "passwords.json", json.dumps(passwords))
             if self._stamp() != self._read_stamp():
@@ -158,7 +158,7 @@ class Airflow:
 
     def _migrate(self) -> None:
         log = self.home.parent / "logs" / "airflow-migrate.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with log.open("wb") as output:
             run = subprocess.run(
                 [sys.executable, "-m", "airflow", "db", "migrate"],

@@ -120,7 +120,7 @@ class Stack:
             InputError: Java, a jar or a port is not to be had.
             ServiceError: a service did not come up; the others stay up.
         """
-        state_folder.make_private(self.home)
+        state_folder.make_private(self.home, DATA)
         with state_folder.exclusive(self.run_dir / ".lock"):
             find_java()
             new = jars.ensure(self.settings.spark.jars_dir.parent)

@@ -232,8 +232,8 @@ def spawn(run_dir: Path, what: Launch) -> subprocess.Popen[bytes]:
     It goes on when the caller ends. The handle is for a caller that stays and wants to notice its
     end.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    what.log.parent.mkdir(parents=True, exist_ok=True)
+    for folder in (run_dir, what.log.parent):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     mark = secrets.token_hex(8)
     fields = {"name": what.name, "mark": mark, "ports": dict(what.ports), "log": str(what.log)}
     record = run_dir / f"{what.name}.json"

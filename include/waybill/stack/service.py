@@ -107,7 +107,7 @@ class Service(ABC):
         self.end_leftovers(last)
         loopback.require_free(self.ports)
         state_folder.rotate(self.log)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mark = self.log.stat().st_size if self.log.exists() else 0
         self.prepare()
         if self.cancelled.is_set():

@@ -17,7 +17,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from waybill.errors import InputError, RetryError
 LOG_BYTES = 10 * 1024**2
 
 
-def make_private(home: Path) -> None:
-    """Make the state folder, and let nobody but its owner enter: mode 0700.
+def make_private(home: Path, folders: Iterable[str] = ()) -> None:
+    """Make the state folder; only its owner may enter it and the ``folders`` in it: mode 0700.
 
     For root it is 0710: root's PostgreSQL runs as a user of its own, in root's group.
 
@@ -39,6 +39,8 @@ def make_private(home: Path) -> None:
         if os.geteuid() == 0:
             os.chown(home, -1, os.getegid())
         home.chmod(0o710 if os.geteuid() == 0 else 0o700)
+        for folder in filter(Path.is_dir, (home / name for name in folders)):
+            folder.chmod(0o700)
     except PermissionError:
         raise InputError(
             f"{home} belongs to another user: let WAYBILL_HOME name a folder of your own"

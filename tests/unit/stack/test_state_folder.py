@@ -42,6 +42,17 @@ def test_a_folder_of_somebody_else_is_refused_with_what_to_do(tmp_path: Path, mo
         state_folder.make_private(tmp_path)
 
 
+def test_the_folders_in_it_are_closed_and_one_that_is_missing_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "logs").mkdir(mode=0o755)
+    (tmp_path / "jars").mkdir(mode=0o755)
+    state_folder.make_private(tmp_path, ["logs", "kafka"])
+    assert mode(tmp_path / "logs") == 0o700
+    assert mode(tmp_path / "jars") == 0o755
+    assert not (tmp_path / "kafka").exists()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become somebody else")
 def test_nobody_else_reads_what_lies_in_it() -> None:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own is closed as well
