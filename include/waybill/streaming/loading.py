@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from waybill.destinations import (
     Commit,
     Destination,
     LoadOutcome,
+    RefusedRow,
     Rows,
     open_destination,
 )
@@ -99,10 +100,14 @@ class Loader:
             for number in range(after + 1, until + 1)
         ]
         teams = {(f.pipeline_id, f.event_name): (f.team, f.pipeline_version) for _, f in frames}
-        outcomes = self._destination.load(
-            commits, lambda refused: park_refused(self._objects, refused, teams)
-        )
-        self._trace(outcomes)
+        refused: list[RefusedRow] = []
+
+        def park(rows: Sequence[RefusedRow]) -> Mapping[str, object] | None:
+            refused.extend(rows)
+            return park_refused(self._objects, rows, teams)
+
+        outcomes = self._destination.load(commits, park)
+        self._trace(outcomes, {row.event_id: row.error_code for row in refused})
         self._acknowledge(outcomes, after=after, until=until)
         return sum(f.data.num_rows for _, f in frames)
 
@@ -134,21 +139,22 @@ class Loader:
 
         commit_load(self._tracker, commit, record_parked)
 
-    def _trace(self, outcomes: Sequence[LoadOutcome]) -> None:
+    def _trace(self, outcomes: Sequence[LoadOutcome], codes: Mapping[str, str]) -> None:
         if self._recorder is None:
             return
         now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
         batches = []
         for outcome in outcomes:
             if outcome.rows is not None and outcome.rows.num_rows:
-                batches.extend(_load_traces(self._name, outcome, outcome.rows, now_us))
+                batches.extend(_load_traces(self._name, outcome, outcome.rows, codes, now_us))
         if batches:
             self._recorder.write(batches)
 
 
 def _load_traces(
-    destination: str, outcome: LoadOutcome, rows: pa.Table, now_us: int
+    destination: str, outcome: LoadOutcome, rows: pa.Table, codes: Mapping[str, str], now_us: int
 ) -> list[pa.RecordBatch]:
+    """Return the traces of a commit's rows; ``codes``: event id to why it was refused."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     batches = []
@@ -156,9 +162,11 @@ def _load_traces(
     for group in rows.select(names).group_by(names).aggregate([]).to_pylist():
         matches = [pc.equal(rows.column(name), group[name]) for name in names]
         chosen = rows.filter(pc.and_(pc.and_(matches[0], matches[1]), matches[2]))
+        ids = chosen.column("event_id").combine_chunks()
+        parked = outcome.parked if group["outcome"] == "parked" else None
         batches.append(
             traces(
-                chosen.column("event_id").to_pylist(),
+                ids,
                 pipeline_id=group["pipeline_id"],
                 event_name=group["event_name"],
                 phase="destination",
@@ -166,7 +174,8 @@ def _load_traces(
                 at_us=now_us,
                 batch=f"load:{destination}:{outcome.commit_number}",
                 commit_number=outcome.commit_number,
-                object_key=destination,
+                object_key=destination if parked is None else str(parked["key"]),
+                error_type=None if parked is None else [codes.get(i) for i in ids.to_pylist()],
             )
         )
     return batches
