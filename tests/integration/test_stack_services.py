@@ -128,10 +128,11 @@ def test_a_backend_of_a_killed_postgres_is_ended_amid_its_query(
     cluster.start()
     dsn, main = cluster.dsn("postgres"), cluster.running()
     assert main is not None
-    with psycopg.connect(dsn) as connection:
-        backend = psutil.Process(connection.info.backend_pid)
-        query = threading.Thread(target=_count_for_long, args=(connection,), daemon=True)
-        query.start()
+    connection = psycopg.connect(dsn)
+    backend = psutil.Process(connection.info.backend_pid)
+    query = threading.Thread(target=_count_for_long, args=(connection,), daemon=True)
+    query.start()
+    try:
         wait_for(lambda: backend.cpu_times().user > 0.5)
         os.kill(main.pid, signal.SIGKILL)
         wait_for(lambda: cluster.running() is None)
@@ -141,7 +142,11 @@ def test_a_backend_of_a_killed_postgres_is_ended_amid_its_query(
         _ = cluster.stop() if then == "stop" else cluster.start()
         assert backend not in _backends(cluster)
         assert time.monotonic() - began < 20
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            backend.kill()
         query.join(10)
+        connection.close()
     assert cluster.healthy() is (then == "start")
 
 
