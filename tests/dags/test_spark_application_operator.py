@@ -183,7 +183,7 @@ def test_the_started_application_is_no_child_that_dies_with_the_tasks_session(ch
     streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
     assert streams[0] == "/dev/null"
     assert all(stream.endswith("spark-processing-default.log") for stream in streams[1:])
-    assert psutil.Process(pid).cmdline()[-2:] == ["--cluster", "default"]
+    wait_for(lambda: psutil.Process(pid).cmdline()[-2:] == ["--cluster", "default"])
 
 
 def wait_for(condition, limit_s=20.0):

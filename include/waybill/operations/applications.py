@@ -1,8 +1,8 @@
 """The Spark applications as processes: started outside anybody's lifetime, found again, stopped.
 
-An application is registered in ``<home>/run/spark-<kind>-<cluster>.json`` with its pid and the time
-that process was created, so that a recycled pid is never taken for it. Two applications of one kind
-started at once do no harm: the lease epoch fences the older one.
+An application is in the registry of processes (``waybill.stack.processes``) as
+``spark-<kind>-<cluster>``, from its first instruction on. Two applications of one kind started at
+once do no harm: the lease epoch fences the older one.
 """
 
 from __future__ import annotations
@@ -10,24 +10,22 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import orjson
-import psutil
-
-from waybill.errors import InputError, StopError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.settings import Settings
+from waybill.stack import processes, state_folder
+from waybill.stack.processes import Launch, Record
 
 Kind = Literal["processing", "loading"]
 KINDS: tuple[Kind, ...] = ("processing", "loading")
 _STOP_S = 20.0
 _LOOK_S = 0.05
+_RECORDED_S = 20.0
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
@@ -51,6 +49,7 @@ def start(settings: Settings, kind: Kind, cluster: str) -> int:
 
     Raises:
         InputError: unknown kind, or its entry point is not there.
+        RetryError: the machine is too busy to start it.
     """
     if kind not in KINDS:
         raise InputError(f"unknown application {kind!r}; known: {', '.join(KINDS)}")
@@ -63,45 +62,42 @@ def start(settings: Settings, kind: Kind, cluster: str) -> int:
     if not script.is_file():
         raise InputError(f"{script} is not there; WAYBILL_DAGS_DIR must lie beside spark_jobs/")
     log = _log_path(settings, kind, cluster)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        process = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, str(script), "--cluster", cluster],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=script.parents[1],
-            env=_environment(settings),
-        )
-    _register(settings, kind, cluster, process.pid)
-    return process.pid
+    if (dead := _record(settings, kind, cluster)) is not None:
+        processes.end(dead, grace_s=0)  # what a killed one left in its session
+    state_folder.rotate(log)
+    command = [sys.executable, str(script), "--cluster", cluster]
+    launch = Launch(_name(kind, cluster), command, _environment(settings), script.parents[1], log)
+    child = processes.spawn(settings.home / "run", launch)
+    deadline = time.monotonic() + _RECORDED_S
+    while child.poll() is None and _record(settings, kind, cluster) is None:
+        if time.monotonic() > deadline:
+            child.kill()  # it has run nothing of the application yet
+            raise RetryError(f"{kind} of {cluster!r} did not start within {_RECORDED_S:.0f} s")
+        time.sleep(_LOOK_S)
+    return child.pid
 
 
 def status(settings: Settings, kind: Kind, cluster: str) -> ApplicationStatus:
     """Tell whether an application runs."""
-    process = _process(settings, kind, cluster)
+    record = _record(settings, kind, cluster)
+    process = None if record is None else record.process()
+    pid = None if process is None else process.pid
     log = str(_log_path(settings, kind, cluster))
-    if process is None:
-        return ApplicationStatus(kind, cluster, None, running=False, log=log)
-    return ApplicationStatus(kind, cluster, process.pid, running=True, log=log)
+    return ApplicationStatus(kind, cluster, pid, running=pid is not None, log=log)
 
 
 def stop(settings: Settings, kind: Kind, cluster: str) -> bool:
-    """Stop an application: SIGTERM to its session, then SIGKILL; False when none runs.
+    """Stop an application with its whole session, by force after 20 s; False when none runs.
 
     Raises:
         StopError: it does not end.
     """
-    process = _process(settings, kind, cluster)
-    if process is None:
+    record = _record(settings, kind, cluster)
+    if record is None or record.process() is None:
         return False
-    _signal_group(process.pid, signal.SIGTERM)
-    ended = _ended(settings, kind, cluster, within_s=_STOP_S)
-    _signal_group(process.pid, signal.SIGKILL)  # also what it left behind
-    if not ended and not _ended(settings, kind, cluster, within_s=_STOP_S):
-        raise StopError(f"{kind} of {cluster!r} (pid {process.pid}) does not end")
-    _run_path(settings, kind, cluster).unlink(missing_ok=True)
+    processes.end(record, grace_s=_STOP_S)
+    if record.process() is not None:
+        raise StopError(f"{kind} of {cluster!r} (pid {record.pid}) does not end")
     return True
 
 
@@ -115,54 +111,16 @@ def last_words(settings: Settings, kind: Kind, cluster: str, *, lines: int = 15)
         return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-lines:])
 
 
-def _process(settings: Settings, kind: Kind, cluster: str) -> psutil.Process | None:
-    try:
-        found = orjson.loads(_run_path(settings, kind, cluster).read_bytes())
-        process = psutil.Process(found["pid"])
-        same = abs(process.create_time() - found["create_time"]) < 1.0
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-    except (FileNotFoundError, psutil.NoSuchProcess, ValueError, KeyError, TypeError):
-        return None
+def _name(kind: Kind, cluster: str) -> str:
+    return f"spark-{kind}-{cluster}"
 
 
-def _ended(settings: Settings, kind: Kind, cluster: str, *, within_s: float) -> bool:
-    """Wait for the end; a process that its parent has not yet asked for (a zombie) has ended."""
-    deadline = time.monotonic() + within_s
-    while _process(settings, kind, cluster) is not None:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_LOOK_S)
-    return True
-
-
-def _register(settings: Settings, kind: Kind, cluster: str, pid: int) -> None:
-    path = _run_path(settings, kind, cluster)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    row = {
-        "name": path.stem,
-        "pid": pid,
-        "create_time": psutil.Process(pid).create_time(),
-        "session": True,
-        "started_at": time.time(),
-    }
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(orjson.dumps(row))
-    temporary.replace(path)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _run_path(settings: Settings, kind: Kind, cluster: str) -> Path:
-    return settings.home / "run" / f"spark-{kind}-{cluster}.json"
+def _record(settings: Settings, kind: Kind, cluster: str) -> Record | None:
+    return processes.read_record(settings.home / "run" / f"{_name(kind, cluster)}.json")
 
 
 def _log_path(settings: Settings, kind: Kind, cluster: str) -> Path:
-    return settings.home / "logs" / f"spark-{kind}-{cluster}.log"
+    return settings.home / "logs" / f"{_name(kind, cluster)}.log"
 
 
 def _environment(settings: Settings) -> dict[str, str]:

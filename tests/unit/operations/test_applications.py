@@ -115,7 +115,10 @@ def test_a_record_that_cannot_be_read_is_no_application(settings: Settings, garb
     assert start(settings, "processing", "default") > 0
 
 
-def test_stopping_ends_what_the_application_left_behind(settings: Settings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["stop", "killed, then start"])
+def test_what_the_application_left_behind_ends(
+    settings: Settings, tmp_path: Path, killed: bool
+) -> None:
     """A JVM whose Python is gone, for one."""
     write(
         tmp_path,
@@ -126,11 +129,16 @@ def test_stopping_ends_what_the_application_left_behind(settings: Settings, tmp_
         "print('child', child.pid, flush=True)\n"
         "time.sleep(120)\n",
     )
-    start(settings, "processing", "default")
+    pid = start(settings, "processing", "default")
     wait_for(lambda: "child" in last_words(settings, "processing", "default"))
     child = int(last_words(settings, "processing", "default").split()[-1])
     assert alive(child)
-    assert stop(settings, "processing", "default") is True
+    if killed:
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not alive(pid))
+        assert start(settings, "processing", "default") != pid
+    else:
+        assert stop(settings, "processing", "default") is True
     wait_for(lambda: not alive(child))
 
 
