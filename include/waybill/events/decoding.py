@@ -29,6 +29,8 @@ _LARGEST_REFERENCE = 1024
 """Bytes of a ``dataref``: the longest key an object store takes."""
 _INT64 = 2**63
 _INT32 = 2**31
+_FITS_INT64 = 15
+"""Hexadecimal digits that always do."""
 _SHORT = LARGEST_NAME_BYTES // 4
 _SOURCES = 4096
 """Sources remembered, each split once."""
@@ -52,8 +54,6 @@ class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     stage: str
     attempt: _Natural32
     replayid: str | None = None
-    op: str = UPSERT
-    dataref: str | None = None
 
 
 _read = msgspec.json.Decoder(_Wire, float_hook=exact_float).decode
@@ -65,21 +65,21 @@ def decode(value: bytes) -> Event:
     Raises:
         ParkError: ``envelope_not_json`` or ``envelope_invalid``, with the attribute at fault.
     """
-    if b"\\u" in value:  # only an escape can bring what text must not hold
+    if b"\\" in value and b"\\u" in value:  # only an escape can bring what text must not hold
         return _decode_carefully(value)
     try:
         wire = _read(value)
         team, pipeline_id = _parties(wire.source)
         source, _, intake = wire.version.partition("/")
-        source_version, intake_version = int(source, 16), int(intake, 16)
+        source_version = 0 if source == "0" else int(source, 16)
+        intake_version = int(intake, 16)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _decode_carefully(value)
     if (
         wire.stage not in ENTRY_STAGES
-        or wire.op != UPSERT
-        or wire.dataref is not None
-        or not -_INT64 <= source_version < _INT64
-        or not 0 <= intake_version < _INT64
+        or len(source) > _FITS_INT64
+        or len(intake) > _FITS_INT64
+        or intake_version < 0
     ):
         return _decode_carefully(value)
     return Event(

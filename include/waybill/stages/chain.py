@@ -23,7 +23,7 @@ from waybill.stages.transformation import NoWatch, Outcome, Watch, run
 from waybill.storage import ObjectMissingError
 
 UNKNOWN_PIPELINE = "unknown"
-_SLICE = 256
+_SLICE = 512
 """Messages worked on at a time: their objects stay in the processor's cache and in malloc's
 arenas."""
 
