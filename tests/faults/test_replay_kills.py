@@ -6,10 +6,11 @@ import random
 
 import pytest
 from tests.support import children, orders
+from tests.support.parked_orders import order, parked
 
 from waybill import wiring
 from waybill.events import decode
-from waybill.parking import Packer, ParkedEvent, Parking, new_key
+from waybill.parking import Packer, Parking, new_key
 from waybill.storage import open_log, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
@@ -42,7 +43,7 @@ def park(settings):
         for segment in range(SEGMENTS):
             packer = Packer()
             for index in range(EVENTS):
-                packer.add(parked_event(team, segment * EVENTS + index))
+                packer.add(parked(order(segment * EVENTS + index, team, note="x" * 200)))
             packed, key = packer.finish(), new_key()
             objects.put(key, packed.body)
             with tracker.transaction() as connection:
@@ -54,40 +55,6 @@ def park(settings):
                     scope="warehouse",
                     commit_number=segment + 1,
                 )
-
-
-def parked_event(team, number):
-    from waybill.events import Event, encode
-
-    event = Event(
-        id=f"{number:032x}",
-        pipeline_id="test-orders",
-        team=team,
-        name="order",
-        key=f"[{number}]",
-        source_version=0,
-        intake_version=number + 1,
-        intake_minute=29_000_000,
-        time="2026-11-21T00:00:00Z",
-        data={"number": number, "amount": None, "note": "x" * 200},
-    )
-    return ParkedEvent(
-        pipeline_id="test-orders",
-        event_name="order",
-        stage="transformation",
-        error_type="null_value",
-        message="no amount",
-        where="",
-        stack_hash="",
-        pipeline_version="1",
-        event_at="2026-11-21T00:00:00Z",
-        parked_at="2026-11-21T00:00:01Z",
-        topic="t",
-        kafka_partition=0,
-        kafka_offset=number,
-        attempt=0,
-        value=encode(event),
-    )
 
 
 def sent_events(settings):

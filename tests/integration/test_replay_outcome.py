@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.support import orders
 from tests.support.books import batch, nothing_parked
+from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
 from waybill import wiring
@@ -86,41 +87,6 @@ class Books:
         epoch = acquire_lease(self.tracker, "loading/warehouse", holder="test")
         commit = LoadCommit("loading/warehouse", epoch, "warehouse", 0, 1, {})
         commit_load(self.tracker, commit, nothing_parked)
-
-
-def order(number: int, team: str) -> Event:
-    return Event(
-        id=f"{number:032x}",
-        pipeline_id="test-orders",
-        team=team,
-        name="order",
-        key=f"[{number}]",
-        source_version=0,
-        intake_version=number + 1,
-        intake_minute=29_000_000,
-        time="2026-11-21T00:00:00Z",
-        data={"number": number, "amount": None},
-    )
-
-
-def parked(event: Event, stage: str = "transformation", code: str = "null_value") -> ParkedEvent:
-    return ParkedEvent(
-        pipeline_id="test-orders",
-        event_name="order",
-        stage=stage,
-        error_type=code,
-        message="no amount",
-        where="",
-        stack_hash="",
-        pipeline_version="1",
-        event_at="2026-11-21T00:00:00Z",
-        parked_at="2026-11-21T00:00:01Z",
-        topic="t",
-        kafka_partition=0,
-        kafka_offset=event.intake_version,
-        attempt=event.attempt,
-        value=encode(event),
-    )
 
 
 @pytest.fixture
