@@ -14,6 +14,7 @@ import os
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -69,14 +70,23 @@ def main() -> None:
     with ExitStack() as stack:
         home = servers.new_home()
         stack.callback(servers.end_home, home)
-        postgres = stack.enter_context(servers.started(servers.start_postgres, home))
-        kafka = stack.enter_context(servers.started(servers.start_kafka, home))
-        s3 = stack.enter_context(servers.started(servers.start_s3, home))
+        postgres, kafka, s3 = all_started(servers, home, stack)
         bench = Bench(servers, (postgres, kafka, s3), home / "work", events)
         stack.callback(bench.close)
         report = bench.run(rounds)
     show(report)
     sys.stdout.write(json.dumps(report) + "\n")
+
+
+def all_started(servers: Any, home: Path, stack: ExitStack) -> list[Any]:
+    """Start the servers side by side; the stack stops each that came up."""
+    starts = (servers.start_postgres, servers.start_kafka, servers.start_s3)
+    with ThreadPoolExecutor(len(starts)) as pool:
+        futures = [pool.submit(start, home) for start in starts]
+        for future in futures:
+            if future.exception() is None:
+                stack.callback(future.result().stop)
+    return [future.result() for future in futures]
 
 
 class Bench:
