@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from waybill.errors import InputError
 from waybill.operations.registry import DeployReport, active_pipeline, active_pipelines, deploy
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
@@ -230,11 +231,13 @@ def run_dry_run(  # noqa: PLR0913 - a partition has four names
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
-        version = (
-            active_pipeline(tracker, found.pipeline_id)
-            if proposed is None
-            else load_pipeline(proposed)
-        )
+        active = active_pipeline(tracker, found.pipeline_id)
+        version = active if proposed is None else load_pipeline(proposed)
+        if version.id != active.id:
+            raise InputError(
+                f"{proposed} declares {version.name!r} (id {version.id!r}), not {active.name!r} "
+                f"(id {active.id!r}) whose events these are"
+            )
         events = parking.events(found.id, since=since, until=until, limit=limit)
         return dry_run(version, events, fetch=objects.get)
 
@@ -337,7 +340,6 @@ def _folder_of(settings: Settings, name: str) -> Path:
 
     Each folder is read by itself: a mistake in another pipeline's is not this one's business.
     """
-    from waybill.errors import InputError  # noqa: PLC0415
     from waybill.pipelines import load_pipeline  # noqa: PLC0415
 
     root = settings.pipelines_dir.resolve()

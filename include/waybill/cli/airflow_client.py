@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from waybill.errors import AwayError, InputError, RetryError
 from waybill.settings import AirflowSettings
 
 _PATIENCE_S = 60.0
+_HEALTH_S = 10.0
 END_STATES = frozenset({"success", "failed"})
 
 
@@ -73,16 +75,31 @@ class AirflowClient:
         found: list[dict[str, Any]] = answer["dag_runs"]
         return found
 
-    def follow(self, dag_id: str, run_id: str, *, limit_s: float) -> str:
-        """Wait for a run's end and return its state.
+    def follow(
+        self,
+        dag_id: str,
+        run_id: str,
+        *,
+        limit_s: float,
+        told: Callable[[str], None] = lambda _words: None,
+    ) -> str:
+        """Wait for a run's end and return its state; ``told`` hears when nothing can come of it.
 
         Raises:
             RetryError: it has not ended within ``limit_s``.
         """
-        deadline = time.monotonic() + limit_s
+        began = asked = time.monotonic()
         while (state := self.run_state(dag_id, run_id)) not in END_STATES:
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now - began > limit_s:
                 raise RetryError(f"run {run_id!r} of {dag_id!r} is {state} after {limit_s:.0f} s")
+            if now - asked > _HEALTH_S:
+                asked = now
+                if down := self.unhealthy():
+                    told(
+                        f"the run is {state}; Airflow's {' and '.join(down)} gives no sign of "
+                        "life: `waybill up` starts it again, and the run goes on"
+                    )
             time.sleep(0.5)
         return state
 

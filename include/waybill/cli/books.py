@@ -31,7 +31,7 @@ _UNLIMITED = 10_000
 
 
 def balance(
-    pipeline: Annotated[str | None, typer.Option(help="Only this pipeline (name or id).")] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="Only this one, by name or id.")] = None,
     since: Annotated[
         datetime | None, typer.Option(help="Only intake minutes from this time on (UTC).")
     ] = None,
@@ -80,7 +80,7 @@ def _show_balance(report: BalanceReport, *, minutes: bool) -> None:
 
     console = Console(highlight=False)
     if not report.pipelines:
-        console.print("Nothing was taken in yet.")
+        console.print("Nothing was taken in (in that time, by that pipeline).")
         return
     alarm = "yellow" if report.in_flight else "bold red"
     for group in report.pipelines:
@@ -143,7 +143,8 @@ def _equation(report: BalanceReport) -> str:
     for name in ("parked", "discarded", "filtered", "superseded", "duplicate", "in_flight"):
         if number := getattr(report, name):
             parts.append(f"{number:,} {name.replace('_', ' ')}")
-    return f"{report.ingested:,} taken in = {' + '.join(parts)}"
+    made = f" + {report.made:,} made by transformations" if report.made else ""
+    return f"{report.ingested:,} taken in{made} = {' + '.join(parts)}"
 
 
 def _count(group: PipelineBalance, stage: str, name: str) -> int:
@@ -211,6 +212,9 @@ def _show_trail(found: Trail) -> None:
             highlight=False,
             soft_wrap=True,
         )
+    last = found.stops[-1]
+    if (last.phase, last.outcome) == ("transformation", "passed"):
+        console.print(f"  it goes on as its children: waybill trail {found.event_id}/0, …")
     if found.uncommitted:
         console.print(f"  {found.uncommitted} traces of batches that ran again are left out")
 

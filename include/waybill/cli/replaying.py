@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 _FOLLOW_S = 3600.0
+_INTERRUPTED = 130
 
 
 def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its conditions
@@ -133,8 +134,18 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
         client.unpause("replay")
         run_id = f"cli__{conf['pipeline']}__{conf['error_type']}__{time.time_ns() // 1_000_000}"
         client.trigger("replay", run_id, conf)
-        state = client.follow("replay", run_id, limit_s=_FOLLOW_S) if follow else "queued"
+        if not follow:
+            return "queued", run_id
+        try:
+            state = client.follow("replay", run_id, limit_s=_FOLLOW_S, told=_warn)
+        except KeyboardInterrupt:
+            typer.echo(f"\nno longer waiting; Airflow goes on with run {run_id}", err=True)
+            raise typer.Exit(_INTERRUPTED) from None
     return state, run_id
+
+
+def _warn(words: str) -> None:
+    typer.echo(words, err=True)
 
 
 def _say_waiting(wait_s: float, *, as_json: bool) -> None:
@@ -169,6 +180,8 @@ def _tell(
 def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
     again = outcome.sent - outcome.passed - outcome.in_flight
     so_far = " so far" if outcome.waits_for else ""
+    if not outcome.events:
+        return ["nothing was left to send: another run has taken or sent these events"]
     lines = [
         f"{outcome.sent:,} of {outcome.events:,} events sent back: {outcome.passed:,} passed"
         f"{so_far}, {again:,} parked again{so_far}, {outcome.in_flight:,} in flight"

@@ -33,7 +33,10 @@ def _transient(stage: Stage | Literal["any"], *rows: tuple[str, str, str]) -> li
 
 _FIX_SOURCE = "Fix the record at its source, or discard it; it was never sent to Kafka."
 _FIX_CODE = "Correct the transformation, dry-run it on the parked events, deploy, replay."
-_FIX_MAPPING = "Change the mapping or the transformation, dry-run, deploy, replay."
+_FIX_MAPPING = (
+    "Change the mapping, dry-run, deploy, replay. What is parked is what the transformation made: "
+    "a replay does not run it again."
+)
 _FIX_DESTINATION = (
     "Change the destination's table, then replay: what is parked is the mapped row. Or correct the "
     "source and discard."

@@ -43,6 +43,8 @@ class BalanceReport:
     """The books of all pipelines."""
 
     ingested: int
+    made: int
+    """Events that transformations made beyond those they took: children less parents."""
     delivered: int
     superseded: int
     duplicate: int
@@ -118,6 +120,7 @@ def _report(
 
     return BalanceReport(
         ingested=total("ingestion", "in_first"),
+        made=total("transformation", "out") - total("transformation", "passed"),
         delivered=total("destination", "passed"),
         superseded=total("destination", "superseded"),
         duplicate=total("destination", "duplicate"),

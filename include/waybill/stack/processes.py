@@ -239,7 +239,7 @@ def spawn(run_dir: Path, what: Launch) -> subprocess.Popen[bytes]:
     record = run_dir / f"{what.name}.json"
     record.unlink(missing_ok=True)
     argv = [sys.executable, "-I", launch.__file__, str(record), json.dumps(fields), *what.command]
-    with what.log.open("ab") as log:
+    with open(what.log, "ab", opener=_private) as log:
         return subprocess.Popen(  # noqa: S603 - the stack's own commands
             argv,
             cwd=what.cwd,
@@ -249,6 +249,10 @@ def spawn(run_dir: Path, what: Launch) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def end(record: Record, *, grace_s: float, sign: int = signal.SIGTERM) -> None:

@@ -18,6 +18,7 @@ from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
 from waybill.stages.plan import EventPlan, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Items, Mapped
+from waybill.stages.sorting import SortedOut, sort_out
 from waybill.stages.staged import staged_batch, system_columns
 from waybill.stages.transformation import NoWatch, Outcome, Watch, run
 from waybill.storage import ObjectMissingError
@@ -150,13 +151,13 @@ class Chain:
         outcomes = self._outcomes(plan, items)
         names = {event.name for event in items.events}
         if len(names) == 1 and all(map(is_, outcomes, items.events)):  # the way of nearly all
-            faults: dict[int, Fault] = {}
-            filtered: list[int] = []
-            children = {names.pop(): items}
+            sorted_out = SortedOut(children={names.pop(): items})
         else:
-            faults, filtered, children = _sorted_out(outcomes, items)
+            sorted_out = sort_out(plan, outcomes, items)
+        faults, filtered, children = sorted_out.faults, sorted_out.filtered, sorted_out.children
         for child_name, group in children.items():
             faults.update(self._map_children(plan, child_name, group))
+        split = items.pick([i for i in sorted_out.split if items.places[i] not in faults])
         passed, gone = items, set(filtered)
         if faults or gone:
             places = items.places
@@ -170,9 +171,10 @@ class Chain:
         away = items.pick(filtered)
         self._count(plan.pipeline.id, name, "transformation", "passed", passed)
         self._count(plan.pipeline.id, name, "transformation", "filtered", away)
-        if away:
-            columns = system_columns(away.events, replayed=False)
-            self._note(plan.pipeline.id, name, "filtered", away, columns)
+        for outcome, ended in (("filtered", away), ("split", split)):
+            if ended:
+                columns = system_columns(ended.events, replayed=False)
+                self._note(plan.pipeline.id, name, outcome, ended, columns)
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
         offsets = self._chunk.offsets
@@ -295,25 +297,6 @@ class Chain:
         offsets, partitions = self._chunk.offsets, self._chunk.partitions
         mapped.offsets.extend([offsets[place] for place in items.places])
         mapped.partitions.extend([partitions[place] for place in items.places])
-
-
-def _sorted_out(
-    outcomes: Sequence[Outcome], items: Items
-) -> tuple[dict[int, Fault], list[int], dict[str, Items]]:
-    """Return faults by place, indexes of what is filtered, and the children by event name."""
-    faults: dict[int, Fault] = {}
-    filtered: list[int] = []
-    children: dict[str, Items] = {}
-    for index, outcome in enumerate(outcomes):
-        place = items.places[index]
-        if isinstance(outcome, Fault):
-            faults[place] = outcome
-        elif outcome is None:
-            filtered.append(index)
-        else:
-            for child in outcome if isinstance(outcome, list) else (outcome,):
-                children.setdefault(child.name, Items()).add(child, place)
-    return faults, filtered, children
 
 
 def _mapped(

@@ -10,6 +10,7 @@ import os
 import pickle
 import signal
 import struct
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
@@ -58,10 +59,10 @@ def run_isolated(
     with _clock_held(watch):
         done = 0
         while done < len(events):
-            count, status = yield from _child_results(transform, events, offsets, watch, done)
+            count, how = yield from _child_results(transform, events, offsets, watch, done)
             done += count
             if done < len(events):
-                yield Fault("interpreter_crashed", _end(status))
+                yield Fault("interpreter_crashed", how)
                 done += 1
 
 
@@ -84,8 +85,8 @@ def _child_results(
     offsets: Sequence[int],
     watch: Watch,
     start: int,
-) -> Generator[Outcome, None, tuple[int, int]]:
-    """Yield the results of one child from event ``start`` on; return (how many, exit status)."""
+) -> Generator[Outcome, None, tuple[int, str]]:
+    """Yield the results of one child from event ``start`` on; return (how many, how it ended)."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -93,14 +94,16 @@ def _child_results(
         _child(watch, lambda: _serve(transform, events[start:], offsets[start:], watch, writing))
     os.close(writing)
     count = status = 0
+    began = time.monotonic()
     try:
         with os.fdopen(reading, "rb") as pipe:
             while (body := _read_body(pipe.read)) is not None:
                 yield _unpickled(body)
                 count += 1
+                began = time.monotonic()
     finally:
         _, status = os.waitpid(pid, 0)
-    return count, status
+    return count, f"{_end(status)} {time.monotonic() - began:.1f} s after it got the event"
 
 
 def _read_body(read: Callable[[int], bytes]) -> bytes | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from waybill.errors import ParkError
+from waybill.events import Event
 from waybill.pipelines import Pipeline
+from waybill.stages.failures import Fault
 from waybill.stages.isolation import compile_isolated
 from waybill.stages.mapping import Mapper
 from waybill.stages.staged import staged_schema
@@ -19,8 +22,11 @@ class EventPlan:
 
     def __init__(self, pipeline: Pipeline, name: str, *, by_column: bool) -> None:
         declaration = pipeline.events[name]
+        keys = frozenset(declaration.table.key)
         self.mapper = Mapper(declaration.table, policy=declaration.policy, by_column=by_column)
+        self._key_fields = [c.source for c in declaration.table.columns if c.name in keys]
         self.schema: pa.Schema = staged_schema(self.mapper.schema)
+        self.table = declaration.table.name
         self.head: dict[str, Any] = {
             "pipeline_id": pipeline.id,
             "team": pipeline.team,
@@ -28,6 +34,13 @@ class EventPlan:
             "pipeline_version": pipeline.version,
             "table": declaration.table.to_json(),
         }
+
+    def key_of(self, data: object) -> str | None:
+        """Return the row's key as text; None where it has none, which the mapping will say."""
+        if not isinstance(data, dict):
+            return None
+        values = [data.get(field) for field in self._key_fields]
+        return None if None in values else repr(values)
 
 
 class Plan:
@@ -46,6 +59,25 @@ class Plan:
             found = EventPlan(self.pipeline, name, by_column=by_column)
             self._events[name, by_column] = found
         return found
+
+    def same_key(self, children: Sequence[Event]) -> Fault | None:
+        """Return what is wrong with children of one parent that would be one row; None: nothing.
+
+        They have one version, so neither is newer: the destination could only keep either.
+        """
+        rows: dict[tuple[str, str], int] = {}
+        for index, child in enumerate(children):
+            plan = self.event(child.name, by_column=False)
+            key = None if plan is None else plan.key_of(child.data)
+            if plan is None or key is None:
+                continue
+            first = rows.setdefault((plan.table, key), index)
+            if first != index:
+                words = (
+                    f"children {first} and {index} are the same row of {plan.table!r}: key {key}"
+                )
+                return Fault("result_invalid", words)
+        return None
 
     def transform(self, watch: Watch | None = None, *, isolated: bool = False) -> Transform:
         """Return the compiled transformation; loads it once, in a forked child first if isolated.

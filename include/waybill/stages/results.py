@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Mapped:
-    """Events of one (pipeline, event name) that became rows, or were filtered; columns."""
+    """Events of one (pipeline, event name) that ended alike; columns."""
 
     ids: list[pa.Array] = field(default_factory=list)
     attempts: list[pa.Array] = field(default_factory=list)
@@ -75,7 +75,7 @@ class ChainResult:
     staged: StagedPacker = field(default_factory=StagedPacker)
     failures: list[Failure] = field(default_factory=list)
     mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
-    """By pipeline id, event name, and "passed" or "filtered"."""
+    """By pipeline id, event name, and "passed", "filtered" or "split" (into children)."""
 
 
 @dataclass(slots=True)

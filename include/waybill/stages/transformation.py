@@ -81,7 +81,7 @@ def compile_transformation(code: str, name: str) -> Transform:
     """
     module = ModuleType(f"waybill_pipeline_{name}")
     try:
-        exec(compile(code, f"{CODE_FILE_PREFIX}{name}.py", "exec"), module.__dict__)  # noqa: S102
+        exec(compile(code, f"{CODE_FILE_PREFIX}{name}/transformation.py", "exec"), module.__dict__)  # noqa: S102
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -142,8 +142,14 @@ def _children(event: Event, result: Any) -> list[Event] | None:  # noqa: ANN401 
     if result is None:
         return None
     results = [result] if isinstance(result, Event) else result
-    if not isinstance(results, list | tuple) or not all(isinstance(r, Event) for r in results):
-        words = f"transform returned {type(result).__name__}"
+    words = f"transform returned {type(result).__name__}"
+    if isinstance(results, list | tuple):
+        wrong = [n for n, child in enumerate(results) if not isinstance(child, Event)]
+        if wrong:
+            kind = type(results[wrong[0]]).__name__
+            words += f" with {kind} at index {wrong[0]}; a list must hold events only"
+            raise ParkError("result_invalid", words)
+    else:
         raise ParkError("result_invalid", f"{words}; it must return an event, a list or None")
     for child in results:
         _check(child)

@@ -214,19 +214,19 @@ def _trace_batches(
     at_us = int(now.timestamp() * 1_000_000)
     batches = []
     for (pipeline_id, name, outcome), group in result.mapped.items():
-        passed = outcome == "passed"
+        mapped = outcome == "passed"
         batches.append(
             traces(
                 pa.concat_arrays(group.ids),
                 pipeline_id=pipeline_id,
                 event_name=name,
-                phase="mapping" if passed else "transformation",
-                outcome=outcome,
+                phase="mapping" if mapped else "transformation",
+                outcome="passed" if outcome == "split" else outcome,
                 at_us=at_us,
                 topic=plan.topic,
                 kafka_partition=group.partitions,
                 kafka_offset=group.offsets,
-                object_key=staged_key if passed else "",
+                object_key=staged_key if mapped else "",
                 batch=plan.batch_id,
                 attempt=pa.concat_arrays(group.attempts),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ def report(*, first: int = 123_456, in_flight: int = 0, gap: int = 0) -> Balance
     row = BalanceRow("f-1", "flight [red]", 29_000_000, dict(stages))
     return BalanceReport(
         ingested=first,
+        made=0,
         delivered=first + 1,
         superseded=first + 2,
         duplicate=first + 3,
@@ -80,7 +82,7 @@ def test_counters_that_nothing_went_through_are_left_out(shown: Any) -> None:
     found = report()
     for counts in found.pipelines[0].stages.values():
         counts.filtered = counts.superseded = 0
-    said = shown(found).split("taken in =")[0]
+    said = shown(found).split("taken in")[0]
     assert "filtered" not in said
     assert "superseded" not in said
     assert "duplicate" in said
@@ -103,3 +105,13 @@ def test_a_gap_while_events_move_is_said_to_be_settling(shown: Any) -> None:
 
 def test_books_that_balance_say_so(shown: Any) -> None:
     assert "in balance" in shown(report(in_flight=12))
+
+
+def test_what_transformations_made_is_in_the_sum(shown: Any) -> None:
+    found = replace(
+        report(), ingested=96, made=4, delivered=35, parked=58, discarded=0, filtered=2,
+        superseded=1, duplicate=4,
+    )  # fmt: skip
+    words = " ".join(shown(found).split())
+    assert "96 taken in + 4 made by transformations = 35 delivered + 58 parked" in words
+    assert "made by" not in shown(report())

@@ -37,10 +37,12 @@ def transform(event):
     if do == "nothing": return []
     if do == "unwritable": event.data["n"] = {1, 2}
     if do == "family":
-        return [event.child(i, {"id": event.data["id"], "n": i}) for i in range(3)]
+        return [event.child(i, {"id": event.data["id"] * 10 + i, "n": i}) for i in range(3)]
     if do == "mixed":
-        bad = event.child(1, {"id": event.data["id"], "n": "text"})
-        return [event, bad, event.child(2, dict(event.data), name="refund"), bad]
+        bad, worse = (event.child(1, {"id": -event.data["id"] - i, "n": "text"}) for i in (1, 2))
+        return [event, bad, event.child(2, dict(event.data), name="refund"), worse]
+    if do == "twins":
+        return [event, event.child(1, {"id": event.data["id"], "n": 0})]
     if do == "spoiled family":
         return [event, event.child(1, {"id": 1, "n": float("nan"), "extra": 1})]
     if do == "stray": event.name = "nobody"
@@ -49,9 +51,10 @@ def transform(event):
         raise KeyError("x")
     return event
 """
+FAMILIES = ("family", "mixed", "spoiled family", "twins")
 DOINGS = (
     "drop", "raise", "missing", "wrong", "nothing", "unwritable", "family", "mixed",
-    "spoiled family", "stray", "stray and raise", None, None, None, None,
+    "spoiled family", "twins", "stray", "stray and raise", None, None, None, None,
 )  # fmt: skip
 
 
@@ -148,7 +151,7 @@ def test_every_message_has_exactly_one_outcome_and_the_books_balance(seed: int) 
     # Only what a transformation made can have ends of its own.
     for offset, ends in ended.items():
         if ends > 1:
-            assert decode(values[offset]).data.get("do") in ("family", "mixed", "spoiled family")
+            assert decode(values[offset]).data.get("do") in FAMILIES
     assert sum(parked.values()) == result.counts.total("parked")
     staged = count_of(result, "passed")
     assert staged == len(rows(result)) == result.staged.rows
@@ -264,6 +267,24 @@ def test_siblings_of_a_child_that_fails_go_on() -> None:
     ]
     assert total(result, "transformation") == {"in_first": 1, "passed": 1, "out": 4}
     assert total(result, "mapping") == {"in_first": 4, "passed": 2, "out": 2, "parked": 2}
+
+
+def test_children_that_are_one_row_park_their_parent() -> None:
+    """Neither is newer, so one would be swallowed as a duplicate."""
+    result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "twins"}), event(6)])
+    assert faults(result) == [(0, "transformation", "result_invalid")]
+    assert "children 0 and 1 are the same row of 'order': key [5]" in result.failures[0].fault.message
+    assert decode(result.failures[0].value).data["do"] == "twins"
+    assert [row["_waybill_id"] for row in rows(result)] == ["e6"]
+
+
+def test_a_parent_that_goes_on_as_children_has_an_end_of_its_own() -> None:
+    result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "family"}), event(6)])
+    ids = {
+        how: [i for ids in mapped.ids for i in ids.to_pylist()]
+        for (_, _, how), mapped in result.mapped.items()
+    }
+    assert ids == {"split": ["e5"], "passed": ["e5/0", "e5/1", "e5/2", "e6"]}
 
 
 def test_replays_enter_at_their_stage_and_are_counted_as_replayed() -> None:

@@ -199,7 +199,7 @@ def test_an_exception_that_cannot_be_told_is_still_a_fault(head: str) -> None:
 def test_where_and_the_hash_of_the_stack_tell_the_place() -> None:
     head = "def ratio(a, b):\n    return a / b\n"
     first, again = second("return ratio(1, 0)", head), second("return ratio(2, 0)", head)
-    assert first.where == "shop.py:2 in ratio"
+    assert first.where == "shop/transformation.py:2 in ratio"
     assert first.stack_hash == again.stack_hash
     elsewhere = second("x = 1\nreturn ratio(1, 0)", head)
     assert elsewhere.where == first.where

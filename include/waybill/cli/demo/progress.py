@@ -14,10 +14,11 @@ from rich.table import Table
 from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.errors import RetryError, StopError
 from waybill.settings import Settings
-from waybill.wiring import balance
+from waybill.wiring import balance, parked_partitions
 
 if TYPE_CHECKING:
     from waybill.operations.balancing import PipelineBalance
+    from waybill.parking import Partition
 
 _LOOK_S = 1.0
 _SHARE = 3
@@ -31,6 +32,7 @@ class Figures:
     """Where the events of some pipelines are now."""
 
     groups: Sequence[PipelineBalance]
+    partitions: Sequence[Partition]
 
     def _sum(self, *names: str) -> int:
         stages = [counts for group in self.groups for counts in group.stages.values()]
@@ -49,12 +51,12 @@ class Figures:
     @property
     def replayed(self) -> int:
         """Events sent back by replays."""
-        return self._sum("in_replayed", "in_flight_replayed")
+        return sum(partition.replayed for partition in self.partitions)
 
     @property
     def parked(self) -> int:
         """Events parked now."""
-        return self._sum("parked") - self.replayed
+        return sum(partition.parked + partition.replaying for partition in self.partitions)
 
     @property
     def in_flight(self) -> int:
@@ -96,8 +98,7 @@ def follow(
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         while True:
             began = time.monotonic()
-            groups = balance(settings).pipelines
-            figures = Figures([group for group in groups if group.pipeline in names])
+            figures = _figures(settings, names)
             if console.is_terminal:
                 live.update(_table(figures), refresh=True)
             elif began - said > _SAY_S:
@@ -112,6 +113,13 @@ def follow(
                 raise RetryError(f"still in flight after {limit_s:.0f} s: {figures}")
             time.sleep(max(_LOOK_S, _SHARE * (time.monotonic() - began)))
     console.print(str(figures), highlight=False)
+
+
+def _figures(settings: Settings, names: Collection[str]) -> Figures:
+    return Figures(
+        [group for group in balance(settings).pipelines if group.pipeline in names],
+        [partition for partition in parked_partitions(settings) if partition.pipeline in names],
+    )
 
 
 def _say_what_is_down(console: Console, airflow: AirflowClient) -> None:
