@@ -17,9 +17,9 @@ def transform(event):
     if do == "fail": raise ValueError("still " + str(event.data["id"]))
     if do == "leave": raise SystemExit
     if do == "twins":
-        return [event.child(i, {"id": event.data["id"], "n": "text"}) for i in range(2)]
+        return [event.child(i, {"id": i, "n": "text"}) for i in range(2)]
     if do == "half":
-        return [event.child(0, {"id": 1, "n": 1}), event.child(1, {"id": 1, "n": "text"})]
+        return [event.child(0, {"id": 1, "n": 1}), event.child(1, {"id": 2, "n": "text"})]
     return event
 """
 
