@@ -273,7 +273,9 @@ def test_children_that_are_one_row_park_their_parent() -> None:
     """Neither is newer, so one would be swallowed as a duplicate."""
     result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "twins"}), event(6)])
     assert faults(result) == [(0, "transformation", "result_invalid")]
-    assert "children 0 and 1 are the same row of 'order': key [5]" in result.failures[0].fault.message
+    assert (
+        "children 0 and 1 are the same row of 'order': key [5]" in result.failures[0].fault.message
+    )
     assert decode(result.failures[0].value).data["do"] == "twins"
     assert [row["_waybill_id"] for row in rows(result)] == ["e6"]
 
