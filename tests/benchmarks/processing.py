@@ -23,7 +23,7 @@ import psutil
 
 ROUNDS = 3
 EVENTS = 1_200_000
-QUICK_EVENTS = 120_000
+QUICK_EVENTS = 60_000
 TEAM, PIPELINE_ID, NAME = "bench", "bench-orders", "order"
 DECLARATION = f"""
 id: {PIPELINE_ID}
@@ -83,10 +83,14 @@ def all_started(servers: Any, home: Path, stack: ExitStack) -> list[Any]:
     starts = (servers.start_postgres, servers.start_kafka, servers.start_s3)
     with ThreadPoolExecutor(len(starts)) as pool:
         futures = [pool.submit(start, home) for start in starts]
-        for future in futures:
-            if future.exception() is None:
-                stack.callback(future.result().stop)
+        stack.callback(all_stopped, [f.result() for f in futures if f.exception() is None])
     return [future.result() for future in futures]
+
+
+def all_stopped(running: list[Any]) -> None:
+    """Stop servers side by side."""
+    with ThreadPoolExecutor(len(running) or 1) as pool:
+        list(pool.map(lambda server: server.stop(), running))
 
 
 class Bench:
@@ -109,7 +113,7 @@ class Bench:
         settings = self._servers.stack_settings(*self._parts, folder)
         # one batch a third of the topic: its fixed cost is in, its warm-up is not
         spark = settings.spark.model_copy(
-            update={"max_events_per_batch": max(60_000, self._events // 3), "trigger_ms": 0}
+            update={"max_events_per_batch": max(QUICK_EVENTS, self._events // 3), "trigger_ms": 0}
         )
         return settings.model_copy(update={"spark": spark})
 
@@ -120,16 +124,19 @@ class Bench:
         settings = self._settings("fill")
         log = open_log(settings.kafka)
         topic = log.ensure_topic(f"events.{TEAM}.warehouse")
-        size = fill(settings, topic.name, self._events)
-        self._spark = open_session(settings.spark, name="bench")
+        with ThreadPoolExecutor(1) as pool:
+            filling = pool.submit(fill, settings, topic.name, self._events)
+            self._spark = open_session(settings.spark, name="bench")
+            size = filling.result()
         runs: dict[str, list[dict[str, float]]] = {"stages": [], "identity": []}
-        for number in range(rounds + 1):
+        # the first warms up JVM, workers and page cache; it counts for nobody
+        self._process(self._settings("warm-up"), log, topic, identity=False)
+        for number in range(1, rounds + 1):
             for kind in ("identity", "stages"):
                 loaded = kind == "stages" and number == rounds
                 settings = self._first if loaded else self._settings(f"{kind}-{number}")
                 figures = self._process(settings, log, topic, identity=kind == "identity")
-                if number > 0:  # the first of each warms up JVM, workers and page cache
-                    runs[kind].append(figures)
+                runs[kind].append(figures)
         loading = self._load(self._first)
         return report_of(runs, loading, self._events, size)
 
