@@ -215,6 +215,8 @@ class Stack:
                 processes.end(record, grace_s=FOREIGN_GRACE_S)
             self._stop([s for s in services if s not in airflow], notice)
             processes.end_marked(marks, processes.mark_files(self.run_dir))
+            for record in self._foreign():  # what somebody started while it was being ended
+                processes.end(record, grace_s=0)
             if wipe:
                 self._wipe()
 
