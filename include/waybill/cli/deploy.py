@@ -9,17 +9,18 @@ import typer
 
 
 def deploy(
-    directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml.")],
+    directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch."""
     import orjson  # noqa: PLC0415
 
+    from waybill.cli.pipelines import folder_named  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import current_user, run_deploy  # noqa: PLC0415
 
-    report = run_deploy(Settings(), directory, who=current_user())
+    report = run_deploy(Settings(), folder_named(directory), who=current_user())
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     elif report.changed:

@@ -33,7 +33,9 @@ app = typer.Typer(no_args_is_help=True, help="Declared pipelines: check, list, s
 
 Directory = Annotated[
     Path | None,
-    typer.Argument(help="Folder of pipelines, or one pipeline's folder.", show_default=False),
+    typer.Argument(
+        help="Folder of pipelines, one pipeline's folder, or its name.", show_default=False
+    ),
 ]
 From = Annotated[
     Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
@@ -117,7 +119,15 @@ def show(
 
 
 def _folder(directory: Path | None) -> Path:
-    return directory if directory is not None else Settings().pipelines_dir
+    return Settings().pipelines_dir if directory is None else folder_named(directory)
+
+
+def folder_named(given: Path) -> Path:
+    """Return the folder that was given, or that of the declared pipeline of that name."""
+    if given.exists() or len(given.parts) != 1:
+        return given
+    named = Settings().pipelines_dir / given
+    return named if named.is_dir() else given
 
 
 def _load(directory: Path | None) -> dict[str, Pipeline]:

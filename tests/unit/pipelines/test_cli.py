@@ -124,3 +124,10 @@ def test_the_folder_comes_from_the_settings_when_none_is_given(folder, monkeypat
     folder.write()
     monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.root))
     assert json.loads(run("check", "--json").stdout)["pipelines"] == ["orders"]
+
+
+def test_check_takes_the_name_of_a_declared_pipeline(folder, monkeypatch):
+    folder.write()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.root))
+    assert json.loads(run("check", "orders", "--json").stdout)["pipelines"] == ["orders"]
+    assert "no_such" in run("check", "no_such", code=1).output
