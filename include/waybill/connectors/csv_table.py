@@ -26,6 +26,12 @@ _BOM = b"\xef\xbb\xbf"
 _OTHER_UNICODE = (b"\xff\xfe", b"\xfe\xff")
 _MAX_HEADER_BYTES = 1024**2
 _BLOCK_RECORDS = 50_000
+_WORDS = {
+    "timestamp": "timestamp (RFC 3339, at most microseconds)",
+    "date": "date (YYYY-MM-DD)",
+    "bool": "bool (true or false)",
+}
+"""How a type's text looks, where its name does not say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,8 @@ def _declared(table: pa.Table, columns: Mapping[str, str]) -> tuple[pa.Table, di
         values, wrong = typed(texts, columns[name])
         for row in wrong:
             found = texts[row].as_py()
-            said = f"column {name!r}: expected {columns[name]}; found {found[:80]!r}"
+            wanted = _WORDS.get(columns[name], columns[name])
+            said = f"column {name!r}: expected {wanted}; found {found[:80]!r}"
             offenders.setdefault(row, []).append(said)
         table = table.set_column(index, name, values)
     return table, offenders
