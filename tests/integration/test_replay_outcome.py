@@ -172,7 +172,7 @@ class Airflow:
         wiring.run_replay(self.books.settings, **names, who="ann", run_id=run_id)
         self.books.process(self.books.sent()[:1])
 
-    def follow(self, _dag_id: str, _run_id: str, *, limit_s: float) -> str:
+    def follow(self, _dag_id: str, _run_id: str, *, limit_s: float, told: Any) -> str:
         return "success"
 
 
