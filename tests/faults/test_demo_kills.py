@@ -115,7 +115,7 @@ run_ingest(Settings(), "orders")
 
 
 def a_users_own_pipeline(stack: Stack, folder: Path) -> None:
-    """Deploy one beside the demo's and take its events in; 20 of 1,000 park, and stay so."""
+    """Deploy one beside the demo's and take its events in; 60 of 1,000 park, and stay so."""
     deployed = write_orders(folder, rows=1_000)
     stack.asked("up")
     stack.asked("pipelines", "deploy", str(deployed))

@@ -240,3 +240,11 @@ def test_a_partition_that_was_dealt_with_makes_no_run(run: Any) -> None:
     assert again.exit_code == 1
     assert "0 events replaying, 10 replayed, 0 discarded" in again.stderr
     assert len(Airflow.runs) == 1
+
+
+def test_a_dry_run_with_another_pipelines_folder_is_refused(run: Any, tmp_path: Any) -> None:
+    other = orders.write_orders(tmp_path / "elsewhere", rows=1) / "pipeline.yaml"
+    other.write_text(other.read_text().replace("test-orders", "other-orders"))
+    done = run(*WORDS, "--dry-run", "--proposed", str(other.parent))
+    assert done.exit_code == 1
+    assert "id 'other-orders'), not 'orders' (id 'test-orders')" in " ".join(done.output.split())
