@@ -62,7 +62,8 @@ def start(settings: Settings, kind: Kind, cluster: str) -> int:
     if not script.is_file():
         raise InputError(f"{script} is not there; WAYBILL_DAGS_DIR must lie beside spark_jobs/")
     log = _log_path(settings, kind, cluster)
-    if (dead := _record(settings, kind, cluster)) is not None:
+    dead = _record(settings, kind, cluster)
+    if dead is not None and dead.process() is None:  # else somebody started it just now
         processes.end(dead, grace_s=0)  # what a killed one left in its session
     state_folder.rotate(log)
     command = [sys.executable, str(script), "--cluster", cluster]

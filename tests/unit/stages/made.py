@@ -9,6 +9,7 @@ from waybill.events import Event, encode
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec
 from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan
 from waybill.stages.transformation import Outcome
+from waybill.storage import ObjectMissingError
 
 MINUTE = 29_000_000
 AT_US = MINUTE * 60_000_000
@@ -123,3 +124,33 @@ def total(result: ChainResult, stage: str) -> dict[str, int]:
 
     counts = {name: result.counts.total(name, stage=stage) for name in COUNT_NAMES}
     return {name: number for name, number in counts.items() if number}
+
+
+def fetch(key: str) -> bytes:
+    """Return the payload that a claim check names: there, gone, or garbage."""
+    if key == "gone":
+        raise ObjectMissingError(key)
+    return b'{"id":1,"n":1}' if key == "there" else b"\xff\xfe"
+
+
+def check_books(result: ChainResult) -> None:
+    """G5, of one task: by (pipeline, event name, minute)."""
+    counts: dict[tuple[str, str, int], dict[str, dict[str, int]]] = {}
+    from waybill.stages import COUNT_NAMES
+
+    for pipeline_id, name, stage, minute, row in result.counts.to_json():
+        assert all(number >= 0 for number in row)
+        stages = counts.setdefault((pipeline_id, name, minute), {})
+        stages[stage] = dict(zip(COUNT_NAMES, row, strict=True))
+    zeros = dict.fromkeys(COUNT_NAMES, 0)
+    for key, stages in counts.items():
+        for stage in ("transformation", "mapping"):
+            c = stages.get(stage, zeros)
+            gone = c["passed"] + c["parked"] + c["filtered"]
+            assert c["in_first"] + c["in_replayed"] == gone, (key, stage, c)
+        made = stages.get("transformation", zeros)["out"]
+        assert stages.get("mapping", zeros)["in_first"] == made, key
+        mapped = stages.get("mapping", zeros)["out"]
+        assert stages.get("staged", zeros)["in_first"] == mapped, key
+        destination = stages.get("destination", zeros)
+        assert destination["in_first"] + destination["in_replayed"] == destination["parked"]
