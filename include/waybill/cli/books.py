@@ -50,7 +50,7 @@ def balance(
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     else:
-        _show_balance(report, minutes=minutes)
+        _show_balance(report, minutes=minutes, narrowed=pipeline is not None or since is not None)
     if report.unaccounted and not report.in_flight:
         raise typer.Exit(2)
 
@@ -75,12 +75,12 @@ def trail(
         raise typer.Exit(1)
 
 
-def _show_balance(report: BalanceReport, *, minutes: bool) -> None:
+def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not report.pipelines:
-        console.print("Nothing was taken in (in that time, by that pipeline).")
+        console.print(f"Nothing was taken in{' that matches' if narrowed else ' yet'}.")
         return
     alarm = "yellow" if report.in_flight else "bold red"
     for group in report.pipelines:

@@ -115,3 +115,9 @@ def test_what_transformations_made_is_in_the_sum(shown: Any) -> None:
     words = " ".join(shown(found).split())
     assert "96 taken in + 4 made by transformations = 35 delivered + 58 parked" in words
     assert "made by" not in shown(report())
+
+
+def test_nothing_yet_and_nothing_that_matches_are_told_apart(shown: Any) -> None:
+    nothing = replace(report(), pipelines=[])
+    assert shown(nothing) == "Nothing was taken in yet.\n"
+    assert shown(nothing, "--since", "2030-01-01") == "Nothing was taken in that matches.\n"

@@ -263,12 +263,17 @@ def _prepare(settings: Settings, console: Console, *, fresh: bool) -> None:
 
 
 def _pipelines_of_others(settings: Settings) -> list[str]:
-    """Return what was deployed beside the demo's pipelines; starts PostgreSQL to see."""
+    """Return what was deployed beside the demo's own; starts PostgreSQL to see, if need be."""
     from waybill.stack.postgres import Postgres  # noqa: PLC0415
     from waybill.wiring import deployed_pipelines  # noqa: PLC0415
 
-    Postgres(settings.home).start()
-    return sorted({p.name for p in deployed_pipelines(settings).values()} - set(PIPELINES))
+    postgres = Postgres(settings.home)
+    started = postgres.start()
+    try:
+        return sorted({p.name for p in deployed_pipelines(settings).values()} - set(PIPELINES))
+    finally:
+        if started:
+            postgres.stop()
 
 
 def _up(settings: Settings, console: Console) -> Settings:
