@@ -4,7 +4,7 @@ import pytest
 
 from waybill.errors import InputError
 from waybill.producer.wal import DATA, MARK, Damage, Frame, scan
-from waybill.producer.wal.frame import TERMINATOR, encode, tag_of
+from waybill.producer.wal.frame import TERMINATOR, FrameWriter, frame_bytes, tag_of
 from waybill.producer.wal.record import decode_headers, encode_headers, read_record
 
 WAL = bytes(range(16))
@@ -12,9 +12,21 @@ TAG = tag_of(WAL, 7)
 FIRST_LSN = 100
 
 
+def written(*fields, lsn, tag=TAG):
+    """Return the bytes of one frame and of the terminator behind it."""
+    kind, timestamp_ms, topic, key, value, headers, partition = fields
+    data = bytearray(b"\xff" * 500)
+    writer = FrameWriter(lsn)
+    writer.turn_to(data, tag)
+    assert writer.write(kind, timestamp_ms, topic, key, value, headers, partition) == lsn
+    room = frame_bytes(topic, key, value, headers)
+    assert data[room:] == b"\xff" * (500 - room)
+    return bytes(data[:room])
+
+
 def frame(lsn, value=b"", *, tag=TAG, key=None, kind=DATA):
-    prefix, body = encode(tag, lsn, kind, 5, b"t", key, value, b"")
-    return prefix + body[: -len(TERMINATOR)]
+    whole = written(kind, 5, b"t", key, value, b"", -1, lsn=lsn, tag=tag)
+    return whole[: -len(TERMINATOR)]
 
 
 FRAMES = [
@@ -94,12 +106,22 @@ def test_a_frame_of_an_earlier_lsn_is_not_taken_for_the_next_one():
 @pytest.mark.parametrize("headers", [None, {}, [("a", b"1"), ("a", None), ("é", "text")]])
 def test_null_and_empty_come_back_as_they_were(key, value, headers):
     pairs, header_bytes = encode_headers(headers)
-    prefix, body = encode(TAG, 9, DATA, -1, "tøpic".encode(), key, value, header_bytes)
-    data = prefix + body
+    data = written(DATA, -1, "tøpic".encode(), key, value, header_bytes, 3, lsn=9)
     (found,) = [f for f in scan(data, tag=TAG, next_lsn=9) if isinstance(f, Frame)]
     record = read_record(data, found, 7)
     assert (record.lsn, record.segment_id, record.kind, record.timestamp_ms) == (9, 7, DATA, -1)
     assert (record.topic, record.key, record.value, record.headers) == ("tøpic", key, value, pairs)
+    assert record.partition == 3
+
+
+def test_a_frame_that_does_not_fit_writes_nothing():
+    room = frame_bytes(b"t", None, b"value", b"")
+    for size in range(room):
+        data = bytearray(b"\xff" * size)
+        writer = FrameWriter(4)
+        writer.turn_to(data, TAG)
+        assert writer.write(DATA, 5, b"t", None, b"value", b"", -1) == 0
+        assert (data, writer.next_lsn) == (b"\xff" * size, 4)
 
 
 def test_headers_keep_order_and_repetition():

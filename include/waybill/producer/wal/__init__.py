@@ -27,6 +27,7 @@ Frame, little-endian; the next frame follows at once, eight zero bytes end the l
   kind       u8    1 data, 2 mark
   -          u8    zero
   topic      u16   bytes of the topic's name
+  partition  i32   as the caller gave it, -1: the partitioner's choice
   key        i32   bytes of the key, -1 for null
   value      i32   bytes of the value (of a mark: its payload), -1 for null
   headers    u32   bytes of the headers, 0 for none

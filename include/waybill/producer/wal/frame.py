@@ -1,22 +1,32 @@
-"""Encode and scan frames. Pure: bytes in, bytes out. The layout is in ``waybill.producer.wal``."""
+"""Write and scan frames. Pure: a buffer is all they know. The layout is in ``waybill.producer.wal``."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
-from zlib import crc32
+from mmap import mmap
+from typing import Protocol, TypeAlias
+
+from zlib_ng.zlib_ng import crc32
 
 DATA = 1
 MARK = 2
 
 PREFIX = struct.Struct("<II")
-HEAD = struct.Struct("<IBxHiiIQq")
+HEAD = struct.Struct("<IBxHiiiIQq")
 TERMINATOR = bytes(PREFIX.size)
 OVERHEAD_BYTES = PREFIX.size + HEAD.size
 """Bytes of a frame beside topic, key, value and headers."""
 _TAG_AT = PREFIX.size
+_PREFIX_BYTES = PREFIX.size
+_TERMINATOR_BYTES = len(TERMINATOR)
+_join = b"".join
+_pack_head = HEAD.pack
+_pack_prefix_into = PREFIX.pack_into
+
+MutableBuffer: TypeAlias = bytearray | mmap
+"""Where frames are written to."""
 
 
 class Buffer(Protocol):
@@ -53,37 +63,87 @@ def tag_of(wal_id: bytes, segment_id: int) -> int:
     return crc32(wal_id + segment_id.to_bytes(8, "little"))
 
 
-def encode(  # noqa: PLR0913, PLR0917 - the fields of a frame; a value object would cost more than the frame
-    tag: int,
-    lsn: int,
-    kind: int,
-    timestamp_ms: int,
-    topic: bytes,
-    key: bytes | None,
-    value: bytes | None,
-    headers: bytes,
-) -> tuple[bytes, bytes]:
-    """Return a frame as (its first eight bytes, the rest with the terminator after it).
+class FrameWriter:
+    """Writes frames one behind the other into a buffer of fixed size.
 
-    Write the second part first, then the first: the frame is not there until the first part is.
-
-    Raises:
-        TypeError: key or value is not bytes.
-        struct.error: a part of 2 GiB or more, or a topic of 64 KiB or more.
+    The hot path of the whole producer: one call, no system call, no loop.
     """
-    head = HEAD.pack(
-        tag,
-        kind,
-        len(topic),
-        -1 if key is None else len(key),
-        -1 if value is None else len(value),
-        len(headers),
-        lsn,
-        timestamp_ms,
-    )
-    body = b"".join((head, topic, key or b"", value or b"", headers, TERMINATOR))
-    length = len(body) - len(TERMINATOR)
-    return PREFIX.pack(crc32(body, length), length), body
+
+    __slots__ = ("_tag", "data", "end", "next_lsn", "size")
+
+    def __init__(self, next_lsn: int) -> None:
+        self.data: MutableBuffer = bytearray()
+        self.end = self.size = 0
+        """Where the next frame begins; the buffer's size."""
+        self.next_lsn = next_lsn
+        self._tag = 0
+
+    def turn_to(self, data: MutableBuffer, tag: int) -> None:
+        """Write to another buffer from now on, from its beginning."""
+        self.data, self._tag, self.end, self.size = data, tag, 0, len(data)
+
+    def turn_away(self) -> None:
+        """Write no more to the buffer; there is none then."""
+        self.data, self.end, self.size = bytearray(), 0, 0
+
+    def write(  # noqa: PLR0913, PLR0917 - the fields of a frame; a value object would cost more than the frame
+        self,
+        kind: int,
+        timestamp_ms: int,
+        topic: bytes,
+        key: bytes | None,
+        value: bytes | None,
+        headers: bytes,
+        partition: int,
+    ) -> int:
+        """Write a frame and return its lsn; 0 when it does not fit (nothing was written then).
+
+        The frame is not there until its first eight bytes are, which are written last.
+
+        Raises:
+            TypeError: key or value is not bytes.
+            struct.error: a part of 2 GiB or more, or a topic of 64 KiB or more.
+
+        Cost: under 1 µs for 1 KB, of which copying and CRC are a third.
+        """
+        lsn = self.next_lsn
+        body = _join(
+            (
+                _pack_head(
+                    self._tag,
+                    kind,
+                    len(topic),
+                    partition,
+                    -1 if key is None else len(key),
+                    -1 if value is None else len(value),
+                    len(headers),
+                    lsn,
+                    timestamp_ms,
+                ),
+                topic,
+                key or b"",
+                value or b"",
+                headers,
+                TERMINATOR,
+            )
+        )
+        length = len(body) - _TERMINATOR_BYTES
+        at = self.end
+        end = at + _PREFIX_BYTES + length
+        if end + _TERMINATOR_BYTES > self.size:
+            return 0
+        data = self.data
+        data[at + _PREFIX_BYTES : end + _TERMINATOR_BYTES] = body
+        _pack_prefix_into(data, at, crc32(body, length), length)
+        self.end = end
+        self.next_lsn = lsn + 1
+        return lsn
+
+
+def frame_bytes(topic: bytes, key: bytes | None, value: bytes | None, headers: bytes) -> int:
+    """Return how much room a record takes in a segment, the terminator after it included."""
+    parts = len(topic) + len(key or b"") + len(value or b"") + len(headers)
+    return OVERHEAD_BYTES + parts + _TERMINATOR_BYTES
 
 
 def scan(data: Buffer, *, tag: int, next_lsn: int, position: int = 0) -> Iterator[Frame | Damage]:
@@ -122,8 +182,8 @@ def frame_at(data: Buffer, position: int, tag: int) -> Frame | None:
     body = data[position + PREFIX.size : end]
     if crc32(TERMINATOR, crc32(body, length)) != crc:
         return None
-    its_tag, kind, *sizes, lsn, _ = HEAD.unpack_from(body)
-    if its_tag != tag or HEAD.size + sum(max(0, size) for size in sizes) != length:
+    its_tag, kind, topic, _, *sizes, lsn, _ = HEAD.unpack_from(body)
+    if its_tag != tag or HEAD.size + topic + sum(max(0, size) for size in sizes) != length:
         return None
     return Frame(lsn, kind, position, end)
 

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.producer.wal.frame import TERMINATOR, Damage, Frame, encode
+from waybill.producer.wal.frame import TERMINATOR, Damage, Frame, FrameWriter, frame_bytes
 from waybill.producer.wal.record import WalRecord, read_record
 from waybill.producer.wal.segment import (
-    INDEX_EVERY,
     MappedFile,
     Segment,
     new_free_file,
@@ -74,10 +73,10 @@ class WriteAheadLog:
         self.synced_lsn = 0
         """Every record up to this one was synced by this process."""
         self._active: Segment | None = None
-        self._end = self._size = self._tag = 0
         self._open(wal_id)
         last = self._segments[-1] if self._segments else None
-        self.next_lsn = max(next_lsn, last.end_lsn if last else 1)
+        self.writer = FrameWriter(max(next_lsn, last.end_lsn if last else 1))
+        """Appends to the active segment; whoever calls it holds the lock for appends."""
         self.next_segment = max(next_segment, last.id + 1 if last else 1)
 
     # Opening
@@ -119,8 +118,9 @@ class WriteAheadLog:
         key: bytes | None,
         value: bytes | None,
         headers: bytes,
+        partition: int = -1,
     ) -> int:
-        """Append a record and return its lsn. Cost: about 1.5 µs for 1 KB, no system call.
+        """Append a record and return its lsn. Cost: that of ``FrameWriter.write``.
 
         Raises:
             WalFullError: a new segment is needed and there is no room; nothing was appended.
@@ -128,29 +128,22 @@ class WriteAheadLog:
             InputError: key, value or headers of 2 GiB or more.
             TypeError: key or value is not bytes.
         """
-        lsn = self.next_lsn
+        write = self.writer.write
         try:
-            prefix, body = encode(self._tag, lsn, kind, timestamp_ms, topic, key, value, headers)
+            lsn = write(kind, timestamp_ms, topic, key, value, headers, partition)
+            if not lsn:
+                self.roll(frame_bytes(topic, key, value, headers))
+                lsn = write(kind, timestamp_ms, topic, key, value, headers, partition)
         except struct.error as error:
             raise InputError(f"a part of the record is too large for the log: {error}") from error
-        at = self._end
-        body_at = at + 8
-        end = body_at + len(body)  # with the terminator
-        if end > self._size:
-            self._roll(len(body) + 8)
-            return self.append(kind, timestamp_ms, topic, key, value, headers)
-        data = self._data
-        data[body_at:end] = body
-        data[at:body_at] = prefix
-        active = self._active
-        assert active is not None  # noqa: S101 - _size > 0
-        if not lsn % INDEX_EVERY:
-            active.note(lsn, at)
-        self._end = active.end = end - _END_BYTES
-        self.next_lsn = active.end_lsn = lsn + 1
         return lsn
 
-    def _roll(self, need_bytes: int) -> None:
+    def roll(self, need_bytes: int) -> None:
+        """Begin a new segment with room for a frame of ``need_bytes``.
+
+        Raises:
+            WalFullError, RetryError, InputError: as ``append``; the segment before stands.
+        """
         path = segment_path(self.directory, self.wal_id, self.next_segment, self.next_lsn)
         try:
             file = self._take_file(need_bytes)
@@ -163,8 +156,9 @@ class WriteAheadLog:
         self.next_segment += 1
         self._segments.append(segment)
         self._unsynced.append(segment)
-        self._active, self._data, self.segment_id = segment, segment.data, segment.id
-        self._end, self._size, self._tag = 0, segment.size, segment.tag
+        self._note_end()
+        self._active, self.segment_id = segment, segment.id
+        self.writer.turn_to(segment.data, segment.tag)
 
     def _take_file(self, need_bytes: int) -> MappedFile:
         if need_bytes <= self._settings.segment_bytes and self._free:
@@ -193,7 +187,8 @@ class WriteAheadLog:
         Raises:
             WalFullError: there is no room.
         """
-        if not self._free and self._active is not None and self._end > self._size // 2:
+        writer = self.writer
+        if not self._free and self._active is not None and writer.end > writer.size // 2:
             self._free.append(self._make_file(self._settings.segment_bytes))
 
     def sync(self) -> None:
@@ -221,6 +216,11 @@ class WriteAheadLog:
 
     # Reading
 
+    @property
+    def next_lsn(self) -> int:
+        """The lsn of the next record."""
+        return self.writer.next_lsn
+
     def records(self, from_lsn: int, to_lsn: int | None = None) -> Iterator[WalRecord]:
         """Yield the whole records with ``from_lsn <= lsn < to_lsn`` (else: the end), in order."""
         for segment, frame in self._frames(from_lsn, self.next_lsn if to_lsn is None else to_lsn):
@@ -237,12 +237,14 @@ class WriteAheadLog:
 
     def holds(self, segment_id: int, lsn: int) -> bool:
         """Tell whether a segment is there and its range of lsns has ``lsn``."""
+        self._note_end()
         return any(
             segment.id == segment_id and segment.base_lsn <= lsn < segment.end_lsn
             for segment in self._segments
         )
 
     def _frames(self, from_lsn: int, to_lsn: int) -> Iterator[tuple[Segment, Frame]]:
+        self._note_end()
         for segment in list(self._segments):
             if segment.end_lsn <= from_lsn:
                 continue
@@ -254,6 +256,7 @@ class WriteAheadLog:
     @property
     def last_lsn(self) -> int:
         """The lsn of the last record that is held (or the one before the next, when none is)."""
+        self._note_end()
         return (self._segments[-1].end_lsn if self._segments else self.next_lsn) - 1
 
     @property
@@ -268,10 +271,24 @@ class WriteAheadLog:
 
     # Giving free
 
+    def note_position(self) -> None:
+        """Remember where the next record begins: reading starts at the nearest such place.
+
+        The caller, who holds the lock for appends, does so every thousand records or so.
+        """
+        if self._active is not None:
+            self._active.note(self.writer.next_lsn, self.writer.end)
+
     def retire(self) -> None:
         """Append no more to the active segment, so that it can be given free too."""
+        self._note_end()
         self._active = None
-        self._end = self._size = 0
+        self.writer.turn_away()
+
+    def _note_end(self) -> None:
+        """Tell the active segment how far it goes: the writer knows, and is too busy to say."""
+        if self._active is not None:
+            self._active.extend(self.writer.end, self.writer.next_lsn)
 
     def recycle(self, floor_lsn: int) -> None:
         """Give free the segments of records below ``floor_lsn`` only; never the active one."""

@@ -32,6 +32,8 @@ class WalRecord:
     value: bytes | None
     headers: HeaderList
     timestamp_ms: int
+    partition: int = -1
+    """As the caller gave it; -1: the partitioner's choice."""
 
 
 def encode_headers(headers: HeadersIn) -> tuple[HeaderList, bytes]:
@@ -83,9 +85,9 @@ def decode_headers(data: bytes) -> HeaderList:
 def read_record(data: Buffer, frame: Frame, segment_id: int) -> WalRecord:
     """Return the record of a frame that was found whole."""
     body = data[frame.position + PREFIX.size : frame.end]
-    _, kind, topic_size, key_size, value_size, header_size, lsn, timestamp_ms = HEAD.unpack_from(
-        body
-    )
+    (
+        _, kind, topic_size, partition, key_size, value_size, header_size, lsn, timestamp_ms,
+    ) = HEAD.unpack_from(body)  # fmt: skip
     key_at = HEAD.size + topic_size
     value_at = key_at + max(0, key_size)
     headers_at = value_at + max(0, value_size)
@@ -98,4 +100,5 @@ def read_record(data: Buffer, frame: Frame, segment_id: int) -> WalRecord:
         None if value_size < 0 else body[value_at:headers_at],
         decode_headers(body[headers_at : headers_at + header_size]),
         timestamp_ms,
+        partition,
     )

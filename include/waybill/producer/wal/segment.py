@@ -20,7 +20,7 @@ from waybill.producer.wal.space import PAGE_BYTES, allocate, sync_directory
 
 _NAME = re.compile(r"seg-([0-9a-f]{32})-([0-9a-f]{8})-([0-9a-f]{16})\.wal")
 INDEX_EVERY = 1024
-"""Records between two entries of a segment's index."""
+"""Records between two entries of the index of a segment that is read."""
 
 
 class MappedFile:
@@ -83,6 +83,10 @@ class Segment:
         """Add an index entry: the frame of ``lsn`` begins at ``position``."""
         self._index_lsn.append(lsn)
         self._index_position.append(position)
+
+    def extend(self, end: int, end_lsn: int) -> None:
+        """Say how far the segment goes now, which was appended to."""
+        self.end, self.end_lsn = end, end_lsn
 
     def load(self) -> list[Damage]:
         """Read the whole segment: set the end, build the index, return the damage."""
