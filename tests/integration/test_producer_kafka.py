@@ -89,7 +89,9 @@ def test_messages_arrive_once_in_order_per_key_with_their_stamps(
     topic = make_topic()
     with LosslessProducer(settings(tmp_path), config, name="p") as producer:
         lsns = [
-            producer.produce(topic, b"%d" % n, b"key-%d" % (n % 5), {"n": str(n)}, 1000 + n)
+            producer.produce(
+                topic, b"%d" % n, b"key-%d" % (n % 5), {"n": str(n)}, timestamp=1000 + n
+            )
             for n in range(3000)
         ]
         assert producer.flush(30) == 0
@@ -212,28 +214,6 @@ def test_a_topic_that_is_not_there_is_given_to_the_caller(tmp_path, config, topi
     assert sorted(one.value for one in given) == [b"1", b"2"]
 
 
-def test_without_a_taker_an_undeliverable_message_stops_the_producer_and_stays_in_the_log(
-    tmp_path, config, make_topic, read
-):
-    topic = make_topic(1, max_message_bytes=2000)
-    producer = LosslessProducer(settings(tmp_path), config, name="p")
-    lsn = producer.produce(topic, bytes(5000))
-    with pytest.raises(StopError, match=f"record {lsn} .*MSG_SIZE_TOO_LARGE"):
-        producer.flush(30)
-    with pytest.raises(StopError):
-        producer.produce(topic, b"x")
-    assert producer.close() == 1
-    with pytest.raises(StopError, match="MSG_SIZE_TOO_LARGE"):
-        LosslessProducer(settings(tmp_path), config, name="p")
-    given = []
-    with LosslessProducer(
-        settings(tmp_path), config, name="p", on_undeliverable=given.append
-    ) as again:
-        assert again.recovered.replayed == 0
-    assert [one.lsn for one in given] == [lsn]
-    assert read(topic) == []
-
-
 def test_a_taker_that_fails_keeps_the_message_in_doubt(tmp_path, config):
     def failing(undelivered):
         raise OSError("no place")
@@ -327,31 +307,6 @@ def test_one_live_producer_a_directory(tmp_path, config, make_topic):
     assert producer.close() == 0
 
 
-def test_a_fork_does_not_take_part_and_the_parent_goes_on(tmp_path, config, make_topic, read):
-    topic = make_topic()
-    with LosslessProducer(settings(tmp_path), config, name="p") as producer:
-        producer.produce(topic, b"before")
-        pid = os.fork()
-        if pid == 0:
-            refused = 0
-            for use in (
-                lambda: producer.produce(topic, b"child"),
-                lambda: producer.mark(b"child"),
-                lambda: producer.flush(1),
-            ):
-                try:
-                    use()
-                except StopError as error:
-                    refused += "fork" in str(error)
-            producer.close()
-            del producer
-            os._exit(refused)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-        producer.produce(topic, b"after")
-        assert producer.flush(30) == 0
-    assert values_of(read(topic)) == [b"after", b"before"]
-
-
 @pytest.mark.parametrize("durability", ["group", "each"])
 def test_synced_durability_syncs_every_record(tmp_path, config, make_topic, durability):
     synced = settings(tmp_path, durability=durability, group_commit_ms=2)
@@ -361,8 +316,8 @@ def test_synced_durability_syncs_every_record(tmp_path, config, make_topic, dura
         for _ in range(50):
             lsn = producer.produce(topic, b"x")
         if durability == "each":
-            assert producer._log.synced_lsn == lsn
-        until(lambda: producer._log.synced_lsn == lsn)
+            assert producer.parts.log.synced_lsn == lsn
+        until(lambda: producer.parts.log.synced_lsn == lsn)
 
 
 def test_a_checkpoint_that_fails_is_survived_and_said(tmp_path, config, make_topic, monkeypatch):

@@ -41,6 +41,8 @@ class Checkpoint:
     """A mark was written at least once."""
     synced_lsn: int = 0
     offsets: Offsets = field(default_factory=dict)
+    retry_offsets: Offsets = field(default_factory=dict)
+    """The same for records in the retry log, of the topics that they are of."""
 
     @property
     def floor_lsn(self) -> int:
@@ -59,6 +61,7 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "marked": checkpoint.marked,
             "synced_lsn": checkpoint.synced_lsn,
             "offsets": checkpoint.offsets,
+            "retry_offsets": checkpoint.retry_offsets,
         }
     ).encode()
     return b"%08x " % zlib.crc32(text) + text
@@ -70,12 +73,18 @@ def decode(data: bytes) -> Checkpoint | None:
     if crc != b"%08x" % zlib.crc32(text):
         return None
     fields = json.loads(text)
-    offsets: Offsets = {
-        topic: {int(partition): offset for partition, offset in partitions.items()}
-        for topic, partitions in fields["offsets"].items()
-    }
     wal_id = bytes.fromhex(fields["wal_id"]) if fields["wal_id"] else None
-    return Checkpoint(**{**fields, "offsets": offsets, "wal_id": wal_id})
+    offsets, retry_offsets = (_offsets(fields[n]) for n in ("offsets", "retry_offsets"))
+    return Checkpoint(
+        **{**fields, "offsets": offsets, "retry_offsets": retry_offsets, "wal_id": wal_id}
+    )
+
+
+def _offsets(fields: dict[str, dict[str, int]]) -> Offsets:
+    return {
+        topic: {int(partition): offset for partition, offset in partitions.items()}
+        for topic, partitions in fields.items()
+    }
 
 
 class CheckpointFile:

@@ -14,7 +14,7 @@ from waybill.settings import WalSettings
 
 HEADER = "waybill-wal"
 _STAMP = struct.Struct("<16sIQ")
-_LSN = struct.Struct("<Q")
+_PREFIX = struct.Struct("<16sI")
 _LOG = logging.getLogger("waybill.producer.kafka")
 """What librdkafka says, each kind of line once in a while."""
 _SAY_AGAIN_S = 30.0
@@ -98,12 +98,10 @@ def sort_failure(error: Any) -> Failure:  # noqa: ANN401 - confluent_kafka has n
     return _SORTED.get(error.name(), Failure.UNCERTAIN)
 
 
-def stamp_prefix(wal_id: bytes, segment_id: int) -> bytes:
-    """Return the header's bytes before the lsn."""
-    return _STAMP.pack(wal_id, segment_id, 0)[: -_LSN.size]
-
-
-pack_lsn = _LSN.pack
+stamp_prefix = _PREFIX.pack
+"""(WAL id, segment id) -> the stamp's bytes before the lsn."""
+pack_stamp = struct.Struct(f"<{_PREFIX.size}sQ").pack
+"""(prefix, lsn) -> the stamp."""
 
 
 def read_stamp(value: object) -> tuple[bytes, int, int] | None:

@@ -22,11 +22,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from waybill.producer.callbacks import Callbacks, OnDelivery
 from waybill.producer.checkpoint import Offsets
 
 EPOCH_RECORDS = 1024
-_SAMPLE_ALL = 64
-_SAMPLE_MASK = 15
+_SAMPLE_ALL = 32
+_SAMPLE_MASK = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,28 @@ class FailedReport:
     topic: str
     key: bytes | None
     value: bytes | None
+    teller: Teller | None = None
+
+
+class Teller:
+    """The report callable of the records of one epoch that have the same ``on_delivery``."""
+
+    __slots__ = ("_callbacks", "_epoch", "on_delivery")
+
+    def __init__(self, epoch: Epoch, on_delivery: OnDelivery, callbacks: Callbacks) -> None:
+        self._epoch = epoch
+        self._callbacks = callbacks
+        self.on_delivery = on_delivery
+
+    def __call__(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's callback
+        """Count one delivery report; a success is told to the caller, a failure is not yet one."""
+        self._epoch.report(error, message, self)
+        if error is None:
+            self.tell(None, message)
+
+    def tell(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
+        """Have the caller told how a record ended."""
+        self._callbacks.add(self.on_delivery, error, message)
 
 
 class Epoch:
@@ -52,6 +75,8 @@ class Epoch:
         "offsets",
         "reported",
         "settled_aside",
+        "tellers",
+        "told",
         "unhanded",
     )
 
@@ -72,12 +97,26 @@ class Epoch:
         """Records settled by another way than this epoch's callable."""
         self.failures: list[FailedReport] = []
         self.offsets: dict[tuple[str, int], int] = {}
+        self.told: dict[int, Teller] = {}
+        """Records whose caller wants to be told, by lsn."""
+        self.tellers: dict[OnDelivery, Teller] = {}
 
-    def report(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's callback
+    def teller(self, lsn: int, on_delivery: OnDelivery, callbacks: Callbacks) -> Teller:
+        """Return the callable that reports a record and tells its caller."""
+        try:
+            found = self.tellers.get(on_delivery)
+            if found is None:
+                found = self.tellers[on_delivery] = Teller(self, on_delivery, callbacks)
+        except TypeError:  # it cannot be hashed
+            found = Teller(self, on_delivery, callbacks)
+        self.told[lsn] = found
+        return found
+
+    def report(self, error: Any, message: Any, teller: Teller | None = None) -> None:  # noqa: ANN401 - librdkafka's callback
         """Count one delivery report."""
         if error is not None:
             self.failures.append(
-                FailedReport(error, message.topic(), message.key(), message.value())
+                FailedReport(error, message.topic(), message.key(), message.value(), teller)
             )
             return
         self.acknowledged = count = self.acknowledged + 1
@@ -96,9 +135,11 @@ class Deliveries:
     ``open_next``, ``low_lsn`` and ``in_doubt`` are called under the log's append lock.
     """
 
-    def __init__(self, offsets: Offsets) -> None:
+    def __init__(self, offsets: Offsets, retry_offsets: Offsets | None = None) -> None:
         self.epochs: deque[Epoch] = deque()
         self.offsets = offsets
+        self.retry_offsets = retry_offsets or {}
+        """The same for records set aside, as it was when the first of a topic was."""
         self.low = 1
         """The low watermark as it was last asked for."""
         self.delivered = 0
@@ -152,6 +193,22 @@ class Deliveries:
         for (topic, partition), offset in list(epoch.offsets.items()):
             at = self.offsets.setdefault(topic, {})
             at[partition] = max(offset, at.get(partition, 0))
+
+    def hold_offsets(self, topic: str) -> None:
+        """Remember where to look for a record of a topic that is set aside before it is settled."""
+        self.retry_offsets.setdefault(topic, dict(self.offsets.get(topic, {})))
+
+    def let_offsets_go(self, waiting: set[str]) -> None:
+        """Forget that for all topics but those of which records still wait."""
+        for topic in self.retry_offsets.keys() - waiting:
+            del self.retry_offsets[topic]
+
+    def starts(self, aside: set[str]) -> Offsets:
+        """Return where to look for records; in the ``aside`` topics for those set aside too."""
+        found = {topic: dict(at) for topic, at in list(self.offsets.items())}
+        return found | {
+            topic: dict(at) for topic, at in self.retry_offsets.items() if topic in aside
+        }
 
     def in_doubt(self, next_lsn: int) -> int:
         """Return how many records are not settled."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waybill.errors import RetryError, StopError
+from waybill.producer.aside import AsideLog
+from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.delivery import Deliveries
 from waybill.producer.redo import Redo
@@ -34,6 +36,8 @@ class Marks:
     used: bool
     confirmed_lsn: int
     synced_lsn: int
+    written: int = 0
+    """By this process."""
 
 
 class Keeper:
@@ -51,6 +55,7 @@ class Keeper:
         deliveries: Deliveries,
         marks: Marks,
         file: CheckpointFile,
+        retry: AsideLog,
         *,
         gate: threading.Lock,
         closing: threading.Event,
@@ -66,6 +71,7 @@ class Keeper:
         self._deliveries = deliveries
         self._marks = marks
         self._file = file
+        self._retry = retry
         self._gate = gate
         self._closing = closing
         self._final = False
@@ -82,12 +88,14 @@ class Keeper:
 
         Raises:
             OSError: it could not be written; the one before stands, nothing was given free.
+            StopError: the disk refused to keep the retry log.
         """
         with self._gate:
             state = self._state()
             self._sequence += 1
             sequence = self._sequence
         with self._save_lock:
+            self._retry.sync()  # what the watermark passed must be there before the watermark is
             if sequence > self._saved:  # a later one by another thread is as good
                 self._file.save(state)
                 self._saved, self.floor_lsn = sequence, state.floor_lsn
@@ -106,7 +114,14 @@ class Keeper:
             marked=marks.used,
             synced_lsn=max(marks.synced_lsn, log.synced_lsn),
             offsets={topic: dict(at) for topic, at in self._deliveries.offsets.items()},
+            retry_offsets={t: dict(at) for t, at in list(self._deliveries.retry_offsets.items())},
         )
+
+    @property
+    def floor_of_now(self) -> int:
+        """What the floor of a checkpoint would be, as far as was last looked."""
+        low_lsn = self._deliveries.low
+        return min(low_lsn, self._marks.confirmed_lsn + 1) if self._marks.used else low_lsn
 
     def try_checkpoint(self) -> Checkpoint | None:
         """Write a checkpoint; an I/O error is counted, logged and leaves None."""
@@ -133,11 +148,21 @@ class Keeper:
 
     # The thread
 
-    def start(self, sender: Sender, redo: Redo, topics: Callable[[], set[str]]) -> None:
+    def start(
+        self, sender: Sender, redo: Redo, callbacks: Callbacks, topics: Callable[[], set[str]]
+    ) -> None:
         """Begin to work. ``topics`` are those produced to in this process."""
         jobs: list[tuple[str, Callable[[], None], float]] = []
         work = _Work(
-            self, self._settings, sender, redo, self._log, self._deliveries, self._gate, topics
+            self,
+            self._settings,
+            sender,
+            redo,
+            callbacks,
+            self._log,
+            self._deliveries,
+            self._gate,
+            topics,
         )
         jobs.append(("waybill-producer", work.tick, TICK_S))
         if self._settings.durability == "group":
@@ -177,6 +202,11 @@ class Keeper:
         """Tell whether the checkpoint on disk knows where to look in each of the topics."""
         return topics <= self._saved_offsets.keys()
 
+    @property
+    def is_this_thread(self) -> bool:
+        """Tell whether the caller is the keeper itself, inside a callable of the user."""
+        return threading.current_thread() in self._threads
+
     def join(self) -> None:
         """Wait for the threads to end; ``closing`` is set."""
         for thread in self._threads:
@@ -192,6 +222,7 @@ class _Work:
         settings: WalSettings,
         sender: Sender,
         redo: Redo,
+        callbacks: Callbacks,
         log: WriteAheadLog,
         deliveries: Deliveries,
         gate: threading.Lock,
@@ -201,6 +232,7 @@ class _Work:
         self._interval_s = settings.checkpoint_interval_ms / 1000
         self._sender = sender
         self._redo = redo
+        self._callbacks = callbacks
         self._log = log
         self._deliveries = deliveries
         self._gate = gate
@@ -217,11 +249,13 @@ class _Work:
         if not self._keeper.stopped:
             with self._gate:
                 next_lsn = self._log.next_lsn
+                self._deliveries.low_lsn(next_lsn)
                 failed = self._deliveries.failed(next_lsn)
             self._redo.serve(failed, next_lsn)
+        self._callbacks.serve_aside()
         self._prepare()
         now = time.monotonic()
-        if now >= self._next:
+        if now >= self._next or self._log.reusable(self._keeper.floor_of_now):
             self._keeper.try_checkpoint()
             known = self._keeper.has_first_offsets(self._topics())
             self._next = now + (

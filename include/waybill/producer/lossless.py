@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-import os
+import struct
 import time
-import weakref
-from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING
-from urllib.parse import quote
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 from waybill.errors import InputError, StopError
-from waybill.producer.model import ProducerStats, Recovery, Undelivered
-from waybill.producer.parts import open_parts
+from waybill.producer.batch import Message, checked_batch
+from waybill.producer.callbacks import OnDelivery
+from waybill.producer.client import HEADER, pack_stamp
+from waybill.producer.model import Undelivered
+from waybill.producer.opening import POLL_S, OpenProducer
 from waybill.producer.wal import DATA, MARK, WalFullError
+from waybill.producer.wal.frame import frame_bytes
 from waybill.producer.wal.record import HeaderList, HeadersIn, encode_headers
-from waybill.settings import WalSettings
 
-if TYPE_CHECKING:
-    from typing import Self
-
-_BYTES = (bytes, type(None))
-_POLL_S = 0.05
-_NAME_MOST_BYTES = 200
 _TOPIC_MOST_BYTES = 0xFFFF
+_LATENCY_MASK = 63
+_now_ns = time.time_ns
+_clock_ns = time.perf_counter_ns
 
 
-class LosslessProducer:
+_Fields: TypeAlias = tuple[
+    int, str, bytes | None, bytes | None, HeaderList | None, int, int
+]  # lsn, topic, key, value, headers, partition, timestamp in ms
+
+
+class LosslessProducer(OpenProducer):
     """A Kafka producer that loses nothing when its process dies. Safe for several threads.
 
     Opening takes the directory ``settings.dir / name`` over from whoever died, and settles what is
     in doubt there before it returns (``recovered`` says what): at once when nothing is, else it
-    waits for Kafka.
+    waits for Kafka. After a fork the child's copy opens a log of its own with its first use.
 
     Args:
         settings: where the log lies, and its limits.
@@ -41,127 +43,175 @@ class LosslessProducer:
         on_undeliverable: takes a record that Kafka will never take. Called from the producer's own
             thread (while opening: from the caller's), one at a time; may ``produce``, must not
             ``flush`` or ``close``. The record is settled when it returns, and may come again after
-            a kill. Without it such a record stops the producer.
+            a kill; a RetryError has it come again later. Without it such records are parked beside
+            the log: see ``parked``, ``replay_parked``, ``discard_parked``.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
-            the first record on. Else that begins with the first mark.
+            the first record on. Else that begins with the first mark. It does not work in a fork.
 
     Raises:
         ProducerBusyError: another live process has it open.
         InputError: a setting or the name cannot be used.
-        StopError: recovery met a record that cannot be delivered, and nobody takes it.
+        StopError: recovery met a record that cannot be delivered, and ``on_undeliverable`` failed.
     """
-
-    def __init__(
-        self,
-        settings: WalSettings,
-        kafka: Mapping[str, object],
-        *,
-        name: str,
-        on_undeliverable: Callable[[Undelivered], None] | None = None,
-        marks: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._topics: dict[str, bytes] = {}
-        self._appended = 0
-        self._closed = False
-        self._parts = parts = open_parts(
-            settings, kafka, _folder_name(name), on_undeliverable, marks
-        )
-        self._lock = parts.gate
-        self._log = parts.log
-        self._append = parts.log.append
-        self._sender = parts.sender
-        self._redo = parts.redo
-        self._deliveries = parts.deliveries
-        self._keeper = parts.keeper
-        self._each = settings.durability == "each"
-        _OPEN.add(self)
-        try:
-            parts.recover()
-            parts.keeper.start(self._sender, self._redo, lambda: set(self._topics))
-        except BaseException:
-            self._shut()
-            raise
-
-    @property
-    def recovered(self) -> Recovery:
-        """What opening found, and did about it."""
-        return self._parts.recovered
-
-    @property
-    def wal_id(self) -> str:
-        """Id of this log, 32 hex digits: lsns count within it. A new directory is a new log."""
-        return self._log.wal_id.hex()
 
     # Producing
 
-    def produce(
+    def produce(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - fast: a call more is 5 % of it
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
         headers: HeadersIn = None,
-        timestamp_ms: int = 0,
+        on_delivery: OnDelivery | None = None,
+        partition: int = -1,
+        timestamp: int = 0,
     ) -> int:
         """Append a message to the log, hand it to librdkafka, return its lsn.
 
         Args:
             topic: where to; one that is not there is found undeliverable after 30 s.
-            value, key: bytes or None; null and empty are kept apart.
+            value, key: bytes, text (as UTF-8) or None; null and empty are kept apart.
             headers: name and value pairs; ``waybill-wal`` (WAL id, segment, lsn) is added.
-            timestamp_ms: since epoch; 0 or less: now.
+            on_delivery: called once with (None, message) when Kafka has the message, or with
+                (KafkaError, message) when it was given up; see ``poll``. Not after a kill. One
+                callable for many messages is cheapest.
+            partition: -1: the partitioner's choice.
+            timestamp: ms since epoch; 0 or less: now.
 
         Returns when the log has the message (``durability`` says what that survives). Waits while
         librdkafka's queue is full, and while the log is full unless ``when_full`` is ``raise``.
 
         Raises:
             WalFullError: the log is full; nothing was appended.
-            StopError: an earlier message cannot be delivered, the disk fails, or after a fork.
+            StopError: ``on_undeliverable`` failed for an earlier message, the disk fails, or the
+                producer is closed.
             InputError, TypeError: not a message; nothing was appended.
 
-        Cost: a few microseconds for 1 KB.
+        Cost: a few microseconds for 1 KB; ``make bench-producer`` measures it.
         """
-        topic_bytes, pairs, header_bytes = self._checked(topic, value, key, headers)
-        if timestamp_ms <= 0:
-            timestamp_ms = int(time.time() * 1000)
-        log, keeper = self._log, self._keeper
+        if not (value is None or type(value) is bytes):
+            value = _as_bytes("value", value)
+        if not (key is None or type(key) is bytes):
+            key = _as_bytes("key", key)
+        pairs: HeaderList | None = None
+        header_bytes = b""
+        if headers:
+            pairs, header_bytes = encode_headers(headers)
+        timestamp_ms = timestamp if timestamp > 0 else _now_ns() // 1_000_000
         tries = 0
         while True:
-            if keeper.trouble is not None:
-                self._complain()
-            with self._lock:
-                lsn = log.next_lsn
-                try:
-                    self._append(DATA, timestamp_ms, topic_bytes, key, value, header_bytes)
-                    if self._each:
-                        log.sync()
-                    self._sender.first(self._redo, lsn, topic, key, value, pairs, timestamp_ms)
-                    self._appended += 1
-                    return lsn  # noqa: TRY300 - the fast path
-                except WalFullError as error:
-                    full = error
-                except BaseException as error:
-                    self._broken_off(lsn, error)
-                    raise
+            if self._keeper.trouble is not None:
+                self._check()
+            topic_bytes = self._topics.get(topic) or self._learn(topic)
+            sender, writer, release = self._sender, self._writer, self._release
+            self._acquire()  # half as dear as ``with``
+            lsn = writer.next_lsn
+            try:
+                began_ns = 0 if lsn & _LATENCY_MASK else _clock_ns()
+                if not writer.write(
+                    DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
+                ):
+                    self._new_segment(topic_bytes, key, value, header_bytes)
+                    writer.write(
+                        DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
+                    )
+                if self._each:
+                    self._log.sync()
+                if began_ns:
+                    self._latency.add(_clock_ns() - began_ns)
+                if lsn < sender.step_lsn and on_delivery is None and not sender.held:
+                    stamped: HeaderList = [(HEADER, pack_stamp(sender.prefix, lsn))]
+                    if pairs:
+                        stamped = pairs + stamped
+                    report = sender.report
+                    # by position (callback twice: it has two names): by name costs 0.2 µs more
+                    sender.produce(
+                        topic, value, key, partition, report, report, timestamp_ms, stamped
+                    )
+                else:
+                    sender.first(
+                        lsn, topic, key, value, pairs, partition, timestamp_ms, on_delivery
+                    )
+                return lsn  # noqa: TRY300 - the fast path
+            except BaseException as error:  # noqa: BLE001 - raised again there, but for three
+                fields = (lsn, topic, key, value, pairs, partition, timestamp_ms)
+                full = self._not_simple(error, fields)
+                if full is None:
+                    return lsn
+            finally:
+                release()
             self._make_room(full, tries)
             tries += 1
 
-    def _checked(
-        self, topic: str, value: bytes | None, key: bytes | None, headers: HeadersIn
-    ) -> tuple[bytes, HeaderList, bytes]:
-        if not (isinstance(value, _BYTES) and isinstance(key, _BYTES)):
-            raise TypeError(f"value and key are bytes or None, not {type(value)}, {type(key)}")
-        topic_bytes = self._topics.get(topic) or self._learn(topic)
-        if not headers:
-            return topic_bytes, [], b""
-        return topic_bytes, *encode_headers(headers)
+    def _not_simple(self, error: BaseException, fields: _Fields) -> WalFullError | None:
+        """Return the error when the log is full; None when the record goes its way all the same."""
+        sender, (lsn, topic, key, *_) = self._sender, fields
+        if isinstance(error, WalFullError):
+            return error
+        if isinstance(error, struct.error):
+            raise InputError(f"too large for the log, or no partition: {error}") from error
+        try:
+            if isinstance(error, BufferError):
+                sender.wait_and_produce(*fields)
+            elif not sender.took_refusal(lsn, topic, key, error):
+                raise error  # noqa: TRY301 - whatever it was
+        except BaseException as broken:
+            self._broken_off(lsn, broken)
+            raise
+        return None
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: Iterable[Message],
+        on_delivery: OnDelivery | None = None,
+        partition: int = -1,
+    ) -> list[int]:
+        """Append many messages to the log in their order, hand them over, return their lsns.
+
+        Args:
+            messages: mappings with ``value``, ``key``, ``headers``, ``on_delivery``, ``partition``,
+                ``timestamp``, each optional, as ``produce`` takes them. All are checked before the
+                first is appended.
+            on_delivery, partition: for the messages that name none.
+
+        With durability ``each`` the disk is asked once, for all of them.
+
+        Raises:
+            InputError, TypeError: one is not a message (says which); nothing was appended.
+            WalFullError: as ``produce``; those before it were appended, its ``appended`` says how
+                many.
+            StopError: as ``produce``.
+        """
+        rows = checked_batch(messages, on_delivery, partition)
+        lsns: list[int] = []
+        each, self._each = self._each, False
+        try:
+            for row in rows:
+                lsns.append(self.produce(topic, *row))
+        except WalFullError as error:
+            error.appended = len(lsns)
+            raise
+        finally:
+            self._each = each
+            if each and lsns:
+                self._log.sync()
+        return lsns
 
     def _learn(self, topic: str) -> bytes:
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic's name is text, not {type(topic).__name__}")
         name = topic.encode()
         if not 0 < len(name) <= _TOPIC_MOST_BYTES or b"\0" in name:
             raise InputError(f"{topic[:40]!r} cannot be a topic's name")
         self._topics[topic] = name
         return name
+
+    def _new_segment(
+        self, topic: bytes, key: bytes | None, value: bytes | None, headers: bytes
+    ) -> None:
+        self._log.roll(frame_bytes(topic, key, value, headers))
+        self._sender.new_segment()
 
     def _broken_off(self, lsn: int, error: BaseException) -> None:
         """Stop when a record is in the log, but not known to be handed over (an interrupt)."""
@@ -175,15 +225,15 @@ class LosslessProducer:
 
     def _make_room(self, full: WalFullError, tries: int) -> None:
         """Give free what is settled; then wait for more, or raise ``full``."""
-        if tries and self._settings.when_full == "raise":
+        if tries and (self._settings.when_full == "raise" or self._keeper.is_this_thread):
             raise full
-        self._sender.poller.poll(_POLL_S if tries else 0.0)
+        self._sender.poller.poll(POLL_S if tries else 0.0)
         state = self._keeper.try_checkpoint()
         if state is None:
             return
         if tries and state.floor_lsn < state.low_lsn == self._log.next_lsn:
             raise full  # all is settled: only confirm() can make room, perhaps by this very thread
-        with self._lock:
+        with self._gate:
             unused = state.floor_lsn == self._log.next_lsn
             if unused:
                 self._log.retire()
@@ -208,13 +258,14 @@ class LosslessProducer:
         tries = 0
         while True:
             self._check()
-            with self._lock:
+            with self._gate:
                 lsn = self._log.next_lsn
                 try:
                     self._log.append(MARK, int(time.time() * 1000), b"", None, payload, b"")
                     self._sender.place(lsn, self._log.segment_id)
-                    self._deliveries.pass_over()
-                    self._parts.marks.used = True
+                    self.parts.deliveries.pass_over()
+                    self.parts.marks.used = True
+                    self.parts.marks.written += 1
                     break
                 except WalFullError as error:
                     full = error
@@ -242,121 +293,59 @@ class LosslessProducer:
         self._check()
         if lsn >= self._log.next_lsn:
             raise InputError(f"lsn {lsn} is not of this log ({self.wal_id}), which ends before it")
-        self._parts.marks.used = True
-        self._parts.marks.confirmed_lsn = max(self._parts.marks.confirmed_lsn, lsn)
+        self.parts.marks.used = True
+        self.parts.marks.confirmed_lsn = max(self.parts.marks.confirmed_lsn, lsn)
 
-    # State
-
-    def flush(self, timeout_s: float) -> int:
-        """Wait until all is settled, at most ``timeout_s``; return how many records are in doubt.
-
-        Raises:
-            StopError: a record cannot be delivered and nobody takes it, or the disk fails.
-        """
-        limit = time.monotonic() + timeout_s
-        while True:
-            self._check()
-            left = self._doubt()
-            wait_s = limit - time.monotonic()
-            if not left or wait_s <= 0:
-                return left
-            self._sender.poller.poll(min(_POLL_S, wait_s))
+    # What Kafka refused, where the caller takes nothing
 
     @property
-    def stats(self) -> ProducerStats:
-        """Counts and sizes now."""
-        with self._lock:
-            in_doubt = self._deliveries.in_doubt(self._log.next_lsn)
-            acknowledged = sum(epoch.acknowledged for epoch in self._deliveries.epochs)
-            delivered = self._deliveries.delivered + acknowledged + self._redo.delivered
-        return ProducerStats(
-            appended=self._appended,
-            delivered=delivered,
-            in_doubt=in_doubt,
-            retried=self._redo.retried,
-            undeliverable=self._redo.undeliverable,
-            recovered=self._parts.recovered.replayed,
-            wal_bytes=self._log.size_bytes,
-            checkpoint_age_s=self._keeper.age_s,
-        )
+    def parked(self) -> list[Undelivered]:
+        """The undeliverable messages in the parking place beside the log, in order."""
+        return self.parts.parking.messages(self.wal_id)
 
-    def _doubt(self) -> int:
-        with self._lock:
-            return self._deliveries.in_doubt(self._log.next_lsn)
+    def replay_parked(self, lsns: Iterable[int] | None = None) -> int:
+        """Produce parked messages again (all, or those named), in order; return how many.
 
-    def _check(self) -> None:
-        if self._keeper.trouble is not None:
-            self._complain()
+        Each leaves the parking place once the log has it, as a new message with a new lsn: killed
+        in between, it is in both. One that is refused again is parked again.
 
-    def _complain(self) -> None:
-        trouble = self._keeper.trouble
-        if trouble is not None:
-            raise StopError(str(trouble)) from trouble
-
-    # The end
-
-    def close(self, timeout_s: float = 30.0) -> int:
-        """Wait for what is in doubt, at most ``timeout_s``; close; return how much stays in doubt.
-
-        They are in the log: the next opening settles them. Calling it again does nothing. Whether
-        the last records can be delivered or not, it raises no StopError for them: ask ``flush``
-        before.
+        Raises:
+            InputError: one of them is not parked.
+            WalFullError, StopError: as ``produce``.
         """
-        if self._closed:
-            return 0
-        limit = time.monotonic() + timeout_s
-        while self._doubt() and self._keeper.trouble is None and time.monotonic() < limit:
-            self._sender.poller.poll(min(_POLL_S, timeout_s))
-        return self._shut()
+        parking = self.parts.parking
+        wanted = parking.chosen(lsns)
+        for lsn in wanted:
+            record, _ = parking.get(lsn)
+            self.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.headers,
+                None,
+                record.partition,
+                record.timestamp_ms,
+            )
+            parking.settle([lsn])
+        parking.sync()
+        return len(wanted)
 
-    def _shut(self) -> int:
-        self._closed = True
-        left = self._parts.close()
-        _OPEN.discard(self)
-        return left
+    def discard_parked(self, lsns: Iterable[int] | None = None) -> int:
+        """Delete parked messages for ever (all, or those named); return how many.
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _abandon(self) -> None:
-        """In a forked child: the log and the client belong to the parent."""
-        self._closed = True
-        self._keeper.stop(
-            StopError(
-                f"this producer was opened by process {os.getppid()} and does not work after a "
-                "fork; open one in each process"
-            ),
-            instead=True,
-        )
-        self._parts.directory_lock.release()
-        _KEPT.append(self)
+        Raises:
+            InputError: one of them is not parked.
+        """
+        parking = self.parts.parking
+        wanted = parking.chosen(lsns)
+        parking.settle(wanted)
+        parking.sync()
+        return len(wanted)
 
 
-def _folder_name(name: str) -> str:
-    folder = quote(name, safe="").replace(".", "%2E")
-    if not folder or len(folder) > _NAME_MOST_BYTES:
-        raise InputError(
-            f"{name[:40]!r} cannot name a log: 1 to {_NAME_MOST_BYTES} bytes when quoted"
-        )
-    return folder
-
-
-_OPEN: weakref.WeakSet[LosslessProducer] = weakref.WeakSet()
-_KEPT: list[LosslessProducer] = []
-"""Of a parent, in its child: destroying a client whose threads are gone would hang."""
-
-
-def _abandon_all() -> None:
-    for producer in list(_OPEN):
-        producer._abandon()  # noqa: SLF001 - this module's own class
-
-
-os.register_at_fork(after_in_child=_abandon_all)
+def _as_bytes(what: str, given: Any) -> bytes:  # noqa: ANN401 - whatever it is
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)
+    raise TypeError(f"a {what} is bytes, text or None, not {type(given).__name__}")

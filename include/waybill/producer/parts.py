@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from waybill.errors import StopError
-from waybill.producer.checkpoint import Checkpoint, CheckpointFile
+from waybill.producer.aside import AsideLog
+from waybill.producer.callbacks import Callbacks
+from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.client import producer_config
 from waybill.producer.delivery import Deliveries
 from waybill.producer.keeper import Keeper, Marks
 from waybill.producer.lock import DirectoryLock
-from waybill.producer.model import Recovery
+from waybill.producer.model import Histogram, ProducerStats, Recovery
+from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
 from waybill.producer.redo import OnUndeliverable, Redo
 from waybill.producer.sending import Sender
 from waybill.producer.tail import Tail
 from waybill.producer.wal import WriteAheadLog
 from waybill.settings import WalSettings
+
+
+_LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -38,9 +45,14 @@ class Parts:
     keeper: Keeper
     client: Any
     tail: Tail
+    callbacks: Callbacks
+    retry: AsideLog
+    parking: ParkingPlace
     recovered: Recovery
     low_lsn: int
     """Of the checkpoint that was found."""
+    first_lsn: int
+    """Of the first record that this process appends."""
 
     def recover(self) -> None:
         """Settle what the log holds; then a first checkpoint."""
@@ -49,17 +61,59 @@ class Parts:
         self.keeper.try_checkpoint()
         self.keeper.ready = True
 
+    def in_doubt(self) -> int:
+        """Return how many records are not settled."""
+        with self._looking():
+            return self.deliveries.in_doubt(self.log.next_lsn) + self.redo.retrying
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Hold the append lock, but not wait long for it.
+
+        A ``produce`` that waits for librdkafka's full queue holds it; what is read then may miss a
+        record whose ``produce`` has not returned.
+        """
+        held = self.gate.acquire(timeout=_LOOK_S)
+        try:
+            yield
+        finally:
+            if held:
+                self.gate.release()
+
+    def stats(self, latency: Histogram) -> ProducerStats:
+        """Return counts and sizes of now."""
+        in_doubt = self.in_doubt()
+        with self._looking():
+            appended = self.log.next_lsn - self.first_lsn - self.marks.written
+            acknowledged = sum(epoch.acknowledged for epoch in self.deliveries.epochs)
+            delivered = self.deliveries.delivered + acknowledged + self.redo.delivered
+        return ProducerStats(
+            appended=appended,
+            delivered=delivered,
+            in_doubt=in_doubt,
+            retrying=self.redo.retrying,
+            retried=self.redo.retried,
+            undeliverable=self.redo.undeliverable,
+            parked=len(self.parking),
+            recovered=self.recovered.replayed,
+            wal_bytes=self.log.size_bytes + self.log.others_bytes(),
+            checkpoint_age_s=self.keeper.age_s,
+            append_latency=latency.copy(),
+        )
+
     def close(self) -> int:
         """End the threads, write a last checkpoint, close all; return how much stays in doubt."""
         self.closing.set()
         self.keeper.join()
-        with self.gate:
-            left = self.deliveries.in_doubt(self.log.next_lsn)
+        left = self.in_doubt()
         if self.keeper.ready:
+            self.redo.strike_out()
             self.keeper.try_checkpoint()
         self.keeper.stop(StopError("this producer is closed"), instead=True)
         self.sender.drop()
         self.log.close(self.keeper.floor_lsn)
+        self.retry.close()
+        self.parking.close()
         self.directory_lock.release()
         return left
 
@@ -84,22 +138,36 @@ def open_parts(
     try:
         file = CheckpointFile(directory)
         found, damaged = file.load()
+        retry = AsideLog(directory / "retry", settings)
+        parking = ParkingPlace(directory / "parked", settings)
         log = WriteAheadLog(
             directory,
             settings,
             wal_id=found.wal_id,
-            next_lsn=found.low_lsn,
+            next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
             next_segment=found.next_segment,
         )
         start = found
         if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
             start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
         recovered = survey(log, start)
-        recovered.quarantined += damaged
+        log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
+        recovered.quarantined += damaged + retry.damaged + parking.damaged
         used = marks or start.marked or bool(recovered.marks)
         known = Marks(used, start.confirmed_lsn, start.synced_lsn)
         return _assemble(
-            lock, settings, kafka, config, log, file, start, known, recovered, on_undeliverable
+            lock,
+            settings,
+            kafka,
+            config,
+            log,
+            file,
+            start,
+            known,
+            recovered,
+            retry,
+            parking,
+            on_undeliverable or parking.park,
         )
     except BaseException:
         lock.release()
@@ -116,16 +184,20 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     start: Checkpoint,
     marks: Marks,
     recovered: Recovery,
-    on_undeliverable: OnUndeliverable | None,
+    retry: AsideLog,
+    parking: ParkingPlace,
+    on_undeliverable: OnUndeliverable,
 ) -> Parts:
     from confluent_kafka import Producer
 
     gate, closing = threading.Lock(), threading.Event()
-    deliveries = Deliveries({topic: dict(at) for topic, at in start.offsets.items()})
+    deliveries = Deliveries(_copy(start.offsets), _copy(start.retry_offsets))
+    callbacks = Callbacks()
     client = Producer(config)
-    sender = Sender(client, log, deliveries, gate, closing)
+    sender = Sender(client, log, deliveries, gate, closing, callbacks)
     redo = Redo(
         log,
+        retry,
         deliveries,
         Tail(kafka, log.wal_id, lambda: False),
         send=sender.again,
@@ -133,7 +205,8 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         on_undeliverable=on_undeliverable,
         interval_s=settings.retry_interval_ms / 1000,
     )
-    keeper = Keeper(settings, log, deliveries, marks, file, gate=gate, closing=closing)
+    sender.connect(redo)
+    keeper = Keeper(settings, log, deliveries, marks, file, retry, gate=gate, closing=closing)
     tail = Tail(kafka, log.wal_id, lambda: True)
     return Parts(
         directory_lock=lock,
@@ -147,6 +220,14 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         keeper=keeper,
         client=client,
         tail=tail,
+        callbacks=callbacks,
+        retry=retry,
+        parking=parking,
         recovered=recovered,
         low_lsn=start.low_lsn,
+        first_lsn=log.next_lsn,
     )
+
+
+def _copy(offsets: Offsets) -> Offsets:
+    return {topic: dict(at) for topic, at in offsets.items()}

@@ -3,7 +3,8 @@
   1. survey   count damage and gaps, list the marks not confirmed and what follows the last one
   2. look     read the topics' tails, from the checkpoint's offsets on, for the records in doubt
   3. replay   produce those not found in WAL order, with their old stamps
-  4. settle   until all are acknowledged, or taken by ``on_undeliverable``; then the log opens
+  4. settle   until all are acknowledged, taken by ``on_undeliverable``, or in the retry log; then
+              the log opens
 
 No checkpoint is written before 4 is done: in between, offsets are not in lsn order. A SIGKILL
 anywhere here means that the next opening does the same again, and finds in the tail what this one
@@ -71,9 +72,14 @@ class Recoverer:
 
         Blocks while Kafka is away, with a warning every 30 s.
 
+        Records of the retry log, and those that fail again now, do not hold the opening up: they
+        are tried again in the background, and hold up their keys.
+
         Raises:
-            StopError: a record can not be delivered and nobody takes it.
+            StopError: ``on_undeliverable`` failed, or the client is beyond repair.
         """
+        self._redo.adopt()
+        result.retrying = self._redo.retrying
         topics, count = self._in_doubt(low_lsn)
         if not count:
             return
@@ -87,13 +93,14 @@ class Recoverer:
         result.unreadable = list(self._tail.unreadable)
         self._replay(low_lsn, found, result)
         self._settle()
-        result.replayed -= self._redo.undeliverable
+        result.replayed = max(0, result.replayed - self._redo.undeliverable - self._redo.moved)
+        result.retrying = self._redo.retrying
 
     def _in_doubt(self, low_lsn: int) -> tuple[list[str], int]:
         topics: set[str] = set()
         count = 0
         for record in self._log.records(low_lsn):
-            if record.kind == DATA:
+            if record.kind == DATA and not self._redo.has_aside(record.lsn):
                 topics.add(record.topic)
                 count += 1
         return sorted(topics), count
@@ -106,17 +113,17 @@ class Recoverer:
             expected = record.lsn + 1
             if record.kind != DATA:
                 self._deliveries.pass_over()
-            elif record.lsn in found:
+            elif record.lsn in found or self._redo.has_aside(record.lsn):
                 self._sender.found(record.lsn, record.segment_id)
-                result.found += 1
+                result.found += record.lsn in found
             else:
                 self._sender.first(
-                    self._redo,
                     record.lsn,
                     record.topic,
                     record.key,
                     record.value,
                     record.headers,
+                    record.partition,
                     record.timestamp_ms,
                 )
                 result.replayed += 1

@@ -1,20 +1,22 @@
 """Records whose delivery failed: sorted out, tried again, or given to the caller; never dropped.
 
 A failed report names no record. Once all reports of an epoch are in, its failures are matched with
-its records in the log by topic, key and value. Where more records match than failed, or where a
-failed one may be in the topic all the same, the topic's tail is read first; what stands there is
-settled.
+its records in the log by topic, key, value and ``on_delivery``. Where more records match than
+failed, or where a failed one may be in the topic all the same, the topic's tail is read first; what
+stands there is settled.
 
-  transient      tried again every ``retry_interval_ms`` (doubling up to 30 s) until it works
+  transient      set aside in the retry log, and tried again every ``retry_interval_ms`` (doubling
+                 up to 30 s, each record by itself) until it works
   too large      a broker refuses a whole batch for its size: tried once more, alone
-  permanent      to ``on_undeliverable``; settled when that returns
+  permanent      to ``on_undeliverable``; settled when that returns. A RetryError of it is tried
+                 again like a transient failure
 
 Order. While a record waits here, later records of its topic and key are held behind it. Records of
 the key that were with librdkafka already when it failed may have gone before it. With the default
 ``message.timeout.ms=0`` nothing transient ever fails: librdkafka retries in order.
 
-Kill. Nothing here is stored: until it is settled a record holds the low watermark, so the next
-opening finds it.
+Kill. A record that waits is in the main log above the watermark, or was put and synced in the retry
+log before the watermark could pass it: the next opening finds it in one of them.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from waybill.errors import StopError
+from waybill.errors import RetryError, StopError
+from waybill.producer.aside import AsideLog, Note
 from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import Failure, sort_failure
-from waybill.producer.delivery import Deliveries, Epoch, FailedReport
+from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
 from waybill.producer.model import Undelivered
 from waybill.producer.tail import Tail, UnreachableError
+from waybill.producer.waiting import Entry, Group, WaitingRoom
 from waybill.producer.wal import DATA, WalRecord, WriteAheadLog
 
 _LOG = logging.getLogger(__name__)
@@ -40,128 +43,141 @@ _BACK_OFF_MOST_S = 30.0
 
 OnUndeliverable: TypeAlias = Callable[[Undelivered], None]
 Report: TypeAlias = Callable[[Any, Any], None]
-Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None]
-
-
-@dataclass(slots=True)
-class _Group:
-    """Records of which ``owed`` are not settled, without knowing which."""
-
-    epoch: Epoch
-    owed: int
-    left: int
-
-
-@dataclass(slots=True)
-class _Entry:
-    lsn: int
-    topic: str
-    key: bytes | None
-    group: _Group
-    failure: Failure | None = None
-    """None: held for an earlier record of its key, or not handed over yet."""
-    code: str = ""
-    message: str = ""
-    unsure: bool = False
-    """It may be in the topic: look first."""
-    alone: bool = False
-    """It was tried alone."""
-    tries: int = 0
+Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Teller | None]
 
 
 class Redo:
-    """The waiting room.
+    """Works off the waiting room.
 
     ``hold`` and ``refuse`` are called under the log's append lock, ``serve`` by one thread.
 
     Args:
+        retry: where records are set aside.
         send: hands a record to librdkafka with a callback of its own; may raise ``KafkaException``.
         send_alone: the same while nothing else is on its way; returns when the report is in.
+        on_undeliverable: takes what Kafka will never take.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it works between
         self,
         log: WriteAheadLog,
+        retry: AsideLog,
         deliveries: Deliveries,
         tail: Tail,
         *,
         send: Callable[[WalRecord, Report], None],
         send_alone: Callable[[WalRecord, Report], None],
-        on_undeliverable: OnUndeliverable | None,
+        on_undeliverable: OnUndeliverable,
         interval_s: float,
     ) -> None:
         self._log = log
+        self._retry = retry
         self._deliveries = deliveries
         self._tail = tail
         self._send = send
         self._send_alone = send_alone
         self._on_undeliverable = on_undeliverable
         self._interval_s = interval_s
-        self._lock = threading.Lock()
-        self._waiting: dict[int, _Entry] = {}
-        self._due = 0.0
-        self.held: dict[tuple[str, bytes], int] = defaultdict(int)
+        self._room = WaitingRoom()
+        self.held = self._room.held
         """Topics and keys of which a record waits; later ones must ``hold``."""
+        self._look_at = 0.0
+        self._done: deque[int] = deque()
+        """Set aside, and settled since: to be struck from the retry log."""
+        self._aside: Counter[str] = Counter()
+        """Records set aside that are not settled, by topic."""
+        self._count_lock = threading.Lock()
+        self.moved = 0
+        """Records that this process set aside."""
         self.retried = 0
         self.undeliverable = 0
         self.delivered = 0
         """Records acknowledged when they were tried again, or found in the topic."""
 
+    @property
+    def retrying(self) -> int:
+        """Records set aside that are not settled."""
+        return len(self._retry) - len(self._done)
+
     # What comes in
+
+    def adopt(self) -> None:
+        """Take over what the retry log of a dead process holds."""
+        for lsn in self._retry.lsns:
+            record, note = self._retry.get(lsn)
+            entry = Entry(lsn, record.topic, record.key, None, segment_id=record.segment_id)
+            entry.failure, entry.unsure = Failure.UNCERTAIN, True
+            entry.code, entry.message = note.code, note.message
+            self._aside[entry.topic] += 1
+            self._room.enter(entry)
+
+    def has_aside(self, lsn: int) -> bool:
+        """Tell whether a record of the main log is in the retry log too."""
+        return lsn in self._retry
 
     def hold(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None) -> None:
         """Take a record that was appended and not handed over."""
-        self._unhanded(_Entry(lsn, topic, key, _Group(epoch, 1, 1)))
+        self._unhanded(Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn)))
 
     def refuse(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None, error: Any) -> None:  # noqa: ANN401
         """Take a record that librdkafka refused at once."""
-        entry = _Entry(lsn, topic, key, _Group(epoch, 1, 1))
-        self._note(entry, error)
+        entry = Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn))
+        entry.note(error)
         entry.unsure = False
         self._unhanded(entry)
 
-    def _unhanded(self, entry: _Entry) -> None:
-        entry.group.epoch.unhanded += 1
-        entry.group.epoch.aside.add(entry.lsn)
-        self._put(entry)
-
-    def _put(self, entry: _Entry) -> None:
-        with self._lock:
-            if entry.key is not None:
-                self.held[entry.topic, entry.key] += 1
-            self._waiting[entry.lsn] = entry
+    def _unhanded(self, entry: Entry) -> None:
+        if entry.group is not None:
+            entry.group.epoch.unhanded += 1
+            entry.group.epoch.aside.add(entry.lsn)
+        self._room.enter(entry)
 
     # What is done about it
 
     def serve(self, failed: list[Epoch], next_lsn: int) -> None:
-        """Sort out new failures, and try again what is due.
+        """Sort out new failures, set aside what has to wait, and try again what is due.
 
         Args:
             failed: of ``Deliveries.failed(next_lsn)``, asked under the append lock.
             next_lsn: of that moment.
 
         Raises:
-            StopError: this client is beyond repair, or a record cannot be delivered and nobody
-                takes it.
+            StopError: this client is beyond repair, or ``on_undeliverable`` failed.
         """
         for epoch in failed:
             self._sort_out(epoch, next_lsn)
-        if self._waiting and time.monotonic() >= self._due:
-            self._round()
+        if self._room:
+            self._set_aside([entry for entry in self._room.entries if _movable(entry)])
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._round(self._room.due(now))
+        self.strike_out()
+
+    def strike_out(self) -> None:
+        """Strike what was settled from the retry log."""
+        done = list(self._done)
+        if not done:
+            return
+        try:
+            self._retry.settle(done)
+        except RetryError as error:
+            _LOG.warning("the retry log keeps %d settled records for now: %s", len(done), error)
+        for _ in done:
+            self._done.popleft()
+        self._deliveries.let_offsets_go({topic for topic, count in self._aside.items() if count})
 
     def _sort_out(self, epoch: Epoch, next_lsn: int) -> None:
         failures = list(epoch.failures)
-        kinds = {sort_failure(failure.error) for failure in failures}
-        if Failure.PURGED in kinds:
+        if any(sort_failure(failure.error) is Failure.PURGED for failure in failures):
             return
         by_print: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
         for failure in failures:
-            by_print[failure.topic, failure.key, failure.value].append(failure)
+            print_ = (failure.topic, failure.key, failure.value, failure.teller)
+            by_print[print_].append(failure)
         for print_, lsns in self._candidates(epoch, next_lsn, by_print).items():
             self._enter(epoch, lsns, by_print[print_])
         epoch.reported += len(failures)
         del epoch.failures[: len(failures)]
-        self._later(1)
 
     def _candidates(
         self, epoch: Epoch, next_lsn: int, wanted: dict[Fingerprint, list[FailedReport]]
@@ -170,54 +186,89 @@ class Redo:
         first_lsn = max(epoch.first_lsn, self._deliveries.low)  # those below are settled
         end_lsn = min(next_lsn, epoch.end_lsn or next_lsn)
         for record in self._log.records(first_lsn, end_lsn):
-            print_ = (record.topic, record.key, record.value)
+            print_ = (record.topic, record.key, record.value, epoch.told.get(record.lsn))
             if record.kind == DATA and print_ in wanted and record.lsn not in epoch.aside:
                 found[print_].append(record.lsn)
         return found
 
     def _enter(self, epoch: Epoch, lsns: list[int], failures: list[FailedReport]) -> None:
-        group = _Group(epoch, len(failures), len(lsns))
+        group = Group(epoch, len(failures), len(lsns))
         first = failures[0]
         for lsn in lsns:
-            entry = _Entry(lsn, first.topic, first.key, group)
-            self._note(entry, first.error)
-            entry.unsure |= len(lsns) != len(failures)
+            entry = Entry(lsn, first.topic, first.key, group, first.teller)
+            entry.note(first.error)
+            entry.unsure |= not group.certain
+            if entry.failure is not Failure.TOO_LARGE:
+                entry.due = time.monotonic() + self._interval_s
             epoch.aside.add(lsn)
-            self._put(entry)
+            self._room.enter(entry)
 
-    def _round(self) -> None:
-        with self._lock:
-            entries = [self._waiting[lsn] for lsn in sorted(self._waiting)]
+    def _set_aside(self, entries: list[Entry]) -> None:
+        if not entries:
+            return
+        moved: list[Entry] = []
+        try:
+            for entry, record in self._with_records(entries):
+                self._deliveries.hold_offsets(entry.topic)
+                self._retry.put(record, Note(entry.code, entry.message, time.time_ns() // 10**6))
+                entry.segment_id = record.segment_id
+                moved.append(entry)
+        except RetryError as error:
+            _LOG.debug("records wait in the main log, the retry log has no room: %s", error)
+        if not moved:
+            return
+        self._retry.sync()
+        for entry in moved:
+            group, entry.group = entry.group, None
+            assert group is not None  # noqa: S101 - only such are movable
+            with self._count_lock:
+                self._aside[entry.topic] += 1
+                self.moved += 1
+            self._deliveries.settle_aside(group.epoch, group.take_one())
+
+    def _with_records(self, entries: list[Entry]) -> Iterator[tuple[Entry, WalRecord]]:
+        """Read the records of entries of the main log, in one pass: they are near each other."""
+        wanted = {entry.lsn: entry for entry in entries}
+        for record in self._log.records(min(wanted), max(wanted) + 1):
+            if record.lsn in wanted:
+                yield wanted[record.lsn], record
+
+    def _round(self, entries: list[Entry]) -> None:
         try:
             self._look(entries)
         except UnreachableError as error:
-            _LOG.warning("%d records wait for Kafka: %s", len(entries), error)
-            self._due = time.monotonic() + self._interval_s
+            _LOG.warning("%d records wait for Kafka: %s", len(self._room), error)
+            self._look_at = time.monotonic() + self._interval_s
             return
         for entry in entries:
-            if entry.lsn in self._waiting:
+            if entry.lsn in self._room:
                 self._treat(entry)
 
-    def _look(self, entries: list[_Entry]) -> None:
+    def _look(self, entries: list[Entry]) -> None:
         unsure = {entry.lsn: entry for entry in entries if entry.unsure}
         if not unsure:
             return
-        topics = sorted({entry.topic for entry in unsure.values()})
         found = self._tail.find(
-            lambda segment, lsn: lsn in unsure and self._log.holds(segment, lsn),
+            lambda segment, lsn: lsn in unsure and self._is_of(unsure[lsn], segment),
             len(unsure),
-            topics,
-            self._offsets(),
+            sorted({entry.topic for entry in unsure.values()}),
+            self._starts(unsure.values()),
         )
         for entry in unsure.values():
             entry.unsure = False
             if entry.lsn in found:
                 self._finish(entry)
 
-    def _offsets(self) -> Offsets:
-        return {topic: dict(at) for topic, at in list(self._deliveries.offsets.items())}
+    def _is_of(self, entry: Entry, segment_id: int) -> bool:
+        if entry.set_aside:
+            return entry.segment_id == segment_id
+        return self._log.holds(segment_id, entry.lsn)
 
-    def _treat(self, entry: _Entry) -> None:
+    def _starts(self, entries: Iterable[Entry]) -> Offsets:
+        aside = {entry.topic for entry in entries if entry.set_aside}
+        return self._deliveries.starts(aside)
+
+    def _treat(self, entry: Entry) -> None:
         if entry.failure is Failure.FATAL:
             raise StopError(
                 f"the Kafka client cannot go on ({entry.code}: {entry.message}); "
@@ -230,86 +281,101 @@ class Redo:
         else:
             self._again(entry, alone=entry.failure is Failure.TOO_LARGE)
 
-    def _again(self, entry: _Entry, *, alone: bool) -> None:
+    def _again(self, entry: Entry, *, alone: bool) -> None:
         from confluent_kafka import KafkaException
 
         record = self._record(entry)
-        with self._lock:
-            self._waiting.pop(entry.lsn)
+        self._room.send_off(entry)
         self.retried += entry.failure is not None
         entry.tries += 1
         entry.alone = alone
         send = self._send_alone if alone else self._send
         try:
-            send(record, lambda error, _message: self._answer(entry, error))
+            send(record, lambda error, message: self._answer(entry, error, message))
         except KafkaException as error:
-            self._answer(entry, error.args[0])
+            self._answer(entry, error.args[0], None)
             entry.unsure = False
         except BaseException:  # closing, or an interrupt: it waits on
-            with self._lock:
-                self._waiting[entry.lsn] = entry
+            self._room.take_back(entry)
             raise
-        if alone and entry.lsn in self._waiting:
+        if alone and entry.lsn in self._room:
             self._treat(entry)
 
-    def _answer(self, entry: _Entry, error: Any) -> None:  # noqa: ANN401 - a KafkaError
+    def _answer(self, entry: Entry, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
         """Take the report of a record tried again. Runs inside ``poll``: no raising, no polling."""
         if error is None:
-            self._finish(entry)
+            self._finish(entry, message=message)
             return
-        self._note(entry, error)
+        entry.note(error)
         if entry.failure is Failure.PURGED:
             return
-        with self._lock:
-            self._waiting[entry.lsn] = entry
-        self._later(entry.tries)
+        self._put_off(entry)
+        self._room.take_back(entry)
 
-    def _later(self, tries: int) -> None:
-        wait_s = min(_BACK_OFF_MOST_S, self._interval_s * 2 ** min(tries - 1, 10))
-        self._due = time.monotonic() + wait_s
+    def _put_off(self, entry: Entry) -> None:
+        wait_s = min(_BACK_OFF_MOST_S, self._interval_s * 2 ** min(max(0, entry.tries - 1), 10))
+        entry.due = time.monotonic() + wait_s
 
-    def _note(self, entry: _Entry, error: Any) -> None:  # noqa: ANN401 - a KafkaError
-        entry.failure = sort_failure(error)
-        entry.code, entry.message = str(error.name()), str(error.str())
-        entry.unsure = entry.failure is Failure.UNCERTAIN
-
-    def _give_up(self, entry: _Entry) -> None:
+    def _give_up(self, entry: Entry) -> None:
         record = self._record(entry)
         what = f"record {record.lsn} for topic {record.topic!r}: {entry.code}: {entry.message}"
-        if self._on_undeliverable is None:
-            raise StopError(f"Kafka refuses {what}; it stays in the log (no on_undeliverable)")
-        undelivered = Undelivered(
-            record.lsn,
-            record.topic,
-            record.key,
-            record.value,
-            record.headers,
-            entry.code,
-            entry.message,
-        )
         try:
-            self._on_undeliverable(undelivered)
+            self._on_undeliverable(_undelivered(record, self._log.wal_id, entry))
+        except RetryError as error:
+            entry.tries += 1
+            self._put_off(entry)
+            _LOG.warning("%s: on_undeliverable is asked again later: %s", what, error)
+            return
         except Exception as error:
             raise StopError(f"on_undeliverable failed for {what}; it stays in the log") from error
         self.undeliverable += 1
         self._finish(entry, delivered=False)
 
-    def _finish(self, entry: _Entry, *, delivered: bool = True) -> None:
-        with self._lock:
-            self._waiting.pop(entry.lsn, None)
-            if entry.key is not None:
-                self._let_go((entry.topic, entry.key))
-            group = entry.group
-            group.left -= 1
-            settled = max(0, group.owed - group.left)
-            group.owed -= settled
+    def _finish(self, entry: Entry, *, delivered: bool = True, message: Any = None) -> None:  # noqa: ANN401
+        if entry.teller is not None and message is None:
+            message = self._message(entry, None if delivered else entry.error)
+        self._room.leave(entry, time.monotonic())
+        settled = 1 if entry.group is None else entry.group.take_one()
+        with self._count_lock:
             self.delivered += settled if delivered else 0
-        self._deliveries.settle_aside(group.epoch, settled)
+            self._aside[entry.topic] -= entry.group is None
+        if settled and entry.teller is not None:
+            entry.teller.tell(None if delivered else entry.error, message)
+        if entry.group is None:
+            self._done.append(entry.lsn)
+        else:
+            self._deliveries.settle_aside(entry.group.epoch, settled)
 
-    def _let_go(self, key: tuple[str, bytes]) -> None:
-        self.held[key] -= 1
-        if self.held[key] <= 0:
-            del self.held[key]
+    def _message(self, entry: Entry, error: Any) -> Any:  # noqa: ANN401 - confluent_kafka has no types
+        """Return the message of a record that no report names; its offset is not known."""
+        from confluent_kafka import Message
 
-    def _record(self, entry: _Entry) -> WalRecord:
+        record = self._record(entry)
+        return Message(topic=entry.topic, key=entry.key, value=record.value, error=error)
+
+    def _record(self, entry: Entry) -> WalRecord:
+        if entry.set_aside:
+            return self._retry.get(entry.lsn)[0]
         return next(self._log.records(entry.lsn, entry.lsn + 1))
+
+
+def _movable(entry: Entry) -> bool:
+    """Tell whether a record only waits, and it is known which one it is."""
+    waits = entry.failure is None or entry.failure is Failure.UNCERTAIN
+    return waits and entry.group is not None and entry.group.certain
+
+
+def _undelivered(record: WalRecord, wal_id: bytes, entry: Entry) -> Undelivered:
+    return Undelivered(
+        lsn=record.lsn,
+        topic=record.topic,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        code=entry.code,
+        message=entry.message,
+        wal_id=wal_id.hex(),
+        segment_id=record.segment_id,
+        partition=record.partition,
+        timestamp_ms=record.timestamp_ms,
+    )

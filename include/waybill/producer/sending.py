@@ -1,8 +1,9 @@
 """Hand records to librdkafka, in lsn order, each with its stamp and its epoch's callable.
 
-``Sender.first`` is called under the append lock right after the append, so that the order of the
-log is the order of the queue. A full queue (``BufferError``) is waited out there: the record is in
-the log already and is handed over again, never appended again.
+``Sender.first``, or its short form in ``LosslessProducer.produce``, runs under the append lock
+right after the append, so that the order of the log is the order of the queue. A full queue
+(``BufferError``) is waited out there: the record is in the log already and is handed over again,
+never appended again.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from waybill.errors import StopError
-from waybill.producer.client import HEADER, pack_lsn, stamp_prefix
+from waybill.producer.callbacks import Callbacks, OnDelivery
+from waybill.producer.client import HEADER, pack_stamp, stamp_prefix
 from waybill.producer.delivery import EPOCH_RECORDS, Deliveries, Epoch, Poller
 from waybill.producer.redo import Redo, Report
 from waybill.producer.wal import WalRecord, WriteAheadLog
 from waybill.producer.wal.record import HeaderList
 
-_POLL_MASK = 255
+_POLL_EVERY = 256
 _POLL_S = 0.05
 _DRAIN_MOST_S = 30.0
 
@@ -31,6 +33,7 @@ class Sender:
         client: a ``confluent_kafka.Producer``.
         gate: the append lock; held while a record is tried alone.
         closing: set when nothing needs to be waited for any more.
+        callbacks: where the caller's ``on_delivery`` callables are noted.
     """
 
     def __init__(
@@ -40,71 +43,120 @@ class Sender:
         deliveries: Deliveries,
         gate: threading.Lock,
         closing: threading.Event,
+        callbacks: Callbacks,
     ) -> None:
         from confluent_kafka import KafkaException
 
         self._client = client
-        self._produce: Callable[..., None] = client.produce
+        self.produce: Callable[..., None] = client.produce
+        """Of librdkafka. The four below are for the producer's fast path."""
+        self.step_lsn = 0
+        """From this lsn on a first hand-over is no longer simple: see ``first``."""
+        self.prefix = b""
+        """Of the stamps of the open epoch."""
+        self.report: Report
+        """Of the open epoch."""
+        self.held: dict[tuple[str, bytes], int] = {}
+        """Keys that a record waits for: none of theirs may be handed over."""
         self._refused: type[Exception] = KafkaException
         self._log = log
         self._wal_id = log.wal_id
         self._deliveries = deliveries
+        self._callbacks = callbacks
         self._gate = gate
         self._closing = closing
         self.poller = Poller(client.poll)
         self._epoch_end = self._segment_id = 0
         self._epoch: Epoch
-        self._report: Report
-        self._prefix = b""
+        self._redo: Redo
+
+    def connect(self, redo: Redo) -> None:
+        """Say who takes the records that librdkafka refuses."""
+        self._redo = redo
+        self.held = redo.held
 
     def place(self, lsn: int, segment_id: int) -> None:
         """Begin a new epoch at ``lsn`` when the open one is full or of another segment."""
         if lsn >= self._epoch_end or segment_id != self._segment_id:
             self._epoch = self._deliveries.open_next(lsn)
-            self._report = self._epoch.report
+            self.report = self._epoch.report
             self._epoch_end = lsn + EPOCH_RECORDS
             self._segment_id = segment_id
-            self._prefix = stamp_prefix(self._wal_id, segment_id)
+            self.prefix = stamp_prefix(self._wal_id, segment_id)
+            self._log.note_position()
+        self.step_lsn = min(self._epoch_end, lsn + _POLL_EVERY)
+
+    def new_segment(self) -> None:
+        """Say that the log has begun a new segment: the next record begins an epoch."""
+        self.step_lsn = 0
 
     def first(  # noqa: PLR0913, PLR0917 - the fields of a record
         self,
-        redo: Redo,
         lsn: int,
         topic: str,
         key: bytes | None,
         value: bytes | None,
-        headers: HeaderList,
+        headers: HeaderList | None,
+        partition: int,
         timestamp_ms: int,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         """Hand a record over for the first time in this process, or have it wait behind its key.
 
         Its place was taken (``place``), or it was just appended.
         """
-        if lsn >= self._epoch_end or self._log.segment_id > self._segment_id:
-            self.place(lsn, self._log.segment_id)
-        if not lsn & _POLL_MASK:
+        if lsn >= self.step_lsn:
+            self.place(lsn, max(self._segment_id, self._log.segment_id))
             self.poller.poll()
-        if redo.held and key is not None and (topic, key) in redo.held:
-            redo.hold(lsn, self._epoch, topic, key)
+        if on_delivery is not None:
+            self._epoch.teller(lsn, on_delivery, self._callbacks)
+        if self.held and key is not None and (topic, key) in self.held:
+            self._redo.hold(lsn, self._epoch, topic, key)
             return
-        stamped = [*headers, (HEADER, self._prefix + pack_lsn(lsn))]
+        report = self._epoch.told.get(lsn, self.report)
+        stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
+        try:
+            self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
+        except BufferError:
+            self.wait_and_produce(lsn, topic, key, value, headers, partition, timestamp_ms)
+        except self._refused as error:
+            self.took_refusal(lsn, topic, key, error)
+
+    def took_refusal(self, lsn: int, topic: str, key: bytes | None, error: BaseException) -> bool:
+        """Take note when ``error`` is librdkafka's refusal of a record; else return False."""
+        if not isinstance(error, self._refused):
+            return False
+        self._redo.refuse(lsn, self._epoch, topic, key, error.args[0])
+        return True
+
+    def wait_and_produce(  # noqa: PLR0913, PLR0917 - the fields of a record
+        self,
+        lsn: int,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: HeaderList | None,
+        partition: int,
+        timestamp_ms: int,
+    ) -> None:
+        """Hand a record over once librdkafka's queue has room; it is in the log already.
+
+        Raises:
+            StopError: the producer is being closed meanwhile.
+        """
+        report = self._epoch.told.get(lsn, self.report)
+        stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
         while True:
+            if self._closing.is_set():
+                raise StopError(f"closed while record {lsn} waited; it is in the log")
+            self.poller.poll(_POLL_S)
             try:
-                self._produce(
-                    topic,
-                    value,
-                    key,
-                    on_delivery=self._report,
-                    timestamp=timestamp_ms,
-                    headers=stamped,
-                )
+                self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
             except BufferError:
-                self.poller.poll(_POLL_S)
+                continue
             except self._refused as error:
-                redo.refuse(lsn, self._epoch, topic, key, error.args[0])
-                return
-            else:
-                return
+                self.took_refusal(lsn, topic, key, error)
+            return
 
     def found(self, lsn: int, segment_id: int) -> None:
         """Count a record of the log that the topic holds already as settled."""
@@ -121,16 +173,18 @@ class Sender:
             StopError: the producer is being closed.
         """
         prefix = stamp_prefix(self._wal_id, record.segment_id)
-        stamped = [*record.headers, (HEADER, prefix + pack_lsn(record.lsn))]
+        stamped = [*record.headers, (HEADER, pack_stamp(prefix, record.lsn))]
         while True:
             try:
-                self._produce(
+                self.produce(
                     record.topic,
                     record.value,
                     record.key,
-                    on_delivery=report,
-                    timestamp=record.timestamp_ms,
-                    headers=stamped,
+                    record.partition,
+                    report,
+                    report,
+                    record.timestamp_ms,
+                    stamped,
                 )
             except BufferError:
                 if self._closing.is_set():

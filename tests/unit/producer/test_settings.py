@@ -11,13 +11,13 @@ from waybill.errors import InputError, RetryError
 from waybill.producer import LosslessProducer, ProducerBusyError, WalFullError
 from waybill.producer.client import (
     consumer_config,
-    pack_lsn,
+    pack_stamp,
     producer_config,
     read_stamp,
     stamp_prefix,
 )
 from waybill.producer.lock import DirectoryLock
-from waybill.producer.lossless import _folder_name
+from waybill.producer.opening import _folder_name
 from waybill.settings import WalSettings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
@@ -71,7 +71,7 @@ def test_the_reader_takes_addresses_and_credentials_and_nothing_of_producing():
 
 
 def test_a_stamp_comes_back_and_foreign_bytes_are_none():
-    assert read_stamp(stamp_prefix(b"i" * 16, 7) + pack_lsn(2**40)) == (b"i" * 16, 7, 2**40)
+    assert read_stamp(pack_stamp(stamp_prefix(b"i" * 16, 7), 2**40)) == (b"i" * 16, 7, 2**40)
     for foreign in (b"", b"x" * 27, b"x" * 29, None, "text"):
         assert read_stamp(foreign) is None
 
@@ -126,9 +126,9 @@ def test_the_lock_ends_with_its_process(tmp_path):
     [
         {"topic": ""},
         {"topic": "t\0"},
-        {"topic": "t", "value": "text"},
+        {"topic": "t", "value": 5.0},
         {"topic": "t", "key": 5},
-        {"topic": "t", "value": bytearray(b"x")},
+        {"topic": "t", "value": ["x"]},
         {"topic": "t", "headers": {"h": 5}},
     ],
 )

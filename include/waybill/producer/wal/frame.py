@@ -1,4 +1,4 @@
-"""Write and scan frames. Pure: a buffer is all they know. The layout is in ``waybill.producer.wal``."""
+"""Write and scan frames in a buffer. The layout is in ``waybill.producer.wal``."""
 
 from __future__ import annotations
 

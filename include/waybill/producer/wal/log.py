@@ -8,7 +8,7 @@ import struct
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from waybill.errors import InputError, RetryError, StopError
@@ -64,6 +64,8 @@ class WriteAheadLog:
         """Runs of lsns, [from, to), that no segment holds though later ones are there."""
         self.segment_id = 0
         """Of the segment that was appended to last; 0 before the first append."""
+        self.others_bytes: Callable[[], int] = lambda: 0
+        """What else counts against the disk threshold."""
         self._settings = settings
         self._segments: deque[Segment] = deque()
         self._free: deque[MappedFile] = deque()
@@ -110,7 +112,7 @@ class WriteAheadLog:
 
     # Writing
 
-    def append(
+    def append(  # noqa: PLR0913, PLR0917 - the fields of a record
         self,
         kind: int,
         timestamp_ms: int,
@@ -173,7 +175,10 @@ class WriteAheadLog:
         while True:
             try:
                 check_room(
-                    self.directory, self._settings, used_bytes=self.size_bytes, need_bytes=size
+                    self.directory,
+                    self._settings,
+                    used_bytes=self.size_bytes + self.others_bytes(),
+                    need_bytes=size,
                 )
                 return new_free_file(self.directory, size)
             except WalFullError:
@@ -289,6 +294,13 @@ class WriteAheadLog:
         """Tell the active segment how far it goes: the writer knows, and is too busy to say."""
         if self._active is not None:
             self._active.extend(self.writer.end, self.writer.next_lsn)
+
+    def reusable(self, floor_lsn: int) -> bool:
+        """Tell whether ``recycle`` would give a segment free."""
+        segments = self._segments
+        if not segments or segments[0] is self._active:
+            return False
+        return segments[0].end_lsn <= floor_lsn
 
     def recycle(self, floor_lsn: int) -> None:
         """Give free the segments of records below ``floor_lsn`` only; never the active one."""

@@ -19,7 +19,7 @@ from waybill.producer.wal.frame import MARK, TERMINATOR, Damage, Frame, frame_at
 from waybill.producer.wal.space import PAGE_BYTES, allocate, sync_directory
 
 _NAME = re.compile(r"seg-([0-9a-f]{32})-([0-9a-f]{8})-([0-9a-f]{16})\.wal")
-INDEX_EVERY = 1024
+INDEX_EVERY = 64
 """Records between two entries of the index of a segment that is read."""
 
 

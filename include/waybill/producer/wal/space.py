@@ -15,6 +15,9 @@ PAGE_BYTES = 4096
 class WalFullError(RetryError):
     """The log may not grow now; nothing was appended, nothing was lost. Call again later."""
 
+    appended = 0
+    """Of a batch: how many messages were appended before."""
+
 
 def check_room(directory: Path, settings: WalSettings, *, used_bytes: int, need_bytes: int) -> None:
     """Tell whether a new segment may be made.

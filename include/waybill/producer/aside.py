@@ -1,0 +1,181 @@
+"""Records set aside in a small log of their own, so that the main log need not be kept for them.
+
+Used twice: ``retry/`` holds records that Kafka did not take for now, ``parked/`` those that it will
+never take. A record here keeps its place in the main log (segment, lsn) as its name.
+
+Who dies when: a record is put and synced here before the main log's watermark may pass it, so that
+a death in between leaves it in both, once by name. A mark says that records are settled; killed
+before it is written, they are met again: retried ones are looked for in the topic, parked ones are
+still parked.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from waybill.producer.wal import DATA, MARK, WalRecord, WriteAheadLog
+from waybill.producer.wal.record import HeaderList, encode_headers
+from waybill.settings import WalSettings
+
+_NAME = "waybill-aside"
+"""The last header of a record here: its place in the main log, and the note."""
+_PLACE = struct.Struct("<IQ")
+_LSN = struct.Struct("<Q")
+_SEGMENT_BYTES = 1024**2
+_INDEX_EVERY = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Why a record was set aside."""
+
+    code: str = ""
+    """Kafka's name of the error."""
+    message: str = ""
+    at_ms: int = 0
+    """When, in ms since epoch."""
+
+
+class AsideLog:
+    """Records set aside, each until it is settled. Safe for several threads.
+
+    Args:
+        directory: made with the first record.
+        settings: of the main log; segments here are smaller.
+
+    Opening reads every frame.
+    """
+
+    def __init__(self, directory: Path, settings: WalSettings) -> None:
+        self._directory = directory
+        size = min(settings.segment_bytes, _SEGMENT_BYTES)
+        self._settings = settings.model_copy(update={"segment_bytes": size})
+        self._lock = threading.RLock()
+        self._log: WriteAheadLog | None = None
+        self._places: dict[int, int] = {}
+        """lsn in the main log -> lsn here."""
+        if directory.exists():
+            self._open()
+
+    def _open(self) -> WriteAheadLog:
+        if self._log is None:
+            self._directory.mkdir(exist_ok=True)
+            self._log = log = WriteAheadLog(self._directory, self._settings)
+            for record in log.records(log.first_lsn):
+                if record.kind == MARK:
+                    for (lsn,) in _LSN.iter_unpack(record.value or b""):
+                        self._places.pop(lsn, None)
+                else:
+                    self._places[_read(record)[0].lsn] = record.lsn
+        return self._log
+
+    def __len__(self) -> int:
+        """Return how many records are not settled."""
+        return len(self._places)
+
+    def __contains__(self, lsn: int) -> bool:
+        """Tell whether a record of the main log is here."""
+        return lsn in self._places
+
+    @property
+    def next_lsn(self) -> int:
+        """The least lsn that no record here has."""
+        return max(self._places, default=0) + 1
+
+    @property
+    def lsns(self) -> list[int]:
+        """Their lsns in the main log, in order."""
+        with self._lock:
+            return sorted(self._places)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes allocated on disk."""
+        return 0 if self._log is None else self._log.size_bytes
+
+    @property
+    def damaged(self) -> int:
+        """Records that opening found lost to damage."""
+        return 0 if self._log is None else sum(found.missing for _, found in self._log.damage)
+
+    def put(self, record: WalRecord, note: Note) -> None:
+        """Set a record of the main log aside; ``sync`` makes it survive a power cut.
+
+        Raises:
+            WalFullError, RetryError: there is no room, or the disk refuses; nothing was put.
+        """
+        place = _PLACE.pack(record.segment_id, record.lsn) + msgspec.json.encode(note)
+        _, headers = encode_headers([*record.headers, (_NAME, place)])
+        with self._lock:
+            log = self._open()
+            if not log.next_lsn % _INDEX_EVERY:
+                log.note_position()
+            self._places[record.lsn] = log.append(
+                DATA,
+                record.timestamp_ms,
+                record.topic.encode(),
+                record.key,
+                record.value,
+                headers,
+                record.partition,
+            )
+
+    def sync(self) -> None:
+        """Return when the disk has every record put before.
+
+        Raises:
+            StopError: the disk refused.
+        """
+        with self._lock:
+            if self._log is not None and self._log.synced_lsn < self._log.next_lsn - 1:
+                self._log.sync()
+
+    def get(self, lsn: int) -> tuple[WalRecord, Note]:
+        """Return a record, named as in the main log, and why it is here.
+
+        Raises:
+            KeyError: it is not here.
+        """
+        with self._lock:
+            here = self._places[lsn]
+            return _read(next(self._open().records(here, here + 1)))
+
+    def settle(self, lsns: Iterable[int]) -> None:
+        """Forget records, durably with the next ``sync``; unknown ones are passed over.
+
+        Raises:
+            WalFullError, RetryError: the disk refuses; they are met again by the next opening.
+        """
+        with self._lock:
+            gone = [lsn for lsn in lsns if self._places.pop(lsn, None) is not None]
+            log = self._log
+            if not gone or log is None:
+                return
+            log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, gone)), b"")
+            if not self._places:
+                log.sync()
+                log.retire()
+            log.recycle(min(self._places.values(), default=log.next_lsn))
+
+    def close(self) -> None:
+        """Close the files; remove what nobody needs."""
+        with self._lock:
+            if self._log is not None:
+                self._log.close(min(self._places.values(), default=self._log.next_lsn))
+                self._log = None
+                if not any(self._directory.iterdir()):
+                    self._directory.rmdir()
+
+
+def _read(record: WalRecord) -> tuple[WalRecord, Note]:
+    headers: HeaderList = record.headers[:-1]
+    data = record.headers[-1][1] or b""
+    segment_id, lsn = _PLACE.unpack_from(data)
+    note = msgspec.json.decode(data[_PLACE.size :], type=Note)
+    return replace(record, lsn=lsn, segment_id=segment_id, headers=headers), note

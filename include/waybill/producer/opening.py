@@ -1,0 +1,246 @@
+"""An open producer: how it begins, forks, waits and ends. What it is for is in ``lossless``."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from waybill.errors import InputError, StopError
+from waybill.producer import forks
+from waybill.producer.lock import ProducerBusyError
+from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
+from waybill.producer.parts import Parts, open_parts
+from waybill.settings import WalSettings
+
+if TYPE_CHECKING:
+    from typing import Self
+
+POLL_S = 0.05
+_NAME_MOST_BYTES = 200
+
+
+class OpenProducer:
+    """The part of ``LosslessProducer`` that does not produce; see there for the arguments."""
+
+    def __init__(
+        self,
+        settings: WalSettings,
+        kafka: Mapping[str, object],
+        *,
+        name: str,
+        on_undeliverable: Callable[[Undelivered], None] | None = None,
+        marks: bool = False,
+    ) -> None:
+        self._settings = settings
+        self._kafka = dict(kafka)
+        self._folder = _folder_name(name)
+        self._on_undeliverable = on_undeliverable
+        self._marks = marks
+        self._closed = False
+        self._forked = False
+        self._open(self._folder)
+        forks.watch(self)
+        try:
+            self._take_over_forks()
+        except BaseException:
+            self._shut()
+            raise
+
+    # Opening
+
+    def _open(self, folder: str) -> None:
+        parts = open_parts(self._settings, self._kafka, folder, self._on_undeliverable, self._marks)
+        self._parts: Parts | None = parts
+        self._topics: dict[str, bytes] = {}
+        self._latency = Histogram()
+        self._gate = parts.gate
+        self._acquire, self._release = parts.gate.acquire, parts.gate.release
+        self._log = parts.log
+        self._writer = parts.log.writer
+        self._sender = parts.sender
+        self._keeper = parts.keeper
+        self._each = self._settings.durability == "each"
+        try:
+            parts.recover()
+            topics = self._topics
+            parts.keeper.start(parts.sender, parts.redo, parts.callbacks, lambda: set(topics))
+        except BaseException:
+            self._shut()
+            raise
+
+    def _take_over_forks(self) -> None:
+        """Settle what forks of this producer left that are dead."""
+        for folder in forks.left_folders(self._settings.dir, self._folder):
+            try:
+                parts = open_parts(
+                    self._settings, self._kafka, folder, self._on_undeliverable, self._marks
+                )
+            except ProducerBusyError:
+                continue  # it lives
+            try:
+                parts.recover()
+                self.recovered.add(parts.recovered)
+            finally:
+                parts.close()
+
+    def after_fork_in_child(self) -> object:
+        """Let go of what belongs to the parent; called by the fork itself."""
+        parts, self._parts = self._parts, None
+        self._forked = True
+        self._gate = threading.Lock()
+        if parts is not None:
+            parts.directory_lock.release()
+            self._keeper.stop(StopError("opened by another process"), instead=True)
+        return parts
+
+    def _open_own(self) -> None:
+        """After a fork: open the first log of a fork that nobody has."""
+        if self._marks or self._closed:
+            raise StopError(
+                f"this producer was opened by process {os.getppid()} and does not work after a "
+                "fork; open one in each process"
+            )
+        with self._gate:
+            if not self._forked:
+                return
+            for folder in forks.own_folders(self._folder):
+                try:
+                    self._open(folder)
+                except ProducerBusyError:
+                    continue
+                self._forked = False
+                return
+
+    @property
+    def parts(self) -> Parts:
+        """What this producer is made of; not for callers."""
+        if self._parts is None:
+            self._check()
+        assert self._parts is not None  # noqa: S101 - _check opened it, or raised
+        return self._parts
+
+    @property
+    def recovered(self) -> Recovery:
+        """What opening found, and did about it."""
+        return self.parts.recovered
+
+    @property
+    def wal_id(self) -> str:
+        """Id of this log, 32 hex digits: lsns count within it. A new directory is a new log."""
+        return self.parts.log.wal_id.hex()
+
+    # State
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Call the ``on_delivery`` callables that are due; return how many were called.
+
+        Nobody has to call this: delivery goes on without it, and callables that nobody asks for
+        are called from the producer's own thread within a tenth of a second. They run outside
+        librdkafka, one at a time: they may produce, poll and flush; they must not ``close``.
+
+        Args:
+            timeout: seconds to wait for the first report.
+
+        Raises:
+            Exception: what a callable raised, now or in the producer's own thread.
+        """
+        self._check()
+        self._sender.poller.poll(timeout)
+        return self.parts.callbacks.serve()
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Wait until all is settled and told; return how many records are in doubt.
+
+        Args:
+            timeout: most seconds to wait; None or negative: for ever.
+
+        Raises:
+            StopError: ``on_undeliverable`` failed for a record, or the disk fails.
+            Exception: what an ``on_delivery`` callable raised.
+        """
+        limit = None if timeout is None or timeout < 0 else time.monotonic() + timeout
+        while True:
+            self._check()
+            left = self.parts.in_doubt()
+            self.parts.callbacks.serve()
+            wait_s = POLL_S if limit is None else limit - time.monotonic()
+            if not left or wait_s <= 0:
+                return left
+            self._sender.poller.poll(min(POLL_S, wait_s))
+
+    def __len__(self) -> int:
+        """Return how many records are in doubt."""
+        return self.parts.in_doubt()
+
+    def __bool__(self) -> bool:
+        """Return True: a producer with nothing in doubt is one too."""
+        return True
+
+    @property
+    def stats(self) -> ProducerStats:
+        """Counts and sizes of now."""
+        return self.parts.stats(self._latency)
+
+    def _check(self) -> None:
+        if self._forked:
+            self._open_own()
+        trouble = self._keeper.trouble
+        if trouble is not None:
+            raise StopError(str(trouble)) from trouble
+
+    # The end
+
+    def close(self, timeout: float = 30.0) -> int:
+        """Wait for what is in doubt, at most ``timeout`` s; close; return how much stays in doubt.
+
+        They are in the log: the next opening settles them. Calling it again does nothing. Whether
+        the last records can be delivered or not, it raises no StopError for them: ask ``flush``
+        before.
+
+        Raises:
+            StopError: called from ``on_delivery`` or ``on_undeliverable``.
+            Exception: what an ``on_delivery`` callable raised; it is closed all the same.
+        """
+        parts = self._parts
+        if self._closed or parts is None:
+            self._closed = True
+            return 0
+        if self._keeper.is_this_thread:
+            raise StopError("close() was called from a callable of the producer's own thread")
+        limit = time.monotonic() + timeout
+        while parts.in_doubt() and self._keeper.trouble is None and time.monotonic() < limit:
+            self._sender.poller.poll(min(POLL_S, timeout))
+            parts.callbacks.serve_aside()
+        left = self._shut()
+        parts.callbacks.serve()
+        return left
+
+    def _shut(self) -> int:
+        self._closed = True
+        forks.unwatch(self)
+        return 0 if self._parts is None else self._parts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _folder_name(name: str) -> str:
+    folder = quote(name, safe="").replace(".", "%2E")
+    if not folder or len(folder) > _NAME_MOST_BYTES:
+        raise InputError(
+            f"{name[:40]!r} cannot name a log: 1 to {_NAME_MOST_BYTES} bytes when quoted"
+        )
+    return folder

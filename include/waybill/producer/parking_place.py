@@ -1,0 +1,85 @@
+"""Where undeliverable messages wait when the caller takes none: beside the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from waybill.errors import InputError
+from waybill.producer.aside import AsideLog, Note
+from waybill.producer.model import Undelivered
+from waybill.producer.wal import WalRecord
+from waybill.producer.wal.frame import DATA
+from waybill.settings import WalSettings
+
+_LOG = logging.getLogger(__name__)
+
+
+class ParkingPlace(AsideLog):
+    """Messages that Kafka refuses for good, kept until they are sent again or discarded.
+
+    They count against the log's disk threshold. Safe for several threads.
+    """
+
+    def __init__(self, directory: Path, settings: WalSettings) -> None:
+        super().__init__(directory, settings)
+
+    def park(self, message: Undelivered) -> None:
+        """Keep a message; returns when the disk has it. Keeping it again changes nothing.
+
+        Raises:
+            WalFullError, RetryError: there is no room, or the disk refuses.
+        """
+        if message.lsn not in self:
+            record = WalRecord(
+                message.lsn,
+                message.segment_id,
+                DATA,
+                message.topic,
+                message.key,
+                message.value,
+                message.headers,
+                message.timestamp_ms,
+                message.partition,
+            )
+            self.put(record, Note(message.code, message.message, time.time_ns() // 10**6))
+            _LOG.warning(
+                "message %d for topic %r is parked: %s", message.lsn, message.topic, message.message
+            )
+        self.sync()
+
+    def messages(self, wal_id: str) -> list[Undelivered]:
+        """Return what is parked, in the order it was produced."""
+        return [self._message(lsn, wal_id) for lsn in self.lsns]
+
+    def _message(self, lsn: int, wal_id: str) -> Undelivered:
+        record, note = self.get(lsn)
+        return Undelivered(
+            lsn=lsn,
+            topic=record.topic,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            code=note.code,
+            message=note.message,
+            wal_id=wal_id,
+            segment_id=record.segment_id,
+            partition=record.partition,
+            timestamp_ms=record.timestamp_ms,
+        )
+
+    def chosen(self, lsns: Iterable[int] | None) -> list[int]:
+        """Return the lsns meant: those given, or all.
+
+        Raises:
+            InputError: one of them is not parked.
+        """
+        if lsns is None:
+            return self.lsns
+        wanted = sorted(set(lsns))
+        missing = [lsn for lsn in wanted if lsn not in self]
+        if missing:
+            raise InputError(f"not parked: {missing[:10]}; parked are {self.lsns[:10]}")
+        return wanted

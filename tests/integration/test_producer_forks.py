@@ -1,0 +1,111 @@
+"""Forks: the child opens a log of its own; what a dead child left is settled by the next opening."""
+
+import os
+import signal
+
+import pytest
+from tests.support.topics import make_topic, read_topic, small_log
+
+from waybill.errors import StopError
+from waybill.producer import LosslessProducer
+
+pytestmark = pytest.mark.serves
+
+
+@pytest.fixture
+def config(kafka):
+    return {"bootstrap.servers": kafka.bootstrap_servers}
+
+
+def in_child(work):
+    """Run ``work`` in a forked child and return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            code = work() or 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_fork_opens_its_own_log_and_the_parent_goes_on(tmp_path, config, kafka):
+    topic = make_topic(kafka)
+    with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
+        producer.produce(topic, b"before")
+        parent = producer.wal_id
+
+        def work():
+            producer.produce(topic, b"child")
+            assert producer.wal_id != parent
+            assert producer.flush(30) == 0
+            assert producer.stats.appended == 1
+            producer.close()
+
+        assert in_child(work) == 0
+        assert in_child(work) == 0  # takes the same place
+        producer.produce(topic, b"after")
+        assert producer.flush(30) == 0
+        assert producer.stats.appended == 2
+    assert sorted(m.value() for m in read_topic(kafka, topic)) == [
+        b"after", b"before", b"child", b"child",
+    ]  # fmt: skip
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p+1"]
+
+
+def test_two_children_at_once_have_two_logs(tmp_path, config, kafka):
+    topic = make_topic(kafka)
+    with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
+
+        def outer():
+            producer.produce(topic, b"outer")
+
+            def inner():
+                producer.produce(topic, b"inner")
+                producer.close()
+
+            assert in_child(inner) == 0
+            producer.close()
+
+        assert in_child(outer) == 0
+    assert sorted(m.value() for m in read_topic(kafka, topic)) == [b"inner", b"outer"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p+1", "p+2"]
+
+
+def test_what_a_killed_child_left_is_settled_by_the_next_opening(tmp_path, config, kafka):
+    topic = make_topic(kafka)
+    slow = {**config, "linger.ms": 5000}
+    with LosslessProducer(small_log(tmp_path), slow, name="p") as producer:
+
+        def work():
+            for n in range(100):
+                producer.produce(topic, b"%d" % n)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(work) == -signal.SIGKILL
+    with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
+        assert producer.recovered.replayed == 100
+    assert sorted(int(m.value()) for m in read_topic(kafka, topic)) == list(range(100))
+
+
+def test_a_log_with_marks_does_not_work_in_a_fork(tmp_path, config, kafka):
+    topic = make_topic(kafka)
+    with LosslessProducer(small_log(tmp_path), config, name="p", marks=True) as producer:
+
+        def work():
+            refused = 0
+            for use in (
+                lambda: producer.produce(topic, b"child"),
+                lambda: producer.mark(b"child"),
+                lambda: producer.flush(1),
+            ):
+                try:
+                    use()
+                except StopError as error:
+                    refused += "fork" in str(error)
+            producer.close()
+            return refused
+
+        assert in_child(work) == 3
+        producer.produce(topic, b"parent")
+    assert [m.value() for m in read_topic(kafka, topic)] == [b"parent"]
