@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
+import uuid
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from waybill.producer.wal.space import sync_directory
+from waybill.producer.wal.disk import Disk, RealDisk, set_aside
 
 _LOG = logging.getLogger(__name__)
 _NAME = "checkpoint"
@@ -90,8 +90,9 @@ def _offsets(fields: dict[str, dict[str, int]]) -> Offsets:
 class CheckpointFile:
     """The checkpoint of one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, disk: Disk | None = None) -> None:
         self._directory = directory
+        self._disk = disk or RealDisk()
         self._path = directory / _NAME
         self._last: bytes | None = None
         self._at = time.monotonic()
@@ -99,17 +100,16 @@ class CheckpointFile:
     def load(self) -> tuple[Checkpoint, bool]:
         """Return the stored checkpoint or an empty one; and whether a damaged one was put aside."""
         try:
-            data = self._path.read_bytes()
+            data = self._disk.read(self._path)
         except FileNotFoundError:
             return Checkpoint(), False
         found = decode(data)
         if found is not None:
             return found, False
-        folder = self._directory / "quarantine"
-        folder.mkdir(exist_ok=True)
-        self._path.rename(folder / f"checkpoint-{time.time_ns()}")
-        sync_directory(self._directory)
-        _LOG.error("the checkpoint in %s is damaged; it was moved to %s", self._directory, folder)
+        aside = set_aside(self._disk, self._path, f"checkpoint-{uuid.uuid4().hex}")
+        self._disk.remove(self._path)
+        self._disk.sync_directory(self._directory)
+        _LOG.error("the checkpoint in %s is damaged; it was moved to %s", self._directory, aside)
         return Checkpoint(), True
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -120,13 +120,11 @@ class CheckpointFile:
         """
         data = encode(checkpoint)
         if data != self._last:
+            self._last = None  # a refused one may be the stored one all the same
             new = self._path.with_suffix(".new")
-            with new.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
-            sync_directory(self._directory)
+            self._disk.write(new, data)
+            self._disk.rename(new, self._path)
+            self._disk.sync_directory(self._directory)
             self._last = data
         self._at = time.monotonic()
 

@@ -185,7 +185,7 @@ class Keeper:
 
     def _sync(self) -> None:
         if self._log.synced_lsn < self._log.next_lsn - 1:
-            self._log.sync()
+            self._log.sync(self._gate)
 
     def stop(self, error: StopError, *, instead: bool = False) -> None:
         """Have every further call raise ``error``: the first one given, unless ``instead``."""

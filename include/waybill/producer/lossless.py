@@ -275,7 +275,7 @@ class LosslessProducer(OpenProducer):
             self._make_room(full, tries)
             tries += 1
         try:
-            self._log.sync()
+            self._log.sync(self._lock)
         except StopError as error:
             self._keeper.stop(error)
             raise

@@ -111,10 +111,12 @@ class Parts:
             self.keeper.try_checkpoint()
         self.keeper.stop(StopError("this producer is closed"), instead=True)
         self.sender.drop()
-        self.log.close(self.keeper.floor_lsn)
-        self.retry.close()
-        self.parking.close()
-        self.directory_lock.release()
+        try:
+            self.log.close(self.keeper.floor_lsn)
+            self.retry.close()
+            self.parking.close()
+        finally:
+            self.directory_lock.release()
         return left
 
 

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from waybill.errors import InputError, StopError
-from waybill.producer.wal import DATA, MARK, WalFullError, WriteAheadLog, space
+from waybill.producer.wal import DATA, MARK, WalFullError, WriteAheadLog
 from waybill.settings import WalSettings
 
 SEGMENT = 64 * 1024
@@ -162,7 +162,7 @@ def test_a_full_disk_is_an_error_that_leaves_no_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     log = WriteAheadLog(tmp_path, settings())
-    monkeypatch.setattr(space.os, "posix_fallocate", no_space)
+    monkeypatch.setattr(os, "posix_fallocate", no_space)
     with pytest.raises(WalFullError, match="No space"):
         put(log, b"x")
     assert list(tmp_path.iterdir()) == []

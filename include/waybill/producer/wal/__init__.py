@@ -14,11 +14,16 @@ Invariants
       never reused.
   I5  Blocks are allocated when a segment is made (``posix_fallocate``): a full disk is an error
       then, never a SIGBUS later.
+  I6  A file whose sync was refused is never synced again and never reused: its frames are rewritten
+      to another file, which takes its name (``poison``). What another process left is written
+      again before its first sync here: that process may have died after a refusal.
 
 Directory
   seg-<wal id>-<segment id>-<base lsn>.wal   live segments; the name is the header (hex)
   free-<n>.wal                               settled files for further use; first 8 bytes zero
-  quarantine/                                damaged segments, as they were found
+  copy-<n>.wal                               a rewrite of a segment that was broken off; removed
+  quarantine/                                damaged segments, as they were found; poisoned-…: files
+                                             that the disk refused to sync, rewritten since
 
 Frame, little-endian; the next frame follows at once, eight zero bytes end the log
   crc        u32   CRC32, started from ``length``, of all bytes below and of eight zero bytes

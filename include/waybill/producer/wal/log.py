@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import logging
-import os
 import struct
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.producer.wal.frame import TERMINATOR, Damage, Frame, FrameWriter, frame_bytes
+from waybill.producer.wal import poison
+from waybill.producer.wal.disk import Disk, DiskFile, RealDisk, move, set_aside
+from waybill.producer.wal.frame import Damage, Frame, FrameWriter, frame_bytes
+from waybill.producer.wal.free import PREFIX as FREE_PREFIX
+from waybill.producer.wal.free import FreeFiles, free_path
 from waybill.producer.wal.record import WalRecord, read_record
-from waybill.producer.wal.segment import (
-    MappedFile,
-    Segment,
-    new_free_file,
-    parse_segment,
-    segment_path,
-)
-from waybill.producer.wal.space import (
-    PAGE_BYTES,
-    WalFullError,
-    check_room,
-    check_settings,
-    sync_directory,
-)
+from waybill.producer.wal.segment import Segment, parse_segment, segment_path
+from waybill.producer.wal.space import PAGE_BYTES, WalFullError, check_room, check_settings
+from waybill.producer.wal.syncing import Syncer
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
-_FREE_MOST = 2
-_END_BYTES = len(TERMINATOR)
 
 
 class WriteAheadLog:
@@ -43,6 +34,7 @@ class WriteAheadLog:
         settings: sizes and limits.
         wal_id: of the checkpoint; used when no segment is left to name it.
         next_lsn, next_segment: the least that the checkpoint allows for new records.
+        disk: what the directory lies on.
 
     Opening reads every frame (about a second for 1 GiB) and changes no record.
     """
@@ -55,6 +47,7 @@ class WriteAheadLog:
         wal_id: bytes | None = None,
         next_lsn: int = 1,
         next_segment: int = 1,
+        disk: Disk | None = None,
     ) -> None:
         check_settings(settings)
         self.directory = directory
@@ -67,52 +60,67 @@ class WriteAheadLog:
         self.others_bytes: Callable[[], int] = lambda: 0
         """What else counts against the disk threshold."""
         self._settings = settings
+        self._disk = disk or RealDisk()
         self._segments: deque[Segment] = deque()
-        self._free: deque[MappedFile] = deque()
-        self._unsynced: deque[Segment] = deque()
-        self._sync_lock = threading.Lock()
-        self._poisoned: str | None = None
-        self.synced_lsn = 0
-        """Every record up to this one was synced by this process."""
+        self._free = FreeFiles(self._disk, directory)
+        self._making = threading.Lock()
         self._active: Segment | None = None
-        self._open(wal_id)
-        last = self._segments[-1] if self._segments else None
-        self.writer = FrameWriter(max(next_lsn, last.end_lsn if last else 1))
+        self._syncer = Syncer(
+            self._disk,
+            directory,
+            spare=self._free.take,
+            last_lsn=lambda: self.next_lsn - 1,
+            retire=self._retire_poisoned,
+        )
+        end_lsn = self._open(wal_id)
+        last = self._segments[-1].id if self._segments else 0
+        self.writer = FrameWriter(max(next_lsn, end_lsn))
         """Appends to the active segment; whoever calls it holds the lock for appends."""
-        self.next_segment = max(next_segment, last.id + 1 if last else 1)
+        self.next_segment = max(next_segment, last + 1)
 
     # Opening
 
-    def _open(self, wal_id: bytes | None) -> None:
-        names = ((path, parse_segment(path)) for path in sorted(self.directory.glob("seg-*.wal")))
-        named = [(path, name) for path, name in names if name is not None]
+    def _open(self, wal_id: bytes | None) -> int:
+        """Take over what is there; return the lsn after the last one that a segment tells of."""
+        names = self._disk.names(self.directory)
+        named = [(name, found) for name in names if (found := parse_segment(name)) is not None]
         self.wal_id = named[-1][1][0] if named else wal_id or uuid.uuid4().bytes
-        for path, (its_wal, segment_id, base_lsn) in named:
+        end_lsn = 1
+        for name, (its_wal, segment_id, base_lsn) in named:
+            path = self.directory / name
             if its_wal != self.wal_id:
                 raise StopError(f"{path} is of another log than its neighbours; move one away")
-            self._adopt(Segment(MappedFile(path), its_wal, segment_id, base_lsn))
-        for path in self.directory.glob("free-*.wal"):
-            if path.stat().st_size == self._settings.segment_bytes:
-                file = MappedFile(path)
-                file.data[:_END_BYTES] = TERMINATOR  # a process may have died before it did so
-                self._free.append(file)
-            else:
-                path.unlink()
+            segment = Segment(self._disk.open(path), its_wal, segment_id, base_lsn)
+            end_lsn = self._adopt(segment, end_lsn)
+        for name in names:
+            if name.startswith((FREE_PREFIX, poison.PREFIX)):
+                self._adopt_free(self.directory / name)
+        return end_lsn
 
-    def _adopt(self, segment: Segment) -> None:
-        found = segment.load()
-        if self._segments:
-            before = self._segments[-1].end_lsn
-            if segment.base_lsn > before:
-                self.gaps.append((before, segment.base_lsn))
-        self.damage += [(segment, item) for item in found]
+    def _adopt(self, segment: Segment, end_lsn: int) -> int:
+        self.damage += [(segment, item) for item in segment.load()]
+        if self._segments and segment.base_lsn > end_lsn:
+            self.gaps.append((end_lsn, segment.base_lsn))
         segment.trim()
+        segment.inherited = True
         self._segments.append(segment)
-        self._unsynced.append(segment)  # the process that wrote it may have died before its sync
+        self._syncer.add(segment)  # the process that wrote it may have died before its sync
+        return max(end_lsn, segment.end_lsn)
+
+    def _adopt_free(self, path: Path) -> None:
+        file = self._disk.open(path)
+        if path.name.startswith(FREE_PREFIX) and file.size == self._settings.segment_bytes:
+            self._free.add(file)
+        else:
+            self._remove(file)
+
+    def _remove(self, file: DiskFile) -> None:
+        self._disk.remove(file.path)
+        file.close()
 
     # Writing
 
-    def append(  # noqa: PLR0913, PLR0917 - the fields of a record
+    def append(  # noqa: PLR0913, PLR0917 - the fields of a record, as ``FrameWriter.write``
         self,
         kind: int,
         timestamp_ms: int,
@@ -146,45 +154,58 @@ class WriteAheadLog:
         Raises:
             WalFullError, RetryError, InputError: as ``append``; the segment before stands.
         """
-        path = segment_path(self.directory, self.wal_id, self.next_segment, self.next_lsn)
+        segment_id = self.next_segment
+        path = segment_path(self.directory, self.wal_id, segment_id, self.next_lsn)
         try:
             file = self._take_file(need_bytes)
-            file.rename(path)
+            self.next_segment += 1  # whatever happens now: an id never names two segments
+            self._name(file, path)
         except OSError as error:
             raise RetryError(
                 f"a new segment cannot be made in {self.directory}: {error}"
             ) from error
-        segment = Segment(file, self.wal_id, self.next_segment, self.next_lsn)
-        self.next_segment += 1
-        self._segments.append(segment)
-        self._unsynced.append(segment)
+        segment = Segment(file, self.wal_id, segment_id, self.next_lsn)
         self._note_end()
-        self._active, self.segment_id = segment, segment.id
+        self._active, self.segment_id = segment, segment_id  # first: recycling leaves it alone
+        self._segments.append(segment)
+        self._syncer.add(segment)
         self.writer.turn_to(segment.data, segment.tag)
 
-    def _take_file(self, need_bytes: int) -> MappedFile:
-        if need_bytes <= self._settings.segment_bytes and self._free:
-            return self._free.popleft()
-        return self._make_file(need_bytes)
+    def _take_file(self, need_bytes: int) -> DiskFile:
+        fits = need_bytes <= self._settings.segment_bytes
+        file = self._free.take() if fits else None
+        if file is None:
+            with self._making:  # ``prepare`` may be at it
+                file = self._free.take() if fits else None
+                return file or self._make_file(need_bytes)
+        return file
 
-    def _make_file(self, need_bytes: int) -> MappedFile:
+    def _name(self, file: DiskFile, path: Path) -> None:
+        try:
+            move(self._disk, file, path)
+        except OSError:
+            self._remove(file)
+            raise
+
+    def _make_file(self, need_bytes: int) -> DiskFile:
         whole = -(-need_bytes // PAGE_BYTES) * PAGE_BYTES
         size = max(whole, self._settings.segment_bytes)
         if size > self._settings.disk_threshold_bytes:
             raise InputError(f"a record of {need_bytes} bytes is larger than the log may become")
         while True:
+            used = self.size_bytes
             try:
                 check_room(
+                    self._disk,
                     self.directory,
                     self._settings,
-                    used_bytes=self.size_bytes + self.others_bytes(),
+                    used_bytes=used + self.others_bytes(),
                     need_bytes=size,
                 )
-                return new_free_file(self.directory, size)
+                return self._disk.make(free_path(self.directory), size)
             except WalFullError:
-                if not self._free:
+                if not self._free.remove_one():
                     raise
-                self._free.popleft().remove()
 
     def prepare(self) -> None:
         """Have a free file ready before the active segment is full (off the appending thread).
@@ -193,31 +214,35 @@ class WriteAheadLog:
             WalFullError: there is no room.
         """
         writer = self.writer
-        if not self._free and self._active is not None and writer.end > writer.size // 2:
-            self._free.append(self._make_file(self._settings.segment_bytes))
+        if self._active is not None and writer.end > writer.size // 2:
+            with self._making:
+                if not self._free:
+                    self._free.add(self._make_file(self._settings.segment_bytes))
 
-    def sync(self) -> None:
+    def sync(self, gate: AbstractContextManager[object] | None = None) -> None:
         """Return when the disk has every record appended before the call.
 
+        A segment that the disk refuses to sync is rewritten elsewhere (see ``poison``), and nothing
+        is appended to it any more; the refused file is never synced again.
+
+        Args:
+            gate: the lock for appends, taken only for that; None: the caller holds it.
+
         Raises:
-            StopError: the disk refused, now or before; what it kept is not known, so no sync is
-                tried again
-                on that file. The records are still in the page cache and on their way to Kafka.
+            StopError: the disk refused the copy too, now or before. The records are still in the
+                page cache and on their way to Kafka.
         """
-        with self._sync_lock:
-            if self._poisoned is not None:
-                raise StopError(self._poisoned)
-            last_lsn = self.next_lsn - 1
-            waiting = list(self._unsynced)
-            try:
-                for segment in waiting:
-                    os.fdatasync(segment.file.fd)
-            except OSError as error:
-                self._poisoned = f"the disk refused to keep the log in {self.directory}: {error}"
-                raise StopError(self._poisoned) from error
-            for _ in waiting[:-1]:  # the last one may still be written to
-                self._unsynced.popleft()
-            self.synced_lsn = last_lsn
+        self._syncer.sync(gate)
+
+    @property
+    def synced_lsn(self) -> int:
+        """Every record up to this one was synced by this process."""
+        return self._syncer.synced_lsn
+
+    @property
+    def poisoned(self) -> int:
+        """Segments that were rewritten, because the disk refused to sync their file."""
+        return self._syncer.poisoned
 
     # Reading
 
@@ -242,27 +267,28 @@ class WriteAheadLog:
 
     def holds(self, segment_id: int, lsn: int) -> bool:
         """Tell whether a segment is there and its range of lsns has ``lsn``."""
-        self._note_end()
         return any(
-            segment.id == segment_id and segment.base_lsn <= lsn < segment.end_lsn
-            for segment in self._segments
+            segment.id == segment_id and segment.base_lsn <= lsn < self._end_lsn(segment)
+            for segment in list(self._segments)
         )
 
     def _frames(self, from_lsn: int, to_lsn: int) -> Iterator[tuple[Segment, Frame]]:
-        self._note_end()
         for segment in list(self._segments):
-            if segment.end_lsn <= from_lsn:
-                continue
-            for frame in segment.frames(from_lsn):
-                if frame.lsn >= to_lsn:
-                    return
-                yield segment, frame
+            end_lsn = min(to_lsn, self._end_lsn(segment))
+            if end_lsn > from_lsn:
+                for frame in segment.frames(from_lsn, end_lsn):
+                    yield segment, frame
+
+    def _end_lsn(self, segment: Segment) -> int:
+        """Return how far a segment goes, for threads that do not hold the lock for appends."""
+        now = self.next_lsn  # before the look at the active segment, whose own end is old
+        return now if segment is self._active else segment.end_lsn
 
     @property
     def last_lsn(self) -> int:
         """The lsn of the last record that is held (or the one before the next, when none is)."""
-        self._note_end()
-        return (self._segments[-1].end_lsn if self._segments else self.next_lsn) - 1
+        ends = [self._end_lsn(segment) for segment in list(self._segments)]
+        return max(ends, default=self.next_lsn) - 1
 
     @property
     def first_lsn(self) -> int:
@@ -272,7 +298,7 @@ class WriteAheadLog:
     @property
     def size_bytes(self) -> int:
         """Bytes allocated on disk, free files included, quarantine not."""
-        return sum(s.size for s in list(self._segments)) + sum(f.size for f in list(self._free))
+        return sum(segment.size for segment in list(self._segments)) + self._free.size_bytes
 
     # Giving free
 
@@ -302,42 +328,61 @@ class WriteAheadLog:
             return False
         return segments[0].end_lsn <= floor_lsn
 
+    def _retire_poisoned(self, segment: Segment) -> None:
+        if segment is self._active:
+            self.retire()
+
     def recycle(self, floor_lsn: int) -> None:
-        """Give free the segments of records below ``floor_lsn`` only; never the active one."""
-        while self._segments and self._segments[0] is not self._active:
-            if self._segments[0].end_lsn > floor_lsn:
-                return
-            self._release(self._segments.popleft())
+        """Give free the segments of records below ``floor_lsn`` only; never the active one.
+
+        Raises:
+            OSError: the disk refused; what it was about is given free the next time.
+        """
+        while self._segments:
+            segment = self._segments[0]
+            if segment is self._active or segment.end_lsn > floor_lsn:
+                break
+            self._release(segment)
+        short = self._disk.free_bytes(self.directory) < self._settings.disk_floor_bytes
+        self._free.shrink(short=short)
 
     def _release(self, segment: Segment) -> None:
-        with self._sync_lock:
-            if segment in self._unsynced:
-                self._unsynced.remove(segment)
-        if segment.damaged:
-            self._quarantine(segment)
-        elif len(self._free) < _FREE_MOST and segment.size == self._settings.segment_bytes:
-            segment.file.rename(self.directory / f"free-{uuid.uuid4().hex}.wal")
-            segment.data[:_END_BYTES] = TERMINATOR  # after the rename: a segment is never damaged
-            self._free.append(segment.file)
-        else:
-            segment.file.remove()
-
-    def _quarantine(self, segment: Segment) -> None:
-        folder = self.directory / "quarantine"
-        folder.mkdir(exist_ok=True)
-        segment.file.rename(folder / segment.file.path.name)
-        segment.file.close()
-        sync_directory(self.directory)
-        _LOG.error("a damaged segment was moved to %s", segment.file.path)
+        """Give up the first segment; when the disk refuses, it stays the first."""
+        self._syncer.forget(segment)
+        path = segment.file.path
+        whole = not (segment.poisoned or segment.damaged)
+        if whole and segment.size == self._settings.segment_bytes:
+            self._free.give(segment.file)
+            self._segments.popleft()
+            return
+        if segment.poisoned:
+            poison.keep_poisoned(self._disk, path)
+        elif segment.damaged:
+            aside = set_aside(self._disk, path, path.name)
+            _LOG.error("a damaged segment was moved to %s", aside)
+        self._remove(segment.file)
+        self._segments.popleft()
+        if not whole:
+            self._disk.sync_directory(self.directory)
 
     def close(self, floor_lsn: int = 0) -> None:
-        """Close all files; remove the free ones, and the segments below ``floor_lsn``."""
+        """Close all files; remove the free ones, and the segments below ``floor_lsn``.
+
+        What stays is synced first, unless the durability is ``process``.
+
+        Raises:
+            StopError: the disk refused; all is closed all the same.
+            OSError: the same, in giving free.
+        """
         self.retire()
-        self.recycle(floor_lsn)
-        for file in self._free:
-            file.remove()
-        for segment in self._segments:
-            segment.trim()
-            segment.file.close()
-        self._free.clear()
-        self._segments.clear()
+        try:
+            self.recycle(floor_lsn)
+            if self._segments and self._settings.durability != "process":
+                self.sync()
+        finally:
+            while self._free.remove_one():
+                pass
+            for segment in self._segments:
+                segment.trim()
+                segment.file.close()
+            self._segments.clear()

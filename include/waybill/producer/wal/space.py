@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waybill.errors import InputError, RetryError
 from waybill.settings import WalSettings
+
+if TYPE_CHECKING:
+    from waybill.producer.wal.disk import Disk
 
 PAGE_BYTES = 4096
 
@@ -19,7 +21,9 @@ class WalFullError(RetryError):
     """Of a batch: how many messages were appended before."""
 
 
-def check_room(directory: Path, settings: WalSettings, *, used_bytes: int, need_bytes: int) -> None:
+def check_room(
+    disk: Disk, directory: Path, settings: WalSettings, *, used_bytes: int, need_bytes: int
+) -> None:
     """Tell whether a new segment may be made.
 
     Raises:
@@ -30,8 +34,7 @@ def check_room(directory: Path, settings: WalSettings, *, used_bytes: int, need_
             f"the log in {directory} takes {used_bytes} bytes and may take "
             f"{settings.disk_threshold_bytes} (WAYBILL_WAL__DISK_THRESHOLD_BYTES)"
         )
-    free = os.statvfs(directory)
-    free_bytes = free.f_bavail * free.f_frsize
+    free_bytes = disk.free_bytes(directory)
     if free_bytes - need_bytes < settings.disk_floor_bytes:
         raise WalFullError(
             f"{free_bytes} bytes are free below {directory}, of which "
@@ -50,26 +53,3 @@ def check_settings(settings: WalSettings) -> None:
             f"WAYBILL_WAL__DISK_THRESHOLD_BYTES is {settings.disk_threshold_bytes}; it must be at "
             f"least twice WAYBILL_WAL__SEGMENT_BYTES ({settings.segment_bytes})"
         )
-
-
-def allocate(fd: int, size_bytes: int) -> None:
-    """Give a file real blocks.
-
-    Raises:
-        WalFullError: the disk (or the quota) has no room.
-    """
-    try:
-        os.posix_fallocate(fd, 0, size_bytes)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise WalFullError(f"no room for a segment of {size_bytes} bytes: {error}") from error
-        raise
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names in a directory (new, renamed, removed files) survive a power cut."""
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
