@@ -335,12 +335,15 @@ class WriteAheadLog:
     def recycle(self, floor_lsn: int) -> None:
         """Give free the segments of records below ``floor_lsn`` only; never the active one.
 
+        One that lost its records stays until the floor has passed its beginning: the floor's
+        checkpoint may not know its id, which would be given again.
+
         Raises:
             OSError: the disk refused; what it was about is given free the next time.
         """
         while self._segments:
             segment = self._segments[0]
-            if segment is self._active or segment.end_lsn > floor_lsn:
+            if segment is self._active or max(segment.end_lsn, segment.base_lsn + 1) > floor_lsn:
                 break
             self._release(segment)
         short = self._disk.free_bytes(self.directory) < self._settings.disk_floor_bytes
