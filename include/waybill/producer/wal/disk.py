@@ -52,7 +52,7 @@ class Disk(Protocol):
     """What the log and the checkpoint need of a file system. All raise OSError when refused."""
 
     def make(self, path: Path, size_bytes: int) -> DiskFile:
-        """Make a file with real blocks, so that writing to its map never fails.
+        """Make a file with real blocks, so that writing to its map never fails; its size is synced.
 
         Raises:
             WalFullError: no room; nothing is left behind.
@@ -128,6 +128,7 @@ class MappedFile:
         try:
             if size_bytes is not None:
                 _allocate(self._fd, size_bytes)
+                os.fdatasync(self._fd)
             self._map()
         except BaseException:
             os.close(self._fd)

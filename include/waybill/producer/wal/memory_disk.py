@@ -225,6 +225,7 @@ class MemoryDisk:
         self._perish(after=False)
         if self._refusals[operation]:
             self._refusals[operation] -= 1
+            self._perish(after=True)
             raise OSError(errno.EIO, f"Input/output error ({operation})")
         yield
         self._perish(after=True)
@@ -247,6 +248,8 @@ class MemoryDisk:
         with self.step("make"):
             node = self._names[path]
             node.size, node.data = size_bytes, _mapping(bytes(size_bytes))
+        with self.step("make"):
+            node.write_back()
         return MemoryFile(self, path, node)
 
     def open(self, path: Path) -> DiskFile:  # noqa: D102 - see Disk

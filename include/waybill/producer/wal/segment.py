@@ -13,10 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from waybill.producer.wal.disk import DiskFile
-from waybill.producer.wal.frame import MARK, TERMINATOR, Damage, Frame, frame_at, scan, tag_of
+from waybill.producer.wal.frame import (
+    MARK,
+    PREFIX,
+    TERMINATOR,
+    Damage,
+    Frame,
+    frame_at,
+    scan,
+    tag_of,
+)
 from waybill.producer.wal.space import PAGE_BYTES
 
 _NAME = re.compile(r"seg-([0-9a-f]{32})-([0-9a-f]{8})-([0-9a-f]{16})\.wal")
+_TAG_BYTES = 4
 INDEX_EVERY = 64
 """Records between two entries of the index of a segment that is read."""
 
@@ -89,7 +99,8 @@ class Segment:
         """
         for item in scan(self.data, tag=self.tag, next_lsn=self.base_lsn):
             if isinstance(item, Damage):
-                self.damage.append(item)
+                if item.missing or not self._is_former_life(item.position):
+                    self.damage.append(item)
                 continue
             self.end, self.end_lsn = item.end, item.lsn + 1
             if item.kind == MARK:
@@ -100,6 +111,15 @@ class Segment:
         if self.end + len(TERMINATOR) > self.size and not tail_seen:
             self.damage.append(Damage(self.end, self.size, 0))
         return self.damage
+
+    def _is_former_life(self, position: int) -> bool:
+        """Tell whether the end is a whole frame of the file's former life, not a broken one.
+
+        A power cut leaves that when the disk has nothing yet of this life.
+        """
+        at = position + PREFIX.size
+        its_tag = int.from_bytes(self.data[at : at + _TAG_BYTES], "little")
+        return its_tag != self.tag and frame_at(self.data, position, its_tag) is not None
 
     def frames(self, from_lsn: int, end_lsn: int) -> Iterator[Frame]:
         """Yield the frames from ``from_lsn`` (or the first after it) to before ``end_lsn``."""
