@@ -298,3 +298,17 @@ def test_a_killed_process_left_every_record_whose_append_returned(tmp_path, seed
 
 def _environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 5000])
+def test_a_file_cut_to_any_size_is_opened(tmp_path, size):
+    log = WriteAheadLog(tmp_path, settings())
+    put(log, b"a" * 4000)
+    put(log, b"b" * 4000)
+    log.close()
+    (path,) = tmp_path.glob("seg-*.wal")
+    os.truncate(path, size)
+    log = WriteAheadLog(tmp_path, settings())
+    assert [value[:1] for _, value in values(log)] == [b"a"][: size > 4090]
+    assert [found.missing for _, found in log.damage] == [0]
+    log.close()

@@ -3,7 +3,6 @@
 import random
 
 import pytest
-
 from tests.support.memory_logs import (
     FOLDER,
     SEGMENT,
@@ -14,6 +13,7 @@ from tests.support.memory_logs import (
     put,
     values,
 )
+
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile
 from waybill.producer.wal.memory_disk import Killed
 

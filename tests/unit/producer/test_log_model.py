@@ -1,6 +1,6 @@
 """The log and its checkpoint against a model, on a disk that dies, tears, reorders and refuses.
 
-``WAYBILL_MODEL_EXAMPLES=20000 pytest tests/unit/producer/test_log_model.py`` runs for longer, on other
+``PRODUCER_MODEL_EXAMPLES=20000 pytest tests/unit/producer/test_log_model.py`` runs for longer, on other
 examples each time; else they are the same ones.
 """
 
@@ -9,15 +9,21 @@ import random
 
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
-
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from tests.support import memory_logs
 from tests.support.memory_logs import FOLDER, checkpoint, open_log
+
 from waybill.errors import RetryError, StopError
 from waybill.producer.wal import DATA, MARK
 from waybill.producer.wal.memory_disk import Killed, MemoryDisk
 
-EXAMPLES = int(os.environ.get("WAYBILL_MODEL_EXAMPLES", "0"))
+EXAMPLES = int(os.environ.get("PRODUCER_MODEL_EXAMPLES", "0"))
 SIZES = st.sampled_from([0, 1, 100, 400, 460, 1000, 1500, 5000])
 SEEDS = st.integers(0, 2**32)
 
@@ -99,8 +105,12 @@ class LogMachine(RuleBasedStateMachine):
 
     # What the disk does
 
-    @rule(what=st.sampled_from(["make", "sync", "write", "rename", "sync_directory", "link", "remove"]),
-          times=st.integers(1, 3))
+    @rule(
+        what=st.sampled_from(
+            ["make", "sync", "write", "rename", "sync_directory", "link", "remove"]
+        ),
+        times=st.integers(1, 3),
+    )
     def refuse(self, what, times):
         self.disk.refuse(what, times)
 
@@ -115,16 +125,22 @@ class LogMachine(RuleBasedStateMachine):
         self.disk.kill()
         self.look(power=False)
 
-    @rule(step=st.integers(1, 12), after=st.booleans(), what=st.sampled_from(["checkpoint", "sync", "append", "open", "close"]))
+    @rule(
+        step=st.integers(1, 12),
+        after=st.booleans(),
+        what=st.sampled_from(["checkpoint", "sync", "append", "open", "close"]),
+    )
     def kill_inside(self, step, after, what):
         """Die at some operation of the disk (or in peace after the call)."""
         self.disk.kill_at(step, after=after)
         try:
-            {"checkpoint": lambda: self.checkpoint(2, retire=True),
-             "sync": self.sync if not self.stopped else self.note,
-             "append": lambda: self.append(1500, DATA) if not self.stopped else None,
-             "open": self.reopen_twice,
-             "close": self.close}[what]()
+            {
+                "checkpoint": lambda: self.checkpoint(2, retire=True),
+                "sync": self.sync if not self.stopped else self.note,
+                "append": lambda: self.append(1500, DATA) if not self.stopped else None,
+                "open": self.reopen_twice,
+                "close": self.close,
+            }[what]()
         except Killed:
             event(f"killed in {what}")
         self.disk.kill()
@@ -179,7 +195,9 @@ class LogMachine(RuleBasedStateMachine):
         records = {r.lsn: (r.segment_id, r.kind, r.timestamp_ms, r.value) for r in log.records(1)}
         assert list(records) == sorted(records)
         for lsn, record in records.items():
-            assert self.ever[log.wal_id, record[0], lsn] == record, "a record that was never appended"
+            assert self.ever[log.wal_id, record[0], lsn] == record, (
+                "a record that was never appended"
+            )
         needed = [lsn for lsn in self.held if lsn >= self.floor and lsn not in self.damaged]
         if power:
             needed = [lsn for lsn in needed if lsn <= self.synced]
@@ -200,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
         if not self.tainted:
             assert not self.log.damage
             assert not self.log.gaps
-        for lsn in missing:
+        if missing:
             event("damage found")
             assert self.log.damage
 
