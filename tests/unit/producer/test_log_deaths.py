@@ -14,6 +14,7 @@ from tests.support.memory_logs import (
     values,
 )
 
+from waybill.errors import RetryError
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile
 from waybill.producer.wal.memory_disk import Killed
 
@@ -184,3 +185,53 @@ def test_a_free_file_that_still_begins_with_an_old_frame_shows_nothing_in_its_ne
     log, *_ = open_log(disk)
     assert not log.damage
     assert [lsn for lsn, _ in values(log)] == [5, 6, 7, 8, 9]
+
+
+def test_a_segment_that_lost_all_its_records_never_gives_its_id_to_another():
+    disk = fresh()
+    log, file, *_ = open_log(disk)
+    checkpoint(log, file, 1)  # knows of no segment
+    put(log, VALUE)
+    disk.kill()
+    disk.flip(FOLDER / names(disk)[0], 100)
+    log, *_ = open_log(disk)
+    log.close(1)
+    log, *_ = open_log(disk)
+    assert put(log, b"another") == 1
+    assert log.segment_id == 2
+
+
+def test_a_segment_left_by_a_refused_roll_neither_hides_records_nor_makes_a_gap():
+    disk = fresh()
+    log, *_ = open_log(disk)
+    put(log, VALUE)
+    disk.refuse("sync_directory")
+    disk.refuse("remove")
+    with pytest.raises(RetryError):
+        log.roll(100)
+    assert len(names(disk)) == 2
+    for _ in range(5):
+        put(log, VALUE)
+    disk.kill()
+    log, *_ = open_log(disk)
+    assert values(log) == [(lsn, VALUE) for lsn in range(1, 7)]
+    assert not log.gaps
+    assert (log.last_lsn, log.next_lsn) == (6, 7)
+    last = log._segments.pop()  # as if killed before the last roll
+    assert last.base_lsn == 5
+    assert (log.last_lsn, log.next_lsn) == (4, 7)
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("step", range(1, steps_of(quarantine) + 1))
+def test_a_damaged_segment_is_somewhere_whatever_power_cut_meets_its_quarantine(step, after):
+    for seed in range(8):
+        disk = fresh()
+        log, file = filled(disk)
+        content = disk.read(FOLDER / names(disk)[0])
+        disk.kill_at(step, after=after)
+        with pytest.raises(Killed):
+            quarantine(log, file)
+        disk.power_cut(random.Random(seed))
+        folders = (FOLDER, FOLDER / "quarantine")
+        assert content in [disk.read(f / n) for f in folders for n in disk.names(f) if "seg-" in n]

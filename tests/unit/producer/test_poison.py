@@ -11,6 +11,7 @@ from tests.support.memory_logs import FOLDER, checkpoint, fresh, names, open_log
 
 from waybill.errors import StopError
 from waybill.producer.wal import WalFullError, WriteAheadLog
+from waybill.producer.wal.memory_disk import Killed
 from waybill.settings import WalSettings
 
 VALUE = b"v" * 900
@@ -191,3 +192,32 @@ def test_a_full_disk_at_an_append_is_refused_and_the_log_goes_on():
     with pytest.raises(WalFullError):
         put(log, VALUE)
     assert put(log, VALUE) == 1
+
+
+def test_the_copy_s_name_is_on_disk_when_sync_returns():
+    for seed in range(10):
+        disk = fresh()
+        log, *_ = open_log(disk)
+        put(log, VALUE)
+        disk.refuse("sync")
+        log.sync()
+        disk.power_cut(random.Random(seed))
+        assert values(open_log(disk)[0]) == [(1, VALUE)]
+
+
+def test_a_process_that_finds_a_renamed_copy_has_its_name_on_disk_when_it_synced():
+    for seed in range(10):
+        disk = fresh()
+        log, *_ = open_log(disk)
+        put(log, VALUE)
+        disk.refuse("sync")
+        disk.kill_at(10, after=True)
+        with pytest.raises(Killed):
+            log.sync()
+        assert names(disk, "copy-") == []  # that was the rename
+        assert len(disk._pending) == 1
+        disk.kill()
+        log, *_ = open_log(disk)
+        log.sync()
+        disk.power_cut(random.Random(seed))
+        assert values(open_log(disk)[0]) == [(1, VALUE)]
