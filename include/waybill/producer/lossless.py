@@ -195,7 +195,7 @@ class LosslessProducer(OpenProducer):
         finally:
             self._each = each
             if each and lsns:
-                self._log.sync()
+                self._log.sync(self._gate)
         return lsns
 
     def _learn(self, topic: str) -> bytes:
@@ -275,7 +275,7 @@ class LosslessProducer(OpenProducer):
             self._make_room(full, tries)
             tries += 1
         try:
-            self._log.sync(self._lock)
+            self._log.sync(self._gate)
         except StopError as error:
             self._keeper.stop(error)
             raise

@@ -25,7 +25,6 @@ from waybill.producer.tail import Tail
 from waybill.producer.wal import WriteAheadLog
 from waybill.settings import WalSettings
 
-
 _LOOK_S = 0.1
 
 
