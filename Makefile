@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java bench-processing
+.PHONY: help demo down test lint format lock venv java bench-processing bench-producer faults-producer
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -33,6 +33,12 @@ format: venv  ## rewrite the code in the one format
 
 bench-processing: venv java  ## events/s through processing and loading
 	$(BIN)/python -m tests.benchmarks.processing $(ARGS)
+
+bench-producer: venv java  ## the lossless producer against the bare one: messages/s, CPU, appends, bytes (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.producer $(ARGS)
+
+faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
+	$(BIN)/python -m tests.faults.producer_kills $(ARGS)
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt
