@@ -97,7 +97,7 @@ def test_a_topic_that_may_not_be_read_has_no_copies_but_of_what_a_kill_left_in_d
     assert tally.kills == KILLS_UNREAD
     assert tally.recoveries["unreadable"] > 0
     assert tally.recoveries["found"] == 0
-    assert tally.duplicates <= tally.recoveries["replayed"]
+    assert tally.duplicates > 0  # else nothing was proved
     assert_closed(campaign)
 
 
