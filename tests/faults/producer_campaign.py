@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -25,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.producer_child import names_of_page
+from tests.support import topics
 
 from waybill.producer.checkpoint import CheckpointFile
 from waybill.producer.client import HEADER, read_stamp
 
 CHILD = Path(__file__).with_name("producer_child.py")
 MOMENTS = ("start", "recovery", "running", "checkpoint")
-PARTITIONS = 3
 _SILENT_MOST_S = 120.0
 _FINISH_PAGES, _FINISH_NUMBERS = 20, 200
 
@@ -220,7 +219,7 @@ class Campaign:
 
     def tally(self, limit: int) -> Tally:
         """Read the topic and compare. ``limit``: what ``finish`` returned."""
-        found = self.read()
+        found = [_found(message) for message in topics.read_all(self._servers, self.topic)]
         copies = Counter(message.name for message in found)
         lost, strangers = self._compared(copies.keys(), limit)
         return Tally(
@@ -253,36 +252,6 @@ class Campaign:
                     excused = sum(window.low <= lsn < window.end for window in self._windows)
                 outside += max(0, count - 1 - excused)
         return outside
-
-    def read(self) -> list[Found]:
-        """Return every message of the topic, in partition and offset order."""
-        from confluent_kafka import Consumer, TopicPartition
-
-        settings = {"bootstrap.servers": self._servers, "group.id": "x", "log_level": 0}
-        consumer = Consumer(settings)
-        found = []
-        for partition in range(PARTITIONS):
-            at = TopicPartition(self.topic, partition, 0)
-            _, high = consumer.get_watermark_offsets(at, 10)
-            consumer.assign([at])
-            last = -1
-            while last < high - 1:
-                for message in consumer.consume(1000, 0.1):
-                    assert message.error() is None, message.error()
-                    found.append(_found(message))
-                    last = message.offset()
-        consumer.close()
-        return found
-
-
-def new_topic(servers: str, name: str) -> str:
-    """Make a topic whose name begins with ``name``."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    full = f"{name}-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
-    admin.create_topics([NewTopic(full, PARTITIONS, 1)])[full].result(30)
-    return full
 
 
 def run(campaign: Campaign, kills: int, order: random.Random) -> Tally:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests import servers
-from tests.faults.producer_campaign import MOMENTS, Campaign, Tally, Variant, new_topic, run
-from tests.support import guarded_kafka
+from tests.faults.producer_campaign import MOMENTS, Campaign, Tally, Variant, run
+from tests.support import guarded_kafka, topics
 
 KILLS, QUICK_KILLS = 200, 12
+PARTITIONS = 3
 PAGES = Variant("pages with marks", marks=True)
 THREADS = Variant("three threads", threads=3)
 BLIND = Variant("may not read", threads=2, readable=False)
@@ -41,7 +42,7 @@ SHARES = (Share(PAGES, 2), Share(THREADS, 2), Share(BLIND, 1))
 
 def open_campaign(variant: Variant, kafka: guarded_kafka.GuardedKafkaServer, home: Any) -> Campaign:
     """Make a topic and a campaign over it, with the rights that the variant has."""
-    topic = new_topic(kafka.bootstrap_servers, "kills")
+    topic = topics.new_topic(kafka.bootstrap_servers, "kills", PARTITIONS)
     client: dict[str, object] = {"bootstrap.servers": kafka.bootstrap_servers}
     if not variant.readable:
         kafka.let_write(topic)

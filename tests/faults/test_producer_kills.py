@@ -12,8 +12,8 @@ import time
 import pytest
 from tests import servers
 from tests.faults import producer_kills
-from tests.faults.producer_campaign import Campaign, new_topic, run
-from tests.support import guarded_kafka
+from tests.faults.producer_campaign import Campaign, run
+from tests.support import guarded_kafka, topics
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow]
 
@@ -27,7 +27,7 @@ def campaign_of(kafka, tmp_path):
 
     def open_one(variant):
         client = {"bootstrap.servers": kafka.bootstrap_servers}
-        topic = new_topic(kafka.bootstrap_servers, "kills")
+        topic = topics.new_topic(kafka.bootstrap_servers, "kills", producer_kills.PARTITIONS)
         return Campaign(variant, client, kafka.bootstrap_servers, topic, tmp_path)
 
     return open_one

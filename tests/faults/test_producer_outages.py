@@ -1,5 +1,6 @@
 """Kafka goes and comes back, disks fill up: the producer waits, and loses and doubles nothing."""
 
+import errno
 import os
 import subprocess
 import threading
@@ -8,7 +9,9 @@ import uuid
 from collections import Counter
 
 import pytest
+from tests.servers import wait_for
 
+from waybill.errors import StopError
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.settings import WalSettings
 
@@ -125,6 +128,41 @@ def test_messages_that_time_out_are_tried_again_and_arrive_once(kafka, topic, tm
     assert max(count.values()) == 1
 
 
+def test_five_outages_longer_than_the_message_timeout_lose_and_double_nothing(
+    kafka, topic, tmp_path
+):
+    timeouts = {"message.timeout.ms": 500, "socket.timeout.ms": 500}
+    impatient = config(kafka, **timeouts, **{"reconnect.backoff.max.ms": 200})
+    number = 0
+    with LosslessProducer(settings(tmp_path), impatient, name="p") as producer:
+
+        def produce(count):
+            nonlocal number
+            for _ in range(count):
+                producer.produce(topic, b"%d" % number, b"%d" % (number % 5))
+                number += 1
+
+        for _ in range(5):
+            retried = producer.stats.retried
+            produce(100)  # some are on their way, or written and not acknowledged
+            kafka.stop()
+            produce(100)
+            time.sleep(0.6)
+            produce(100)
+            kafka.start()  # takes seconds
+            produce(100)
+            assert producer.flush(60) == 0
+            assert producer.stats.retried > retried
+        assert producer.stats.undeliverable == 0
+        assert producer.stats.delivered == producer.stats.appended == number == 2000
+    found = read_numbers(kafka, topic)
+    assert sorted(n for _, n in found) == list(range(number))
+    by_key = {}
+    for key, its_number in found:
+        by_key.setdefault(key, []).append(its_number)
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+
+
 def test_a_full_log_waits_for_kafka_or_says_so_as_asked(kafka, topic, tmp_path):
     kafka.stop()
     raising = settings(tmp_path, disk_threshold_bytes=1024**2, when_full="raise")
@@ -157,7 +195,9 @@ def test_a_full_log_waits_for_kafka_or_says_so_as_asked(kafka, topic, tmp_path):
     assert numbers == [*range(taken + 1), *range(10_000, 13_000)]
 
 
-def test_a_small_disk_filled_again_and_again_is_no_sigbus_and_no_loss(kafka, topic, tmp_path):
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 2 MB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -168,21 +208,98 @@ def test_a_small_disk_filled_again_and_again_is_no_sigbus_and_no_loss(kafka, top
     )
     if mounted.returncode:
         pytest.skip(f"mounting is not allowed here: {mounted.stderr.strip()}")
-    try:
-        small = settings(disk, when_full="raise", disk_floor_bytes=64 * 1024)
-        number = refused = 0
-        with LosslessProducer(small, config(kafka), name="p") as producer:
-            for _ in range(50):
-                full = False
-                while not full:
-                    try:
-                        producer.produce(topic, b"%d " % number + os.urandom(20_000))
-                        number += 1
-                    except WalFullError:
-                        full = True
-                        refused += 1
-                assert producer.flush(60) == 0
-        assert refused == 50
-        assert sorted(n for _, n in read_numbers(kafka, topic)) == list(range(number))
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def fill_and_drain(producer, topic, number):
+    """Produce until the log is full, then let Kafka take all; return the number after the last."""
+    while True:
+        try:
+            producer.produce(topic, b"%d " % number + os.urandom(20_000))
+        except WalFullError:
+            assert producer.flush(60) == 0
+            return number
+        number += 1
+
+
+def test_a_small_disk_filled_again_and_again_is_no_sigbus_and_no_loss(kafka, topic, small_disk):
+    small = settings(small_disk, when_full="raise", disk_floor_bytes=64 * 1024)
+    number = 0
+    with LosslessProducer(small, config(kafka), name="p") as producer:
+        for _ in range(50):
+            number = fill_and_drain(producer, topic, number)
+    assert sorted(n for _, n in read_numbers(kafka, topic)) == list(range(number))
+
+
+def test_a_disk_that_refuses_blocks_though_it_said_there_were_some_is_no_sigbus_and_no_loss(
+    kafka, topic, small_disk, monkeypatch
+):
+    """No floor, and somebody else is always faster: room is there when asked, gone when taken."""
+    refused = 0
+    allocate, ask = os.posix_fallocate, os.statvfs
+
+    def counted(*arguments):
+        nonlocal refused
+        try:
+            allocate(*arguments)
+        except OSError as error:
+            refused += error.errno == errno.ENOSPC
+            raise
+
+    monkeypatch.setattr(os, "posix_fallocate", counted)
+    monkeypatch.setattr(os, "statvfs", lambda _: ask("/proc/self/cwd"))
+    number = 0
+    with LosslessProducer(
+        settings(small_disk, when_full="raise"), config(kafka), name="p"
+    ) as producer:
+        for _ in range(50):
+            number = fill_and_drain(producer, topic, number)
+    assert refused >= 50
+    assert sorted(n for _, n in read_numbers(kafka, topic)) == list(range(number))
+
+
+def fill_to_the_last_block(path):
+    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_a_disk_that_a_neighbour_fills_to_the_last_block_stops_nothing_for_good(
+    kafka, topic, small_disk, caplog
+):
+    """Not even a checkpoint can be written then: it says so, and goes on when there is room."""
+    number = 0
+
+    def produce_until_refused(producer):
+        nonlocal number
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            try:
+                producer.produce(topic, b"%d " % number + os.urandom(20_000))
+                number += 1
+            except (WalFullError, StopError):
+                return
+        raise AssertionError("it never was full")
+
+    def produces_again(producer):
+        nonlocal number
+        try:
+            producer.produce(topic, b"%d " % number)
+            number += 1
+        except (WalFullError, StopError):
+            return False
+        return True
+
+    small = settings(small_disk, when_full="raise")
+    neighbour = small_disk / "neighbour"
+    with LosslessProducer(small, config(kafka), name="p") as producer:
+        for _ in range(5):
+            fill_to_the_last_block(neighbour)
+            produce_until_refused(producer)
+            time.sleep(1)  # several checkpoints
+            neighbour.unlink()
+            wait_for(lambda: produces_again(producer))
+            assert producer.flush(60) == 0
+    assert any("No space" in str(record.exc_info) for record in caplog.records)
+    assert sorted(n for _, n in read_numbers(kafka, topic)) == list(range(number))

@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from tests.support.topics import make_topic, read_topic, small_log, until
+from tests.support.topics import new_topic, read_all, small_log, until
 
 from waybill.errors import InputError, StopError
 from waybill.producer import LosslessProducer
@@ -18,7 +18,7 @@ def config(kafka):
 
 
 def test_a_callback_is_called_once_for_each_message_with_its_place(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     told = []
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         for n in range(1000):
@@ -30,7 +30,7 @@ def test_a_callback_is_called_once_for_each_message_with_its_place(tmp_path, con
 
 
 def test_callbacks_come_without_a_poll_and_from_outside_every_lock(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     deep = threading.Event()
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
 
@@ -42,11 +42,11 @@ def test_callbacks_come_without_a_poll_and_from_outside_every_lock(tmp_path, con
 
         producer.produce(topic, b"first", on_delivery=again)
         assert deep.wait(10)
-    assert len(read_topic(kafka, topic)) == 2
+    assert len(read_all(kafka.bootstrap_servers, topic)) == 2
 
 
 def test_what_a_callback_raises_comes_out_of_flush_and_costs_no_message(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     told = []
 
     def failing(error, message):
@@ -66,7 +66,7 @@ def test_what_a_callback_raises_comes_out_of_flush_and_costs_no_message(tmp_path
 
 
 def test_closing_inside_a_callback_of_the_producer_s_own_thread_is_refused(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     raised = []
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
 
@@ -79,11 +79,11 @@ def test_closing_inside_a_callback_of_the_producer_s_own_thread_is_refused(tmp_p
         producer.produce(topic, b"x", on_delivery=close)
         until(lambda: raised)
         producer.produce(topic, b"still works")
-    assert len(read_topic(kafka, topic)) == 2
+    assert len(read_all(kafka.bootstrap_servers, topic)) == 2
 
 
 def test_a_message_given_up_is_told_to_its_own_callback_only(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1, max_message_bytes=3000)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1, max_message_bytes=3000)
     told, given = [], []
     with LosslessProducer(
         small_log(tmp_path), config, name="p", on_undeliverable=given.append
@@ -103,7 +103,7 @@ def test_a_message_given_up_is_told_to_its_own_callback_only(tmp_path, config, k
 
 
 def test_a_batch_is_checked_whole_then_appended_in_order(tmp_path, config, kafka):
-    topic = make_topic(kafka, 3)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 3)
     told = []
     with LosslessProducer(small_log(tmp_path, durability="each"), config, name="p") as producer:
         with pytest.raises(TypeError, match="message 2 of the batch"):
@@ -124,7 +124,7 @@ def test_a_batch_is_checked_whole_then_appended_in_order(tmp_path, config, kafka
         assert producer.parts.log.synced_lsn == 100
         assert producer.flush(30) == 0
     assert sorted(told) == list(range(100))
-    found = read_topic(kafka, topic)
+    found = read_all(kafka.bootstrap_servers, topic)
     assert [(m.partition(), m.value(), m.key()) for m in found] == [
         (2, b"%d" % n, b"k") for n in range(100)
     ]
@@ -133,7 +133,7 @@ def test_a_batch_is_checked_whole_then_appended_in_order(tmp_path, config, kafka
 
 
 def test_a_partition_that_is_not_there_is_given_up_and_parked(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         producer.produce(topic, b"lost?", partition=7)
         producer.produce(topic, b"fine", partition=0)
@@ -141,11 +141,11 @@ def test_a_partition_that_is_not_there_is_given_up_and_parked(tmp_path, config, 
         assert [(one.value, one.partition, one.code) for one in producer.parked] == [
             (b"lost?", 7, "_UNKNOWN_PARTITION")
         ]
-    assert [m.value() for m in read_topic(kafka, topic)] == [b"fine"]
+    assert [m.value() for m in read_all(kafka.bootstrap_servers, topic)] == [b"fine"]
 
 
 def test_what_is_counted(tmp_path, config, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         for n in range(640):
             producer.produce(topic, b"%d" % n)

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from tests.support.topics import make_topic, read_topic, small_log
+from tests.support.topics import new_topic, read_all, small_log
 
 from waybill.errors import StopError
 from waybill.producer import LosslessProducer
@@ -30,7 +30,7 @@ def in_child(work):
 
 
 def test_a_fork_opens_its_own_log_and_the_parent_goes_on(tmp_path, config, kafka):
-    topic = make_topic(kafka)
+    topic = new_topic(kafka.bootstrap_servers, "forks", 2)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         producer.produce(topic, b"before")
         parent = producer.wal_id
@@ -47,14 +47,14 @@ def test_a_fork_opens_its_own_log_and_the_parent_goes_on(tmp_path, config, kafka
         producer.produce(topic, b"after")
         assert producer.flush(30) == 0
         assert producer.stats.appended == 2
-    assert sorted(m.value() for m in read_topic(kafka, topic)) == [
+    assert sorted(m.value() for m in read_all(kafka.bootstrap_servers, topic)) == [
         b"after", b"before", b"child", b"child",
     ]  # fmt: skip
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p+1"]
 
 
 def test_two_children_at_once_have_two_logs(tmp_path, config, kafka):
-    topic = make_topic(kafka)
+    topic = new_topic(kafka.bootstrap_servers, "forks", 2)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
 
         def outer():
@@ -68,12 +68,15 @@ def test_two_children_at_once_have_two_logs(tmp_path, config, kafka):
             producer.close()
 
         assert in_child(outer) == 0
-    assert sorted(m.value() for m in read_topic(kafka, topic)) == [b"inner", b"outer"]
+    assert sorted(m.value() for m in read_all(kafka.bootstrap_servers, topic)) == [
+        b"inner",
+        b"outer",
+    ]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p", "p+1", "p+2"]
 
 
 def test_what_a_killed_child_left_is_settled_by_the_next_opening(tmp_path, config, kafka):
-    topic = make_topic(kafka)
+    topic = new_topic(kafka.bootstrap_servers, "forks", 2)
     slow = {**config, "linger.ms": 5000}
     with LosslessProducer(small_log(tmp_path), slow, name="p") as producer:
 
@@ -85,11 +88,13 @@ def test_what_a_killed_child_left_is_settled_by_the_next_opening(tmp_path, confi
         assert in_child(work) == -signal.SIGKILL
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         assert producer.recovered.replayed == 100
-    assert sorted(int(m.value()) for m in read_topic(kafka, topic)) == list(range(100))
+    assert sorted(int(m.value()) for m in read_all(kafka.bootstrap_servers, topic)) == list(
+        range(100)
+    )
 
 
 def test_a_log_with_marks_does_not_work_in_a_fork(tmp_path, config, kafka):
-    topic = make_topic(kafka)
+    topic = new_topic(kafka.bootstrap_servers, "forks", 2)
     with LosslessProducer(small_log(tmp_path), config, name="p", marks=True) as producer:
 
         def work():
@@ -108,4 +113,4 @@ def test_a_log_with_marks_does_not_work_in_a_fork(tmp_path, config, kafka):
 
         assert in_child(work) == 3
         producer.produce(topic, b"parent")
-    assert [m.value() for m in read_topic(kafka, topic)] == [b"parent"]
+    assert [m.value() for m in read_all(kafka.bootstrap_servers, topic)] == [b"parent"]

@@ -1,7 +1,7 @@
 """What Kafka refuses: parked beside the log for good refusals, the retry log for the others."""
 
 import pytest
-from tests.support.topics import make_topic, read_topic, small_log, until
+from tests.support.topics import new_topic, read_all, small_log, until
 
 from waybill.errors import InputError, RetryError
 from waybill.producer import LosslessProducer
@@ -34,7 +34,7 @@ def raise_limit(kafka, topic, limit):
 def test_without_a_taker_an_undeliverable_message_is_parked_until_it_is_sent_again(
     tmp_path, config, kafka
 ):
-    topic = make_topic(kafka, 1, max_message_bytes=2000)
+    topic = new_topic(kafka.bootstrap_servers, "refused", 1, max_message_bytes=2000)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         lsn = producer.produce(topic, bytes(5000), b"k", {"h": b"1"}, timestamp=1234)
         producer.produce(topic, b"small")
@@ -58,7 +58,7 @@ def test_without_a_taker_an_undeliverable_message_is_parked_until_it_is_sent_aga
         until(lambda: producer.replay_parked() == 1 and producer.flush(30) == 0)
         assert producer.parked == []
         assert producer.discard_parked() == 0
-    values = [(m.key(), len(m.value())) for m in read_topic(kafka, topic)]
+    values = [(m.key(), len(m.value())) for m in read_all(kafka.bootstrap_servers, topic)]
     assert values == [(None, 5), (b"k", 5000)]
     assert sorted(p.name for p in (tmp_path / "p").iterdir()) == ["checkpoint", "lock"]
 
@@ -79,7 +79,7 @@ def test_a_taker_that_is_busy_is_asked_again(tmp_path, config):
 
 
 def test_messages_that_time_out_leave_the_log_and_hold_up_their_key_only(tmp_path, kafka):
-    topic = make_topic(kafka, 1)
+    topic = new_topic(kafka.bootstrap_servers, "refused", 1)
     config = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "message.timeout.ms": 500,
@@ -105,7 +105,7 @@ def test_messages_that_time_out_leave_the_log_and_hold_up_their_key_only(tmp_pat
         again.produce(topic, b"free", b"other")
         assert again.flush(60) == 0
         assert again.stats.retrying == 0
-    found = read_topic(kafka, topic)
+    found = read_all(kafka.bootstrap_servers, topic)
     by_key = {}
     for message in found:
         by_key.setdefault(message.key(), []).append(message.value())

@@ -1,48 +1,52 @@
-"""Topics of a real broker for one test, and what is in them."""
+"""Topics on the real broker: made for one test, read whole; and logs in which much happens soon."""
+
+from __future__ import annotations
 
 import time
 import uuid
-
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from waybill.settings import WalSettings
 
 
-def make_topic(kafka, partitions=2, **settings):
-    """Make a topic of a new name; settings like max_message_bytes=3000."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    name = f"topic-{uuid.uuid4().hex[:12]}"
+def new_topic(servers: str, name: str, partitions: int = 1, **settings: object) -> str:
+    """Make a topic whose name begins with ``name``; settings like ``max_message_bytes=3000``."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
     config = {key.replace("_", "."): str(value) for key, value in settings.items()}
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
-    return name
+    full = f"{name}-{uuid.uuid4().hex[:12]}"
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 3})
+    admin.create_topics([NewTopic(full, partitions, 1, config=config)])[full].result(30)
+    return full
 
 
-def read_topic(kafka, topic):
-    """Return all messages of a topic, in partition and offset order."""
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "log_level": 0}
-    )
+def read_all(servers: str, topic: str) -> list[Any]:
+    """Return every message of a topic, in partition and offset order."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "x", "log_level": 0})
+    found = []
     try:
-        found = []
-        for partition in consumer.list_topics(topic, 10).topics[topic].partitions:
+        for partition in sorted(consumer.list_topics(topic, 10).topics[topic].partitions):
             at = TopicPartition(topic, partition, 0)
             _, high = consumer.get_watermark_offsets(at, 10)
             consumer.assign([at])
             last = -1
             while last < high - 1:
                 for message in consumer.consume(1000, 0.1):
-                    assert message.error() is None
+                    assert message.error() is None, message.error()
                     found.append(message)
                     last = message.offset()
-        return found
     finally:
         consumer.close()
+    return found
 
 
-def small_log(path, **values):
-    """Return settings with which little happens soon."""
-    defaults = {
+def small_log(path: Path, **values: Any) -> WalSettings:
+    """Return settings with small segments and short intervals."""
+    defaults: dict[str, Any] = {
         "segment_bytes": 64 * 1024,
         "disk_floor_bytes": 0,
         "checkpoint_interval_ms": 50,
@@ -51,7 +55,7 @@ def small_log(path, **values):
     return WalSettings(dir=path, **{**defaults, **values})
 
 
-def until(condition, limit_s=10.0):
+def until(condition: Callable[[], Any], limit_s: float = 10.0) -> None:
     """Wait for a condition."""
     limit = time.monotonic() + limit_s
     while not condition():
