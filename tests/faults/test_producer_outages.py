@@ -144,7 +144,7 @@ def test_five_outages_longer_than_the_message_timeout_lose_and_double_nothing(
 
         for _ in range(5):
             retried = producer.stats.retried
-            produce(100)  # some are on their way, or written and not acknowledged
+            produce(100)  # some are on their way when it stops
             kafka.stop()
             produce(100)
             time.sleep(0.6)
