@@ -80,6 +80,7 @@ def run_ingest(
     """
     from waybill.connectors import open_connector  # noqa: PLC0415
     from waybill.operations.ingest import Intake, ingest  # noqa: PLC0415
+    from waybill.operations.undeliverable import Undeliverable  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
     from waybill.pipelines import topic_of  # noqa: PLC0415
     from waybill.producer import LosslessProducer  # noqa: PLC0415
@@ -91,17 +92,26 @@ def run_ingest(
         log = open_log(settings.kafka)
         log.wait_until_up(limit_s=_KAFKA_WAIT_S)
         log.ensure_topic(topic_of(pipeline))
+        parking, recorder = Parking(tracker, objects), _recorder(settings)
+        refused = Undeliverable(
+            tracker, parking, objects, pipeline_version=pipeline.version, recorder=recorder
+        )
         with LosslessProducer(
-            settings.wal, _kafka_config(settings), name=f"ingest-{pipeline.id}", marks=True
+            settings.wal,
+            _kafka_config(settings),
+            name=f"ingest-{pipeline.id}",
+            on_undeliverable=refused.park,
+            marks=True,
         ) as producer:
             intake = Intake(
                 pipeline=pipeline,
                 connector=connector,
                 producer=producer,
                 tracker=tracker,
-                parking=Parking(tracker, objects),
+                parking=parking,
                 objects=objects,
-                recorder=_recorder(settings),
+                recorder=recorder,
+                undeliverable=refused,
             )
             return ingest(intake, on_progress=on_progress)
 
@@ -144,27 +154,33 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
 
 def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
     from waybill.operations.replay import ReplayParts, replay  # noqa: PLC0415
+    from waybill.operations.undeliverable import Undeliverable  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
     from waybill.producer import LosslessProducer  # noqa: PLC0415
 
     log = open_log(settings.kafka)
     log.wait_until_up(limit_s=_KAFKA_WAIT_S)
-    with (
-        open_tracker(settings.tracker) as tracker,
-        LosslessProducer(
+    with open_tracker(settings.tracker) as tracker:
+        pipeline, recorder = active_pipeline(tracker, pipeline_id), _recorder(settings)
+        objects = open_objects(settings.s3)
+        parking = Parking(tracker, objects)
+        refused = Undeliverable(
+            tracker,
+            parking,
+            objects,
+            pipeline_version=pipeline.version,
+            stage=parking.partition(request.partition_id).stage,
+            recorder=recorder,
+        )
+        with LosslessProducer(
             settings.wal,
             _kafka_config(settings),
             name=f"replay-{request.partition_id}",
+            on_undeliverable=refused.park,
             marks=True,
-        ) as producer,
-    ):
-        parts = ReplayParts(
-            parking=Parking(tracker, open_objects(settings.s3)),
-            producer=producer,
-            pipeline=active_pipeline(tracker, pipeline_id),
-            recorder=_recorder(settings),
-        )
-        return replay(parts, request)
+        ) as producer:
+            parts = ReplayParts(parking, producer, pipeline, recorder, undeliverable=refused)
+            return replay(parts, request)
 
 
 def replayable(  # noqa: PLR0913 - a partition has four names

@@ -9,6 +9,7 @@ Invariants
 
 from waybill.events.catalogue import (
     CATALOGUE,
+    DELIVERY_ERRORS,
     ENTRY_STAGES,
     STAGES,
     ErrorType,
@@ -28,6 +29,7 @@ from waybill.events.identity import (
 
 __all__ = [
     "CATALOGUE",
+    "DELIVERY_ERRORS",
     "ENTRY_STAGES",
     "STAGES",
     "ErrorType",

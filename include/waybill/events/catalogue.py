@@ -56,10 +56,15 @@ _ALL: list[ErrorType] = [
         (
             "delivery_too_large",
             "Kafka refused the message as too large",
-            "Raise the limit; replay.",
+            "Raise the topic's max.message.bytes, then replay.",
         ),
-        ("delivery_refused", "Kafka refused the message for good", "See the message; then replay."),
+        (
+            "delivery_topic_unknown",
+            "Kafka does not know the topic",
+            "Find out who deleted it; make it again, then replay.",
+        ),
         ("delivery_unauthorized", "Kafka did not allow the write", "Grant the right, then replay."),
+        ("delivery_refused", "Kafka refused the message for good", "See the message; then replay."),
     ),
     *_permanent(
         "transformation",
@@ -157,6 +162,8 @@ _ALL: list[ErrorType] = [
     ),
 ]
 
+DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("delivery_"))
+"""Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
 CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
 
 

@@ -7,6 +7,7 @@ Invariants
   I3  Commit numbers are dense per destination and become visible in order.
   I4  Counts come from records; a ledger row is written once per (reference, pipeline).
   I5  A commit whose answer was lost is read back by its own identity before it is tried again.
+  I6  A message that Kafka refused is parked, and counted, once per (write-ahead log, lsn).
 """
 
 from waybill.ledger.balance import BalanceRow, ParkedEvents, StageCounts, fold, read_balance
@@ -28,6 +29,7 @@ from waybill.ledger.positions import (
     staged_after,
     topic_positions,
 )
+from waybill.ledger.refusals import Refusal, commit_refusal, is_refused
 
 __all__ = [
     "BalanceRow",
@@ -39,13 +41,16 @@ __all__ = [
     "OffsetsMovedError",
     "ParkedEvents",
     "Position",
+    "Refusal",
     "StageCounts",
     "acquire_lease",
     "commit_batch",
     "commit_intake",
     "commit_load",
+    "commit_refusal",
     "committed_batches",
     "fold",
+    "is_refused",
     "last_commit_number",
     "load_position",
     "read_balance",

@@ -7,7 +7,8 @@ Equations (G5)
   destination     in = delivered + superseded + duplicate + parked;
                   first-pass in + in flight = mapping's out
   Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
-  replays         replayed in + in flight = events of the segments marked replayed, at each stage
+  replays         replayed in + in flight = events of the segments marked replayed, at each stage;
+                  what was replayed from ingestion comes in at the transformation
   parking         parked = events of the segments that are parked, replaying, replayed, discarded
 
 In flight is measured: records between the ledger's offsets and the log's end, and rows of staged

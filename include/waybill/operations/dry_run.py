@@ -90,7 +90,7 @@ def _entering(parked: ParkedEvent) -> bytes:
     """Return the bytes a replay would send: the event, entering at the stage that parked it."""
     try:
         event = decode(parked.value)
-        event.stage = parked.stage if parked.stage != "ingestion" else "transformation"
+        event.stage = event.stage if parked.stage == "ingestion" else parked.stage
         event.attempt = parked.attempt + 1
         return encode(event)
     except ParkError:

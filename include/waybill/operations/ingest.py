@@ -6,6 +6,7 @@ it, its counts and what it parked; then the tracker, by compare-and-set; then th
 Who dies when: before the mark, the log holds the beginning of a page; the next run reads the page
 again (a connector gives the same page at the same cursor) and appends only what is not there. After
 the mark, the next run commits the mark first. After the tracker's commit, the mark is found done.
+An event that Kafka refuses is counted with its page all the same: see ``undeliverable``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from waybill.events import (
     source_version,
 )
 from waybill.ledger import IntakeCommit, Position, commit_intake, read_position
+from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
 from waybill.pipelines import EventDeclaration, Pipeline, topic_of
 from waybill.producer import LosslessProducer
@@ -56,6 +58,9 @@ class IngestReport:
     accepted: int
     """Events in the log, by this run or found there from one that died."""
     parked: int
+    """Rows that could not become events."""
+    refused: int
+    """Events of the log that Kafka refused for good, parked since this run opened it."""
     resumed: int
     """Events of an unfinished page that were found in the log."""
     pages: int
@@ -77,6 +82,8 @@ class Intake:
     parking: Parking
     objects: ObjectStore
     recorder: Recorder | None = None
+    undeliverable: Undeliverable | None = None
+    """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
 
 
 def ingest(
@@ -123,6 +130,7 @@ class _Run:
             read=position.rows_read - first,
             accepted=self._accepted,
             parked=self._parked,
+            refused=intake.undeliverable.parked if intake.undeliverable else 0,
             resumed=self._resumed,
             pages=self._pages,
             seconds=round(time.monotonic() - began, 2),
@@ -322,8 +330,8 @@ def _unfinished(producer: LosslessProducer) -> dict[str, deque[int]]:
 
 def _not_delivered(left: int) -> Exception:
     return RetryError(
-        f"{left} events are safe in the write-ahead log but Kafka has not acknowledged them; "
-        "the next run sends them"
+        f"{left} events are safe in the write-ahead log, but neither acknowledged by Kafka nor "
+        "parked; the next run sends them"
     )
 
 

@@ -3,7 +3,7 @@
 Segments go through the lossless producer; after each comes a mark, and once all before it is
 acknowledged the segment is marked ``replayed`` in the tracker. Killed anywhere, a run with the same
 run id resumes: marks found in the log are settled first, events found behind the last mark are not
-sent again.
+sent again. An event that Kafka refuses for good is parked again: see ``undeliverable``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import orjson
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, decode, encode
 from waybill.operations.replayable import refuse_ingestion
+from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import ParkedEvent, Parking, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer
@@ -55,6 +56,8 @@ class ReplayReport:
     """Events sent by this run."""
     resumed: int
     """Events that a run before had put into the log already."""
+    refused: int
+    """Events that Kafka refused for good, parked again since this run opened the log."""
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +73,8 @@ class ReplayParts:
     producer: LosslessProducer
     pipeline: Pipeline
     recorder: Recorder | None = None
+    undeliverable: Undeliverable | None = None
+    """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
     on_progress: Callable[[int, int], None] | None = None
 
 
@@ -78,7 +83,7 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
 
     Raises:
         RetryError: another replay of the partition runs, or Kafka or the tracker is away.
-        InputError: events parked at ingestion cannot be replayed from here; or it was cancelled.
+        InputError: what is parked there never was an event; or it was cancelled.
         CorruptSegmentError: a segment is damaged; nothing after it is sent.
     """
     return _Run(parts, request).run()
@@ -95,7 +100,7 @@ class _Run:
         began = time.monotonic()
         parts, request = self._parts, self._request
         partition = parts.parking.partition(request.partition_id)
-        refuse_ingestion(partition.stage)
+        refuse_ingestion(partition.stage, partition.error_type)
         begun = parts.parking.begin_replay(
             request.partition_id,
             who=request.who,
@@ -121,6 +126,7 @@ class _Run:
             events=sum(segment.count for segment in segments),
             sent=self._sent,
             resumed=self._resumed,
+            refused=parts.undeliverable.parked if parts.undeliverable else 0,
             seconds=round(time.monotonic() - began, 2),
         )
 
@@ -208,6 +214,8 @@ class _Pace:
 def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
     """Return a parked event as it goes back: same id and versions, entering where it failed.
 
+    One that Kafka refused when it was taken in enters where it would have entered then.
+
     Raises:
         InputError: its bytes are no event, so there is no stage that could take them.
     """
@@ -218,6 +226,7 @@ def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
             f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
             "them and discard these"
         ) from error
+    stage = event.stage if parked.stage == "ingestion" else parked.stage
     return msgspec.structs.replace(
-        event, stage=parked.stage, attempt=parked.attempt + 1, replay_id=replay_id
+        event, stage=stage, attempt=parked.attempt + 1, replay_id=replay_id
     )

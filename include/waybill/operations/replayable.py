@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from waybill.errors import InputError
+from waybill.events import DELIVERY_ERRORS
 from waybill.parking import Parking, Partition, PartitionFilter
 
 
@@ -14,24 +15,30 @@ def find_replayable(
     """Return the partition with these names.
 
     Raises:
-        InputError: there is none, with the nearest right name; or its events were parked at
-            ingestion.
+        InputError: there is none, with the nearest right name; or what it holds never was an
+            event.
     """
-    refuse_ingestion(stage)
+    refuse_ingestion(stage, error_type)
     parking.pipeline_id(pipeline)
     return parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
 
 
-def refuse_ingestion(stage: str) -> None:
-    """Refuse events that never were events.
+def are_events(stage: str, error_type: str) -> bool:
+    """Tell whether what is parked there can be sent: whole events, not rows that became none."""
+    return stage != "ingestion" or error_type in DELIVERY_ERRORS
+
+
+def refuse_ingestion(stage: str, error_type: str) -> None:
+    """Refuse what never was an event.
 
     Raises:
-        InputError: they were parked at ingestion.
+        InputError: it was parked at ingestion, and not because Kafka refused it.
     """
-    if stage == "ingestion":
+    if not are_events(stage, error_type):
         raise InputError(
             "events parked at ingestion never were events: correct the source and let the "
-            "connector read it again, then discard these"
+            "connector read it again, then discard these. Those that Kafka refused can be "
+            f"replayed: {', '.join(sorted(DELIVERY_ERRORS))}"
         )
 
 

@@ -39,6 +39,7 @@ from waybill.parking.packed import (
 )
 from waybill.parking.parking import Parking
 from waybill.parking.reading import read_segment
+from waybill.parking.refused_keys import new_refused_key
 
 __all__ = [
     "CleanUpReport",
@@ -58,6 +59,7 @@ __all__ = [
     "SegmentDescriptor",
     "export",
     "new_key",
+    "new_refused_key",
     "read_directory",
     "read_segment",
     "storable",

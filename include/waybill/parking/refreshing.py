@@ -12,8 +12,9 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
   the offset, the batch was committed, with this object or without it;
 - staged: once each processing consumer, after the object was written, has committed a batch or was
   taken over: batches of one consumer follow each other;
-- parked, not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's outcome in
-  the destination, name it for as long as they wait for the tracker. Kept, counted.
+- parked, a message that Kafka refused: once its row names another object;
+- parked, otherwise not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's
+  outcome in the destination, name it for as long as they wait for the tracker. Kept, counted.
 An empty or a wrong tracker decides nothing, so it deletes nothing.
 """
 
@@ -51,11 +52,13 @@ from waybill.parking.packed import (
     directory_length,
     read_directory,
 )
+from waybill.parking.refused_keys import refused_message
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import (
     batches,
     consumers,
     parked_objects,
+    refused_messages,
     staged_objects,
     topic_offsets,
 )
@@ -195,9 +198,17 @@ def _decided(
         elif item.key.startswith("staged/"):
             if before is not None and item.modified < before:
                 keys.append(item.key)
-        elif _ledger_is_beyond(tracker, _directory(objects, item)):
+        elif _is_decided(tracker, objects, item):
             keys.append(item.key)
     return keys
+
+
+def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> bool:
+    """Tell whether no commit can name a parked object any more."""
+    message = refused_message(item.key)
+    if message is not None:
+        return _is_parked_elsewhere(tracker, message, item.key)
+    return _ledger_is_beyond(tracker, _directory(objects, item))
 
 
 def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
@@ -213,6 +224,16 @@ def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
     with tracker.transaction() as connection:
         moment: datetime | None = connection.execute(select(func.min(each.c.at))).scalar()
     return moment
+
+
+def _is_parked_elsewhere(tracker: TrackerStore, message: tuple[str, int], key: str) -> bool:
+    table = refused_messages
+    query = select(table.c.object_key).where(
+        table.c.wal_id == message[0], table.c.lsn == message[1]
+    )
+    with tracker.transaction() as connection:
+        named = connection.execute(query).scalar()
+    return named is not None and named != key
 
 
 def _directory(objects: ObjectStore, item: _Unnamed) -> Sequence[SegmentDescriptor]:

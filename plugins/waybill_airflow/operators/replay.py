@@ -152,6 +152,7 @@ class PlanReplaysOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """List, and return the arguments of the launches."""
         with as_task_failures():
+            from waybill.operations.replayable import are_events  # noqa: PLC0415 - workers only
             from waybill.wiring import parked_partitions  # noqa: PLC0415 - workers only
 
             found = parked_partitions(
@@ -164,7 +165,7 @@ class PlanReplaysOperator(BaseOperator):
                 until=moment("until", self.filters.get("until")),
             )
         waiting = [row for row in (one.to_json() for one in found) if row["parked"]]
-        for row in [row for row in waiting if row["stage"] == "ingestion"]:
+        for row in [row for row in waiting if not are_events(row["stage"], row["error_type"])]:
             waiting.remove(row)
             self.log.warning("rows that never were events cannot be replayed: %s", _identity(row))
         taken, left = waiting[: self.limit], waiting[self.limit :]

@@ -1,8 +1,10 @@
 """The tracker's tables.
 
 Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
-ledger, ledger_minutes, load_positions, connector_positions, staged_objects Parking
-parked_partitions, parked_objects, segments, replays Who did what audit_log
+             ledger, ledger_minutes, load_positions, connector_positions, refused_messages,
+             staged_objects
+Parking      parked_partitions, parked_objects, segments, replays
+Who did what audit_log
 """
 
 from __future__ import annotations
@@ -165,6 +167,16 @@ connector_positions = Table(
     Column("cursor", JSONB, nullable=False),
     Column("rows_read", BigInteger, nullable=False),
     _time("updated_at", now=True),
+)
+
+refused_messages = Table(
+    "refused_messages",
+    METADATA,
+    Column("wal_id", Text, nullable=False),
+    Column("lsn", BigInteger, nullable=False),
+    Column("object_key", Text, nullable=False),
+    _time("parked_at", now=True),
+    PrimaryKeyConstraint("wal_id", "lsn"),
 )
 
 staged_objects = Table(

@@ -1,0 +1,61 @@
+"""The commit of a refusal: a message that Kafka will never take is parked, exactly once.
+
+Such a message is known by its log and its lsn; the producer may hand it over again after a kill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, select
+from sqlalchemy.dialects.postgresql import insert
+
+from waybill.ledger.commit import PackedCounts, next_commit_number, write_counts
+from waybill.ledger.intake import intake_scope
+from waybill.storage.tracker import TrackerStore
+from waybill.storage.tracker.tables import refused_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One message that Kafka refused for good, and what that changes in the books."""
+
+    wal_id: str
+    """Of the write-ahead log: 32 hex digits."""
+    lsn: int
+    pipeline_id: str
+    object_key: str
+    """The parked object that holds it."""
+    counts: PackedCounts
+    """Counters to add; negative where ingestion counted the event as passed on."""
+
+
+def is_refused(tracker: TrackerStore, wal_id: str, lsn: int) -> bool:
+    """Tell whether the refusal of this message is committed."""
+    query = select(refused_messages.c.lsn).where(
+        refused_messages.c.wal_id == wal_id, refused_messages.c.lsn == lsn
+    )
+    with tracker.transaction() as connection:
+        return connection.execute(query).first() is not None
+
+
+def commit_refusal(
+    tracker: TrackerStore, refusal: Refusal, record_parked: Callable[[Connection, int], None]
+) -> bool:
+    """Park a refused message and write its counts; False when that was done before.
+
+    Raises:
+        RetryError: the tracker is away; whether it committed is told by ``is_refused``.
+    """
+    row = insert(refused_messages).values(
+        wal_id=refusal.wal_id, lsn=refusal.lsn, object_key=refusal.object_key
+    )
+    with tracker.transaction() as connection:
+        if connection.execute(row.on_conflict_do_nothing()).rowcount != 1:
+            return False
+        reference = f"refused:{refusal.wal_id}:{refusal.lsn}"
+        write_counts(connection, reference, refusal.counts)
+        number = next_commit_number(connection, intake_scope(refusal.pipeline_id))
+        record_parked(connection, number)
+    return True
