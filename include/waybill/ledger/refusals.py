@@ -51,8 +51,9 @@ def commit_refusal(
     row = insert(refused_messages).values(
         wal_id=refusal.wal_id, lsn=refusal.lsn, object_key=refusal.object_key
     )
+    once = row.on_conflict_do_nothing().returning(refused_messages.c.lsn)
     with tracker.transaction() as connection:
-        if connection.execute(row.on_conflict_do_nothing()).rowcount != 1:
+        if connection.execute(once).first() is None:
             return False
         reference = f"refused:{refusal.wal_id}:{refusal.lsn}"
         write_counts(connection, reference, refusal.counts)

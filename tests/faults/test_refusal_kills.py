@@ -1,0 +1,139 @@
+"""SIGKILL between any two writes while a refused message is parked: parked and counted once."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tests.support import children, refusals
+from tests.support.refusals import BIG, ROWS, delivered, numbers
+
+from waybill import wiring
+from waybill.events import decode
+
+pytestmark = pytest.mark.serves
+OTHERS = [number for number in range(ROWS) if number != BIG]
+PATCHES = """
+import os, signal, threading
+from waybill import wiring
+from waybill.operations import ingest as pages, undeliverable
+from waybill.operations.undeliverable import Undeliverable
+from waybill.parking import Parking
+from waybill.producer import LosslessProducer
+from waybill.storage import ObjectStore
+
+parked, committed = threading.Event(), threading.Event()
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_after(event):
+    assert event.wait(60)
+    die()
+
+def before(owner, name, act):
+    real = getattr(owner, name)
+    setattr(owner, name, lambda *given, **named: (act(), real(*given, **named))[1])
+
+def after(owner, name, act):
+    real = getattr(owner, name)
+    setattr(owner, name, lambda *given, **named: (real(*given, **named), act())[0])
+"""
+STORED = """
+real_put = ObjectStore.put
+def put(self, key, body):
+    real_put(self, key, body)
+    if key.startswith("parked/refused/"):
+        die()
+ObjectStore.put = put
+"""
+COMMITTED = 'after(undeliverable, "commit_refusal", die)\n'
+BEFORE_THE_MARK = """
+after(Undeliverable, "park", parked.set)
+before(LosslessProducer, "mark", lambda: die_after(parked))
+"""
+BEFORE_THE_PAGE = """
+after(Undeliverable, "park", parked.set)
+before(pages, "commit_intake", lambda: die_after(parked))
+"""
+BEFORE_THE_REFUSAL = """
+after(pages, "commit_intake", committed.set)
+before(Undeliverable, "park", lambda: die_after(committed))
+"""
+BEFORE_MARKED_REPLAYED = 'before(Parking, "mark_replayed", die)\n'
+INGEST = 'wiring.run_ingest(settings, "orders")\n'
+NAMES = {
+    "pipeline": "orders",
+    "event_name": "order",
+    "stage": "ingestion",
+    "error_type": "delivery_too_large",
+    "who": "test",
+    "run_id": "r1",
+}
+REPLAY = f"wiring.run_replay(settings, **{NAMES})\n"
+
+
+@pytest.fixture
+def settings(stack_settings, tmp_path):
+    return refusals.with_a_big_order(stack_settings, tmp_path, page_rows=ROWS)
+
+
+def killed(settings, where, what):
+    child = children.start(settings, PATCHES + where + what)
+    try:
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert child.returncode == -signal.SIGKILL, output.decode()
+
+
+def books(settings):
+    """Return (ingested, parked, replayed, in flight, unaccounted), and the parked events."""
+    report = wiring.balance(settings)
+    with wiring.opened_parking(settings) as parking:
+        events = [event for p in parking.partitions() for event in parking.events(p.id)]
+    told = (report.ingested, report.parked, report.replayed, report.in_flight, report.unaccounted)
+    return told, [(decode(e.value).data["number"], e.attempt, e.stage) for e in events]
+
+
+@pytest.mark.parametrize(
+    ("where", "garbage"),
+    [
+        pytest.param(STORED, 2, id="object stored"),
+        pytest.param(COMMITTED, 0, id="parked, not settled"),
+        pytest.param(BEFORE_THE_MARK, 0, id="parked, page not marked"),
+        pytest.param(BEFORE_THE_PAGE, 0, id="parked, page not committed"),
+        pytest.param(BEFORE_THE_REFUSAL, 0, id="page committed, refusal to come"),
+    ],
+)
+def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
+    killed(settings, where, INGEST)
+    if where is STORED:
+        killed(settings, where, INGEST)  # now while the log is opened
+    wiring.run_ingest(settings, "orders")
+    assert numbers(delivered(settings)) == OTHERS
+    assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
+    wiring.run_ingest(settings, "orders")
+    assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
+    report = wiring.refresh_tracker(settings, grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
+    assert (report.missing, report.aggregates_corrected) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "garbage"),
+    [
+        pytest.param(STORED, 1, id="object stored"),
+        pytest.param(COMMITTED, 0, id="parked, not settled"),
+        pytest.param(BEFORE_THE_MARK, 0, id="parked, segment not marked"),
+        pytest.param(BEFORE_MARKED_REPLAYED, 0, id="parked, segment not marked replayed"),
+    ],
+)
+def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbage):
+    wiring.run_ingest(settings, "orders")
+    killed(settings, where, REPLAY)
+    wiring.run_replay(settings, **NAMES)
+    assert numbers(delivered(settings)) == OTHERS
+    assert books(settings) == ((ROWS, 1, 1, ROWS - 1, 0), [(BIG, 1, "ingestion")])
+    report = wiring.refresh_tracker(settings, grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
