@@ -208,6 +208,15 @@ def plan(calls, rows, *, ti=None, run_id="manual__1", **options):
     return task.execute(context(ti=ti, run_id=run_id))
 
 
+def test_of_what_is_parked_at_ingestion_only_what_kafka_refused_is_launched(calls):
+    rows = [
+        row(1, stage="ingestion", error_type="source_row_malformed"),
+        row(2, stage="ingestion", error_type="delivery_too_large"),
+    ]
+    launches = plan(calls, rows)
+    assert [launch["conf"]["error_type"] for launch in launches] == ["delivery_too_large"]
+
+
 def test_each_parked_partition_gets_one_launch_with_what_replay_needs(calls):
     launches = plan(calls, [row(1), row(2, stage="mapping")], rate_per_s=9)
     assert [launch["conf"]["stage"] for launch in launches] == ["transformation", "mapping"]

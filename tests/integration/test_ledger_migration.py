@@ -52,6 +52,18 @@ def test_migrating_again_changes_nothing(postgres: Any) -> None:
             assert connection.execute(text("SELECT last_commit FROM load_positions")).scalar() == 7
 
 
+def test_the_tables_of_an_older_release_are_brought_up_with_what_they_hold(postgres: Any) -> None:
+    with open_books(postgres, "older") as tracker:
+        with tracker.transaction() as connection:
+            connection.execute(text("DROP TABLE refused_messages"))  # as 0001 left them
+            connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+            connection.execute(text("INSERT INTO load_positions VALUES ('w', 7)"))
+        tracker.migrate()
+        assert differences(tracker) == []
+        with tracker.transaction() as connection:
+            assert connection.execute(text("SELECT last_commit FROM load_positions")).scalar() == 7
+
+
 def test_processes_that_migrate_at_once_do_not_disturb_each_other(postgres: Any) -> None:
     dsn = postgres.database("at_once")
     program = (

@@ -4,6 +4,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
+from waybill.parking import new_refused_key
+
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 
@@ -42,6 +44,21 @@ def test_an_object_that_a_log_or_a_destination_may_still_name_is_kept(lot):
     report = lot.parking.refresh(grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (0, 4)
     assert {page, load} < lot.keys()
+
+
+def test_an_object_of_a_refused_message_is_garbage_once_another_holds_the_message(lot):
+    wal, keys = "ab" * 16, []
+    for lsn in (1, 2, 3):
+        keys.append(new_refused_key(wal, lsn))
+        lot.objects.put(keys[-1], b"whatever")
+    lot.sql(
+        "INSERT INTO refused_messages VALUES (:wal, 1, 'parked/another'), (:wal, 2, :own)",
+        wal=wal,
+        own=keys[1],  # committed after the bucket was listed
+    )
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.garbage_deleted, report.garbage_kept_undecided) == (1, 2)
+    assert lot.keys() == set(keys[1:])
 
 
 def test_an_empty_tracker_deletes_nothing(lot):

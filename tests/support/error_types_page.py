@@ -23,7 +23,9 @@ that nothing in this version parks under the code. `waybill parked show` says th
 """
 ABOUT = {
     "ingestion": "The record never became an event, so it cannot be replayed from here: correct the source, let the "
-    "connector read it again, discard what is parked.",
+    "connector read it again, discard what is parked. `delivery_…` is another matter: whole events that Kafka refused "
+    "for good. A replay sends them again, and they enter at the transformation. A replay from a later stage that Kafka "
+    "refuses parks its events again at that stage, under the same codes.",
     "transformation": "Found while the event was read, or by the transformation. A replay enters at the transformation.",
     "mapping": "The payload does not fit the declared columns. A replay enters at the mapping.",
     "destination": "The warehouse refused the row. A replay enters at the destination, with the row as it was mapped.",
