@@ -29,7 +29,7 @@ from waybill.ledger.positions import (
     staged_after,
     topic_positions,
 )
-from waybill.ledger.refusals import Refusal, commit_refusal, is_refused
+from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal
 
 __all__ = [
     "BalanceRow",
@@ -50,7 +50,7 @@ __all__ = [
     "commit_refusal",
     "committed_batches",
     "fold",
-    "is_refused",
+    "knows_refusal",
     "last_commit_number",
     "load_position",
     "read_balance",

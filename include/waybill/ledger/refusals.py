@@ -31,7 +31,7 @@ class Refusal:
     """Counters to add; negative where ingestion counted the event as passed on."""
 
 
-def is_refused(tracker: TrackerStore, wal_id: str, lsn: int) -> bool:
+def knows_refusal(tracker: TrackerStore, wal_id: str, lsn: int) -> bool:
     """Tell whether the refusal of this message is committed."""
     query = select(refused_messages.c.lsn).where(
         refused_messages.c.wal_id == wal_id, refused_messages.c.lsn == lsn
@@ -46,7 +46,7 @@ def commit_refusal(
     """Park a refused message and write its counts; False when that was done before.
 
     Raises:
-        RetryError: the tracker is away; whether it committed is told by ``is_refused``.
+        RetryError: the tracker is away; whether it committed is told by ``knows_refusal``.
     """
     row = insert(refused_messages).values(
         wal_id=refusal.wal_id, lsn=refusal.lsn, object_key=refusal.object_key

@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from waybill.errors import ParkError, StopError
 from waybill.events import Event, decode
-from waybill.ledger import Refusal, commit_refusal, is_refused
+from waybill.ledger import Refusal, commit_refusal, knows_refusal
 from waybill.parking import Packer, ParkedEvent, Parking, new_refused_key
 from waybill.producer import Undelivered
 from waybill.stages import Counts
@@ -83,7 +83,7 @@ class Undeliverable:
             RetryError: the tracker or the object store is away; call again.
             StopError: the message is no event, so it is not of Waybill's own log.
         """
-        if is_refused(self._tracker, refused.wal_id, refused.lsn):
+        if knows_refusal(self._tracker, refused.wal_id, refused.lsn):
             return
         event = _event(refused)
         parked = self._parked_event(refused, event)

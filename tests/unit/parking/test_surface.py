@@ -25,6 +25,7 @@ def test_the_public_names_are_these():
         "SegmentDescriptor",
         "export",
         "new_key",
+        "new_refused_key",
         "read_directory",
         "read_segment",
         "storable",
