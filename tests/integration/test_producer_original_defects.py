@@ -20,7 +20,6 @@ pytestmark = pytest.mark.serves
 
 NOWHERE = "127.0.0.1:1"
 ENDS_WITHIN_S = 10
-COMING = "the signature with partition and timestamp is not there yet"
 
 OPEN = """
 import os, signal, sys, threading, time
@@ -113,7 +112,6 @@ def test_a_recovered_message_has_the_time_at_which_it_was_produced(servers, tmp_
     assert before_ms <= message.timestamp()[1] <= after_ms
 
 
-@pytest.mark.xfail(strict=True, reason=COMING)
 def test_a_recovered_message_has_the_time_that_it_was_given(servers, tmp_path):
     topic = topics.new_topic(servers, "times")
     given_ms = 1_234_567_890_123
@@ -124,7 +122,6 @@ def test_a_recovered_message_has_the_time_that_it_was_given(servers, tmp_path):
     assert message.timestamp()[1] == given_ms
 
 
-@pytest.mark.xfail(strict=True, reason=COMING)
 def test_a_recovered_message_is_in_the_partition_that_it_was_given(servers, tmp_path):
     """The original loses it: the partitioner decides anew."""
     topic = topics.new_topic(servers, "partitions", 5)
