@@ -101,6 +101,7 @@ def run_ingest(
             _kafka_config(settings),
             name=f"ingest-{pipeline.id}",
             on_undeliverable=refused.park,
+            was_taken=refused.taken,
             marks=True,
         ) as producer:
             intake = Intake(
@@ -177,6 +178,7 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             _kafka_config(settings),
             name=f"replay-{request.partition_id}",
             on_undeliverable=refused.park,
+            was_taken=refused.taken,
             marks=True,
         ) as producer:
             parts = ReplayParts(parking, producer, pipeline, recorder, undeliverable=refused)

@@ -29,7 +29,7 @@ from waybill.ledger.positions import (
     staged_after,
     topic_positions,
 )
-from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal
+from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal, refused_lsns
 
 __all__ = [
     "BalanceRow",
@@ -55,6 +55,7 @@ __all__ = [
     "load_position",
     "read_balance",
     "read_position",
+    "refused_lsns",
     "staged_after",
     "topic_positions",
 ]

@@ -40,6 +40,15 @@ def knows_refusal(tracker: TrackerStore, wal_id: str, lsn: int) -> bool:
         return connection.execute(query).first() is not None
 
 
+def refused_lsns(tracker: TrackerStore, wal_id: str, from_lsn: int) -> set[int]:
+    """Return the lsns of a log, from one on, of which the refusal is committed."""
+    query = select(refused_messages.c.lsn).where(
+        refused_messages.c.wal_id == wal_id, refused_messages.c.lsn >= from_lsn
+    )
+    with tracker.transaction() as connection:
+        return set(connection.execute(query).scalars())
+
+
 def commit_refusal(
     tracker: TrackerStore, refusal: Refusal, record_parked: Callable[[Connection, int], None]
 ) -> bool:

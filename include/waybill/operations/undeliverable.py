@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 
 from waybill.errors import ParkError, StopError
 from waybill.events import Event, decode
-from waybill.ledger import Refusal, commit_refusal, knows_refusal
+from waybill.ledger import Refusal, commit_refusal, knows_refusal, refused_lsns
 from waybill.parking import Packer, ParkedEvent, Parking, new_refused_key
 from waybill.producer import Undelivered
 from waybill.stages import Counts
@@ -75,6 +75,14 @@ class Undeliverable:
         self._recorder = recorder
         self.parked = 0
         """Messages parked by this process."""
+
+    def taken(self, wal_id: str, from_lsn: int) -> set[int]:
+        """Return what was parked of a log, from an lsn on; a producer's ``was_taken``.
+
+        Raises:
+            RetryError: the tracker is away.
+        """
+        return refused_lsns(self._tracker, wal_id, from_lsn)
 
     def park(self, refused: Undelivered) -> None:
         """Park a message; again changes nothing. Any thread, one call at a time.

@@ -45,6 +45,9 @@ class LosslessProducer(OpenProducer):
             ``flush`` or ``close``. The record is settled when it returns, and may come again after
             a kill; a RetryError has it come again later. Without it such records are parked beside
             the log: see ``parked``, ``replay_parked``, ``discard_parked``.
+        was_taken: goes with ``on_undeliverable`` where that keeps records in a store of its own:
+            called while opening with (WAL id, lsn), returns the lsns from there on that the store
+            has, so that a record is not sent after it was taken, whenever the process died.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
             the first record on. Else that begins with the first mark. It does not work in a fork.
 

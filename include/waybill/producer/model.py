@@ -121,6 +121,8 @@ class ProducerStats:
     """Messages in the producer's own parking place now."""
     recovered: int
     """Records produced again when the log was opened."""
+    poisoned: int
+    """Segments rewritten elsewhere since the disk refused a sync."""
     wal_bytes: int
     """Allocated on disk: log, retry log, parking place; quarantine not."""
     checkpoint_age_s: float

@@ -15,6 +15,7 @@ from waybill.producer import forks
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
 from waybill.producer.parts import Parts, open_parts
+from waybill.producer.redo import WasTaken
 from waybill.settings import WalSettings
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class OpenProducer:
         *,
         name: str,
         on_undeliverable: Callable[[Undelivered], None] | None = None,
+        was_taken: WasTaken | None = None,
         marks: bool = False,
     ) -> None:
         self._settings = settings
         self._kafka = dict(kafka)
         self._folder = _folder_name(name)
         self._on_undeliverable = on_undeliverable
+        self._was_taken = was_taken
         self._marks = marks
         self._closed = False
         self._forked = False
@@ -54,7 +57,7 @@ class OpenProducer:
     # Opening
 
     def _open(self, folder: str) -> None:
-        parts = open_parts(self._settings, self._kafka, folder, self._on_undeliverable, self._marks)
+        parts = self._open_parts(folder)
         self._parts: Parts | None = parts
         self._topics: dict[str, bytes] = {}
         self._latency = Histogram()
@@ -73,13 +76,21 @@ class OpenProducer:
             self._shut()
             raise
 
+    def _open_parts(self, folder: str) -> Parts:
+        return open_parts(
+            self._settings,
+            self._kafka,
+            folder,
+            self._on_undeliverable,
+            self._was_taken,
+            self._marks,
+        )
+
     def _take_over_forks(self) -> None:
         """Settle what forks of this producer left that are dead."""
         for folder in forks.left_folders(self._settings.dir, self._folder):
             try:
-                parts = open_parts(
-                    self._settings, self._kafka, folder, self._on_undeliverable, self._marks
-                )
+                parts = self._open_parts(folder)
             except ProducerBusyError:
                 continue  # it lives
             try:

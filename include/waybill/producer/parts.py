@@ -19,7 +19,7 @@ from waybill.producer.lock import DirectoryLock
 from waybill.producer.model import Histogram, ProducerStats, Recovery
 from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
-from waybill.producer.redo import OnUndeliverable, Redo
+from waybill.producer.redo import OnUndeliverable, Redo, WasTaken
 from waybill.producer.sending import Sender
 from waybill.producer.tail import Tail
 from waybill.producer.wal import WriteAheadLog
@@ -47,6 +47,7 @@ class Parts:
     callbacks: Callbacks
     retry: AsideLog
     parking: ParkingPlace
+    was_taken: WasTaken | None
     recovered: Recovery
     low_lsn: int
     """Of the checkpoint that was found."""
@@ -56,7 +57,11 @@ class Parts:
     def recover(self) -> None:
         """Settle what the log holds; then a first checkpoint."""
         recoverer = Recoverer(self.log, self.deliveries, self.tail, self.sender, self.redo)
-        recoverer.recover(self.low_lsn, self.recovered)
+        taken = set(self.parking.lsns)
+        if self.was_taken is not None and (self.log.last_lsn >= self.low_lsn or self.retry):
+            first_lsn = min([self.low_lsn, *self.retry.lsns])
+            taken.update(self.was_taken(self.log.wal_id.hex(), first_lsn))
+        recoverer.recover(self.low_lsn, self.recovered, taken)
         self.keeper.try_checkpoint()
         self.keeper.ready = True
 
@@ -95,6 +100,7 @@ class Parts:
             undeliverable=self.redo.undeliverable,
             parked=len(self.parking),
             recovered=self.recovered.replayed,
+            poisoned=self.log.poisoned,
             wal_bytes=self.log.size_bytes + self.log.others_bytes(),
             checkpoint_age_s=self.keeper.age_s,
             append_latency=latency.copy(),
@@ -124,6 +130,7 @@ def open_parts(
     kafka: Mapping[str, object],
     folder: str,
     on_undeliverable: OnUndeliverable | None,
+    was_taken: WasTaken | None,
     marks: bool,  # noqa: FBT001 - of one caller
 ) -> Parts:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
@@ -169,6 +176,7 @@ def open_parts(
             retry,
             parking,
             on_undeliverable or parking.park,
+            was_taken,
         )
     except BaseException:
         lock.release()
@@ -188,6 +196,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     retry: AsideLog,
     parking: ParkingPlace,
     on_undeliverable: OnUndeliverable,
+    was_taken: WasTaken | None,
 ) -> Parts:
     from confluent_kafka import Producer
 
@@ -224,6 +233,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         callbacks=callbacks,
         retry=retry,
         parking=parking,
+        was_taken=was_taken,
         recovered=recovered,
         low_lsn=start.low_lsn,
         first_lsn=log.next_lsn,

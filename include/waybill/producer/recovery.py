@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Set
 
 from waybill.producer.checkpoint import Checkpoint
 from waybill.producer.delivery import Deliveries
@@ -66,9 +67,11 @@ class Recoverer:
         self._tail = tail
         self._sender = sender
         self._redo = redo
+        self._elsewhere: Set[int] = frozenset()
+        """Records in the retry log, or taken by ``on_undeliverable`` in an earlier life."""
 
-    def recover(self, low_lsn: int, result: Recovery) -> None:
-        """Settle every record from ``low_lsn`` on.
+    def recover(self, low_lsn: int, result: Recovery, taken: Set[int]) -> None:
+        """Settle every record from ``low_lsn`` on but those that are ``taken`` already.
 
         Blocks while Kafka is away, with a warning every 30 s.
 
@@ -78,7 +81,7 @@ class Recoverer:
         Raises:
             StopError: ``on_undeliverable`` failed, or the client is beyond repair.
         """
-        self._redo.adopt()
+        self._elsewhere = self._redo.adopt(taken) | taken
         result.retrying = self._redo.retrying
         topics, count = self._in_doubt(low_lsn)
         if not count:
@@ -100,7 +103,7 @@ class Recoverer:
         topics: set[str] = set()
         count = 0
         for record in self._log.records(low_lsn):
-            if record.kind == DATA and not self._redo.has_aside(record.lsn):
+            if record.kind == DATA and record.lsn not in self._elsewhere:
                 topics.add(record.topic)
                 count += 1
         return sorted(topics), count
@@ -113,7 +116,7 @@ class Recoverer:
             expected = record.lsn + 1
             if record.kind != DATA:
                 self._deliveries.pass_over()
-            elif record.lsn in found or self._redo.has_aside(record.lsn):
+            elif record.lsn in found or record.lsn in self._elsewhere:
                 self._sender.found(record.lsn, record.segment_id)
                 result.found += record.lsn in found
             else:

@@ -25,7 +25,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from typing import Any, TypeAlias
 
 from waybill.errors import RetryError, StopError
@@ -42,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 _BACK_OFF_MOST_S = 30.0
 
 OnUndeliverable: TypeAlias = Callable[[Undelivered], None]
+WasTaken: TypeAlias = Callable[[str, int], Iterable[int]]
+"""(WAL id, lsn) -> the lsns from there on that ``on_undeliverable`` has taken."""
 Report: TypeAlias = Callable[[Any, Any], None]
 Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Teller | None]
 
@@ -101,19 +103,22 @@ class Redo:
 
     # What comes in
 
-    def adopt(self) -> None:
-        """Take over what the retry log of a dead process holds."""
-        for lsn in self._retry.lsns:
+    def adopt(self, taken: Set[int]) -> set[int]:
+        """Take over what the retry log of a dead process holds, and return it.
+
+        Args:
+            taken: records that ``on_undeliverable`` took before that death: these are done.
+        """
+        adopted = set(self._retry.lsns)
+        self._done.extend(adopted & taken)
+        for lsn in sorted(adopted - taken):
             record, note = self._retry.get(lsn)
             entry = Entry(lsn, record.topic, record.key, None, segment_id=record.segment_id)
             entry.failure, entry.unsure = Failure.UNCERTAIN, True
             entry.code, entry.message = note.code, note.message
             self._aside[entry.topic] += 1
             self._room.enter(entry)
-
-    def has_aside(self, lsn: int) -> bool:
-        """Tell whether a record of the main log is in the retry log too."""
-        return lsn in self._retry
+        return adopted
 
     def hold(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None) -> None:
         """Take a record that was appended and not handed over."""
