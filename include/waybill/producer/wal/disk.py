@@ -17,6 +17,11 @@ from typing import Protocol
 from waybill.producer.wal.space import PAGE_BYTES, WalFullError
 
 
+_POPULATE_BYTES = 1024**2
+_MADV_POPULATE_WRITE = 23
+"""Of Linux; not named in ``mmap``."""
+
+
 class DiskFile(Protocol):
     """A file of fixed size, mapped for reading and writing."""
 
@@ -130,6 +135,8 @@ class MappedFile:
                 _allocate(self._fd, size_bytes)
                 os.fdatasync(self._fd)
             self._map()
+            if size_bytes is not None:
+                self._populate()
         except BaseException:
             os.close(self._fd)
             if size_bytes is not None:
@@ -139,6 +146,17 @@ class MappedFile:
     def _map(self) -> None:
         self.size = os.fstat(self._fd).st_size
         self.data = mmap(self._fd, self.size) if self.size else mmap(-1, 1)
+
+    def _populate(self) -> None:
+        """Have the pages there before the first append touches them: a fault costs more than it.
+
+        In small steps, between which other threads run. Where the kernel cannot (before 5.14), the
+        appends do it themselves.
+        """
+        with contextlib.suppress(OSError):
+            for position in range(0, self.size, _POPULATE_BYTES):
+                length = min(_POPULATE_BYTES, self.size - position)
+                self.data.madvise(_MADV_POPULATE_WRITE, position, length)
 
     def read(self, position: int, size_bytes: int) -> bytes:  # noqa: D102 - see DiskFile
         return os.pread(self._fd, size_bytes, position)
