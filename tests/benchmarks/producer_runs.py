@@ -110,7 +110,7 @@ class _Counter:
             self.failed += 1
 
 
-def run_bare(servers: str, topic: str, values: Sequence[bytes]) -> Run:
+def run_bare(servers: str, topic: str, values: Sequence[bytes], warm: int) -> Run:
     """Send the values with ``confluent_kafka.Producer``, in the configuration that ours has."""
     from confluent_kafka import Producer
 
@@ -129,47 +129,63 @@ def run_bare(servers: str, topic: str, values: Sequence[bytes]) -> Run:
     )
     counter = _Counter()
     produce, poll, report = producer.produce, producer.poll, counter.report
-    parts = _parts(values)
+
+    def send(some: Sequence[bytes]) -> None:
+        for part in _parts(some):
+            for value in part:
+                while True:
+                    try:
+                        produce(topic, value, on_delivery=report)
+                        break
+                    except BufferError:
+                        poll(0.05)
+            poll(0)
+
+    send(_repeated(values, warm))
+    assert producer.flush(FLUSH_S) == 0
     gc.collect()
     clock = _Clock()
-    for part in parts:
-        for value in part:
-            while True:
-                try:
-                    produce(topic, value, on_delivery=report)
-                    break
-                except BufferError:
-                    poll(0.05)
-        poll(0)
+    send(values)
     loop_cpu_s = clock.thread_s()
     left = producer.flush(FLUSH_S)
     run = clock.run(len(values), loop_cpu_s)
     assert left == counter.failed == 0, (left, counter.failed)
-    assert counter.delivered == len(values), counter.delivered
+    assert counter.delivered == len(values) + warm, counter.delivered
     producer.close()
     return run
 
 
-def run_lossless(servers: str, topic: str, values: Sequence[bytes], folder: Path) -> Run:
-    """Send the values with the lossless producer in its default settings; its log is deleted."""
+def run_lossless(servers: str, topic: str, values: Sequence[bytes], folder: Path, warm: int) -> Run:
+    """Send the values with the lossless producer in its default settings; its log is deleted.
+
+    Before, ``warm`` messages that are not measured: as in a service, the log has its segments.
+    """
     settings = WalSettings(dir=folder)
     producer = LosslessProducer(settings, {"bootstrap.servers": servers}, name="bench")
     produce = producer.produce
-    parts = _parts(values)
+
+    def send(some: Sequence[bytes]) -> None:
+        for value in some:
+            produce(topic, value)
+
+    send(_repeated(values, warm))
+    assert producer.flush(FLUSH_S) == 0
     gc.collect()
     clock = _Clock()
-    for part in parts:
-        for value in part:
-            produce(topic, value)
+    send(values)
     loop_cpu_s = clock.thread_s()
     left = producer.flush(FLUSH_S)
     run = clock.run(len(values), loop_cpu_s)
     stats = producer.stats
     assert left == stats.in_doubt == 0, (left, stats)
-    assert stats.delivered == stats.appended == len(values), stats
+    assert stats.delivered == stats.appended == len(values) + warm, stats
     assert producer.close() == 0
     shutil.rmtree(folder)
     return run
+
+
+def _repeated(values: Sequence[bytes], count: int) -> list[bytes]:
+    return [values[number % len(values)] for number in range(count)]
 
 
 def _parts(values: Sequence[bytes]) -> list[Sequence[bytes]]:

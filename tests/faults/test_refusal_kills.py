@@ -139,3 +139,14 @@ def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbag
     assert books(settings) == ((ROWS, 1, 1, ROWS - 1, 0), [(BIG, 1, "ingestion")])
     report = wiring.refresh_tracker(settings, grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
+
+
+def test_what_was_parked_is_not_sent_although_kafka_would_take_it_now(settings):
+    """Killed between the park's commit and the producer's checkpoint; then the limit is raised."""
+    killed(settings, COMMITTED, INGEST)
+    refusals.limit(settings, 10_000_000)
+    wiring.run_ingest(settings, "orders")
+    assert numbers(delivered(settings)) == OTHERS
+    assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
+    wiring.run_replay(settings, **NAMES)
+    assert numbers(delivered(settings)) == sorted([*OTHERS, BIG])

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from waybill.producer.wal.space import PAGE_BYTES, WalFullError
 
-
 _POPULATE_BYTES = 1024**2
 _MADV_POPULATE_WRITE = 23
 """Of Linux; not named in ``mmap``."""
