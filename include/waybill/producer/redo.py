@@ -303,6 +303,7 @@ class Redo:
         except BaseException:  # closing, or an interrupt: it waits on
             self._room.take_back(entry)
             raise
+        self._room.handed(entry)
         if alone and entry.lsn in self._room:
             self._treat(entry)
 

@@ -55,6 +55,12 @@ class Entry:
     alone: bool = False
     """It was tried alone."""
     tries: int = 0
+    probing: bool = False
+    """Its key is not known to work again: nothing of the key may follow before it is taken."""
+    loose: bool = False
+    """It was handed over and holds its key no more: what follows it may be handed over too."""
+    gone: bool = False
+    """It is settled."""
     failed_at: float = 0.0
     """When it failed last, and, below, when to try it again; both on the monotonic clock."""
     due: float = 0.0
@@ -74,7 +80,7 @@ class Entry:
 
 
 class WaitingRoom:
-    """Entries by lsn. An entry that is on its way again is out of the room, and holds its key.
+    """Entries by lsn. An entry that is on its way again is out of the room.
 
     A record that failed blocks its key: only the first of a key is tried, and when it works the
     others of its key follow at once, in order.
@@ -84,7 +90,7 @@ class WaitingRoom:
         self._lock = threading.Lock()
         self._entries: dict[int, Entry] = {}
         self.held: dict[tuple[str, bytes], int] = defaultdict(int)
-        """Topics and keys of which a record waits or is on its way again."""
+        """Topics and keys of which a record waits, or is on its way as a probe."""
         self._trying: set[tuple[str, bytes]] = set()
         """Keys of which a record that failed is on its way again."""
         self._proved: dict[tuple[str, bytes], float] = {}
@@ -112,10 +118,10 @@ class WaitingRoom:
                 place = None if entry.key is None else (entry.topic, entry.key)
                 if place in stopped:
                     continue
-                doubtful = entry.failure is not None and not self._is_proved(entry, place)
-                if not doubtful or entry.due <= now:
+                entry.probing = entry.failure is not None and not self._is_proved(entry, place)
+                if not entry.probing or entry.due <= now:
                     found.append(entry)
-                if doubtful and place is not None:
+                if entry.probing and place is not None:
                     stopped.add(place)
         return found
 
@@ -130,30 +136,49 @@ class WaitingRoom:
             self._entries[entry.lsn] = entry
 
     def send_off(self, entry: Entry) -> None:
-        """Take a record out that is handed over (again)."""
+        """Take a record out that is about to be handed over (again)."""
         with self._lock:
             self._entries.pop(entry.lsn)
-            if entry.key is not None and entry.failure is not None:
+            if entry.key is not None and entry.probing:
                 self._trying.add((entry.topic, entry.key))
+
+    def handed(self, entry: Entry) -> None:
+        """Say that it was handed over: unless it is a probe, the next of its key may follow."""
+        with self._lock:
+            back = entry.lsn in self._entries
+            if not (entry.key is None or entry.probing or entry.gone or back):
+                entry.loose = True
+                self._let_go((entry.topic, entry.key))
 
     def take_back(self, entry: Entry) -> None:
         """Let a record in again whose further try failed."""
         with self._lock:
             self._entries[entry.lsn] = entry
-            if entry.key is not None:
-                self._trying.discard((entry.topic, entry.key))
+            if entry.key is None:
+                return
+            place = (entry.topic, entry.key)
+            if entry.probing:
+                self._trying.discard(place)
+            if entry.loose:
+                entry.loose = False
+                self.held[place] += 1
 
     def leave(self, entry: Entry, now: float) -> None:
         """Take a record out for good and let its key go."""
         with self._lock:
             self._entries.pop(entry.lsn, None)
+            entry.gone = True
             if entry.key is None:
                 return
             place = (entry.topic, entry.key)
-            self._trying.discard(place)
-            self.held[place] -= 1
-            if self.held[place] > 0:
+            if entry.probing:
+                self._trying.discard(place)
+            if not entry.loose:
                 self._proved[place] = now
-            else:
-                del self.held[place]
-                self._proved.pop(place, None)
+                self._let_go(place)
+
+    def _let_go(self, place: tuple[str, bytes]) -> None:
+        self.held[place] -= 1
+        if self.held[place] <= 0:
+            del self.held[place]
+            self._proved.pop(place, None)
