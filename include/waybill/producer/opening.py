@@ -40,6 +40,7 @@ class OpenProducer:
     ) -> None:
         self._settings = settings
         self._kafka = dict(kafka)
+        self._name = name
         self._folder = _folder_name(name)
         self._on_undeliverable = on_undeliverable
         self._was_taken = was_taken
@@ -134,6 +135,21 @@ class OpenProducer:
             self._check()
         assert self._parts is not None  # noqa: S101 - _check opened it, or raised
         return self._parts
+
+    @property
+    def name(self) -> str:
+        """The name it was opened under; a fork's copy has the same."""
+        return self._name
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether it was closed."""
+        return self._closed
+
+    @property
+    def inherited(self) -> bool:
+        """Tell whether it is the parent's, in a fork that has not used it yet."""
+        return self._forked
 
     @property
     def recovered(self) -> Recovery:
