@@ -7,7 +7,7 @@ Not imported by ``waybill.producer``: who imports this needs the package ``prome
 
 A registry gets one collector, whatever number of producers, since a family of metrics may stand in
 a scrape once; the label ``log`` tells them apart. Producing pays nothing for it: the numbers are
-those of ``producer.stats``, which a scrape asks for (some 50 µs a producer; up to 0.2 s while a
+those of ``producer.stats``, which a scrape asks for (some 100 µs a producer; up to 0.2 s while a
 ``produce`` waits for room).
 
 A closed producer keeps its counts until ``unregister``, so that a job may push them at its end; its
@@ -43,8 +43,11 @@ _COUNTERS = {
     "retried": "Hand-overs of a message to Kafka after a failure.",
     "undeliverable": "Messages that Kafka refused for good: parked, or taken by on_undeliverable.",
     "recovered": "Messages of a dead process that were produced again when the log was opened.",
+    "poisoned": "Segments rewritten, because the disk refused to sync their file.",
 }
 """Field of ``ProducerStats`` -> help. The name on the wire ends in ``_total``."""
+_NAMES = {"poisoned": "poisoned_segments"}
+"""Where the field's name would say too little."""
 _GAUGES = {
     "in_doubt": "Messages appended or recovered that are not settled yet.",
     "retrying": "Of those in doubt: messages that wait in the retry log.",
@@ -155,7 +158,7 @@ _COLLECTORS: WeakKeyDictionary[CollectorRegistry, _ProducersCollector] = WeakKey
 def _families(known: list[tuple[str, ProducerStats, bool]]) -> Iterator[Metric]:
     """Yield every family with a sample for each (log, stats, whether it is open)."""
     for field, about in _COUNTERS.items():
-        counter = CounterMetricFamily(_PREFIX + field, about, labels=_LABELS)
+        counter = CounterMetricFamily(_PREFIX + _NAMES.get(field, field), about, labels=_LABELS)
         for log, stats, _ in known:
             counter.add_metric([log], getattr(stats, field))
         yield counter

@@ -89,7 +89,7 @@ class Parts:
         in_doubt = self.in_doubt()
         with self._looking():
             appended = self.log.next_lsn - self.first_lsn - self.marks.written
-            acknowledged = sum(epoch.acknowledged for epoch in self.deliveries.epochs)
+            acknowledged = sum(epoch.acknowledged for epoch in list(self.deliveries.epochs))
             delivered = self.deliveries.delivered + acknowledged + self.redo.delivered
         return ProducerStats(
             appended=appended,

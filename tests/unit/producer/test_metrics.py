@@ -1,5 +1,6 @@
 """The producer's metrics, as a scrape of prometheus_client's text shows them. No broker is needed."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -74,6 +75,7 @@ def test_a_scrape_has_the_numbers_of_the_statistics(opened, registry):
         "retried_total": 0,
         "undeliverable_total": 0,
         "recovered_total": 0,
+        "poisoned_segments_total": 0,
         "in_doubt": 640,
         "retrying": 0,
         "parked": 0,
@@ -157,6 +159,20 @@ def test_a_producer_in_trouble_is_scraped(opened, registry):
     with pytest.raises(StopError):
         producer.produce("t", b"x")
     assert of(scrape(registry), "p")["appended_total"] == 0
+
+
+def test_a_segment_that_the_disk_refused_to_sync_is_counted(opened, registry, monkeypatch):
+    def refuse(file):
+        monkeypatch.undo()
+        raise OSError(errno.EIO, "Input/output error")
+
+    producer = opened("p")
+    ProducerMetrics(producer, registry)
+    producer.produce("t", b"x")
+    monkeypatch.setattr(type(producer._log._segments[0].file), "sync", refuse)
+    producer._log.sync(producer._gate)
+    assert of(scrape(registry), "p")["poisoned_segments_total"] == 1
+    assert producer.stats.poisoned == 1
 
 
 def test_names_that_are_taken_are_refused(opened, registry):
