@@ -4,24 +4,37 @@
         producer.produce("events.team.orders", value, key)
 
 Guarantees
-  P1  A message whose ``produce`` returned is in Kafka, or was taken by ``on_undeliverable``, or is
-      settled by the next opening; whichever process dies, whenever. ``durability`` says whether a
-      power cut counts too: ``process`` no, ``group`` all but the last ``group_commit_ms``,
-      ``each`` yes.
+  P1  A message whose ``produce`` returned is in Kafka, or was taken by ``on_undeliverable`` (else
+      it is parked beside the log), or is settled by the next opening; whichever process dies,
+      whenever. ``durability`` says whether a power cut counts too: ``process`` no, ``group`` all
+      but the last ``group_commit_ms``, ``each`` yes.
   P2  It is there once, as far as the topic's tail can be read: a record in doubt is looked for
       before it is sent again (``tail`` says what window is left).
-  P3  Old before new: recovery ends before the first new message is taken.
+  P3  Old before new: recovery ends before the first new message is taken. Records in the retry log
+      do not hold it up; they hold up their keys.
   P4  A mark and the records before it are one unit (``mark``).
-  P5  One live process a directory; a fork does not take part.
+  P5  One live process a directory; a fork opens a directory of its own.
 
 How the parts fit, in the order a message walks
-  wal/        append-only segments: the record is here first
-  sending     hands it to librdkafka, stamped with (WAL id, segment, lsn)
-  delivery    counts reports by epoch: the low watermark
-  redo        failures: again, alone, or to the caller
-  keeper      the background thread; checkpoints, after which segments are given free
-  tail        reads topics for stamps
-  recovery    what an opening does with the log of a dead process
+  lossless       what callers open: ``produce``, marks, what is parked; ``batch`` checks many
+  wal/           append-only segments: the record is here first (``frame``, ``record``, ``segment``,
+                 ``log``; ``free`` and ``space`` for room, ``syncing`` and ``poison`` for the disk's
+                 word, ``disk`` and ``memory_disk`` below them)
+  sending        hands it to librdkafka, stamped with (WAL id, segment, lsn); ``client`` has the
+                 configuration, the stamp and the errors, sorted
+  delivery       counts reports by epoch: the low watermark
+  callbacks      the caller's ``on_delivery``, called outside of librdkafka
+  redo           failures: again, alone, or to the caller; ``waiting`` is the room where they wait
+  aside          a small log for records set aside: ``retry/``; ``parking_place``: ``parked/``
+  keeper         the background thread; checkpoints (``checkpoint``), after which segments are free
+
+How it begins and ends
+  opening        an open producer: opens, forks, waits, closes; ``parts`` puts it together
+  lock, forks    one live process a directory; which one a fork uses
+  recovery       what an opening does with the log of a dead process
+  tail           reads topics for stamps
+  model          what callers are handed: statistics, what was recovered, what cannot be delivered
+  metrics        the statistics for Prometheus; not imported here
 
 Locks, outermost first: append gate > checkpoint > poll > redo > count. Callbacks of librdkafka run
 inside ``poll`` and take only the last two.
