@@ -4,10 +4,13 @@ import errno
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.topics import until
 
 from waybill.errors import InputError, StopError
 from waybill.producer import LosslessProducer
@@ -21,9 +24,9 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 def opened(tmp_path):
     producers = []
 
-    def open_one(name, folder="a"):
+    def open_one(name, folder="a", **values):
         settings = WalSettings(
-            dir=tmp_path / folder, segment_bytes=64 * 1024, checkpoint_interval_ms=50
+            dir=tmp_path / folder, segment_bytes=64 * 1024, checkpoint_interval_ms=50, **values
         )
         producers.append(LosslessProducer(settings, NOWHERE, name=name))
         return producers[-1]
@@ -159,6 +162,26 @@ def test_a_producer_in_trouble_is_scraped(opened, registry):
     with pytest.raises(StopError):
         producer.produce("t", b"x")
     assert of(scrape(registry), "p")["appended_total"] == 0
+
+
+def test_a_producer_that_waits_for_room_is_scraped_without_waiting_long(opened, registry):
+    producer = opened("p", max_in_flight=3)
+    ProducerMetrics(producer, registry)
+
+    def produce():
+        with pytest.raises(StopError, match="closed while"):
+            for _ in range(10):
+                producer.produce("t", b"x")
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    until(lambda: producer.stats.appended == 4)  # three in the queue, one that waits
+    began = time.monotonic()
+    assert of(scrape(registry), "p")["in_doubt"] == 4
+    assert time.monotonic() - began < 2
+    producer.close(0)
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_a_segment_that_the_disk_refused_to_sync_is_counted(opened, registry, monkeypatch):
