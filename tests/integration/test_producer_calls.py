@@ -181,3 +181,37 @@ def test_closing_ends_every_thread_even_while_kafka_is_away(tmp_path, kafka):
     thread.join(5)
     assert len(stopped) == 1
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("headers", [0, 3, "name", b"x", [("a",)], ["ab", 5]])
+def test_what_are_no_headers_is_refused(tmp_path, config, headers):
+    """A bare producer has the partition in their place."""
+    with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
+        with pytest.raises(InputError, match="header"):
+            producer.produce("t", b"v", b"k", headers)
+        assert producer.stats.appended == 0
+
+
+def test_callback_is_another_name_of_on_delivery(tmp_path, config, kafka):
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
+    told = []
+    with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
+        producer.produce(topic, b"x", callback=lambda e, m: told.append(m.offset()))
+        assert producer.flush(30) == 0
+    assert told == [0]
+
+
+def test_a_failing_callable_of_the_configuration_costs_no_message(tmp_path, config, kafka):
+    topic = new_topic(kafka.bootstrap_servers, "calls", 1)
+
+    def failing(text):
+        raise ValueError("of stats_cb")
+
+    given = {**config, "stats_cb": failing, "statistics.interval.ms": 50}
+    with LosslessProducer(small_log(tmp_path), given, name="p") as producer:
+        until(lambda: producer.parts.callbacks._raised is not None)
+        producer.produce(topic, b"x")
+        with pytest.raises(ValueError, match="of stats_cb"):
+            producer.flush(30)
+        producer.parts.callbacks._raised = None
+    assert [m.value() for m in read_all(kafka.bootstrap_servers, topic)] == [b"x"]

@@ -33,6 +33,18 @@ class Callbacks:
         """Note a call to be made."""
         self._waiting.append((on_delivery, error, message))
 
+    def guarded(self, call: Callable[..., object]) -> Callable[..., None]:
+        """Return a callable of the caller's for librdkafka's ``poll`` that never raises there."""
+
+        def guard(*given: Any) -> None:  # noqa: ANN401 - librdkafka's
+            try:
+                call(*given)
+            except Exception as error:  # noqa: BLE001 - the next serve raises it
+                _LOG.exception("%r failed; the next poll or flush raises it", call)
+                self._raised = error
+
+        return guard
+
     def serve(self) -> int:
         """Make the calls that are due and return how many; 0 from inside such a call.
 

@@ -27,7 +27,8 @@ _PRODUCER_ONLY = (
     "linger.", "max.in.flight", "message.timeout", "on_delivery", "partitioner", "queue.buffering.",
     "request.", "retries", "retry.", "sticky.", "transaction",
 )  # fmt: skip
-_CALLBACKS = ("error_cb", "stats_cb", "throttle_cb", "logger")
+CALLBACKS = frozenset(("error_cb", "stats_cb", "throttle_cb"))
+"""Of the caller; what they raise must not come out of some call of ``poll``."""
 
 
 class _Seldom(logging.Filter):
@@ -149,7 +150,7 @@ def consumer_config(kafka: Mapping[str, object], wal_id: bytes) -> dict[str, obj
     shared = {
         name: value
         for name, value in kafka.items()
-        if name not in _CALLBACKS and not name.startswith(_PRODUCER_ONLY)
+        if name not in CALLBACKS | {"logger"} and not name.startswith(_PRODUCER_ONLY)
     }
     return {
         **shared,

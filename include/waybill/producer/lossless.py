@@ -68,6 +68,8 @@ class LosslessProducer(OpenProducer):
         on_delivery: OnDelivery | None = None,
         partition: int = -1,
         timestamp: int = 0,
+        *,
+        callback: OnDelivery | None = None,
     ) -> int:
         """Append a message to the log, hand it to librdkafka, return its lsn.
 
@@ -77,7 +79,7 @@ class LosslessProducer(OpenProducer):
             headers: name and value pairs; ``waybill-wal`` (WAL id, segment, lsn) is added.
             on_delivery: called once with (None, message) when Kafka has the message, or with
                 (KafkaError, message) when it was given up; see ``poll``. Not after a kill. One
-                callable for many messages is cheapest.
+                callable for many messages is cheapest. ``callback`` is its other name.
             partition: -1: the partitioner's choice.
             timestamp: ms since epoch; 0 or less: now.
 
@@ -98,9 +100,11 @@ class LosslessProducer(OpenProducer):
             key = _as_bytes("key", key)
         pairs: HeaderList | None = None
         header_bytes = b""
-        if headers:
+        if headers is not None:
             pairs, header_bytes = encode_headers(headers)
         timestamp_ms = timestamp if timestamp > 0 else _now_ns() // 1_000_000
+        if callback is not None:
+            on_delivery = callback
         tries = 0
         while True:
             if self._keeper.trouble is not None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from waybill.errors import StopError
 from waybill.producer.aside import AsideLog
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
-from waybill.producer.client import producer_config
+from waybill.producer.client import CALLBACKS, producer_config
 from waybill.producer.delivery import Deliveries
 from waybill.producer.keeper import Keeper, Marks
 from waybill.producer.lock import DirectoryLock
@@ -203,6 +203,8 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     gate, closing = threading.Lock(), threading.Event()
     deliveries = Deliveries(_copy(start.offsets), _copy(start.retry_offsets))
     callbacks = Callbacks()
+    for name in CALLBACKS & config.keys():
+        config[name] = callbacks.guarded(cast("Callable[..., object]", config[name]))
     client = Producer(config)
     sender = Sender(client, log, deliveries, gate, closing, callbacks)
     redo = Redo(

@@ -42,10 +42,17 @@ def encode_headers(headers: HeadersIn) -> tuple[HeaderList, bytes]:
     Raises:
         InputError: a name that is not text, a value that is neither bytes, text nor None.
     """
-    if not headers:
+    if headers is None:
         return [], b""
+    if isinstance(headers, (str, bytes)) or not isinstance(headers, Iterable):
+        raise InputError(
+            f"headers are a mapping or pairs of name and value, not {type(headers).__name__}"
+        )
     pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked = [_checked(name, value) for name, value in pairs]
+    try:
+        checked = [_checked(name, value) for name, value in pairs]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"headers are pairs of name and value: {error}") from error
     return checked, b"".join(_header_bytes(name, value) for name, value in checked)
 
 
