@@ -30,6 +30,7 @@ How the parts fit, in the order a message walks
 
 How it begins and ends
   opening        an open producer: opens, forks, waits, closes; ``parts`` puts it together
+  world          what lies outside: disk, lock, Kafka; ``background``: threads. Tests bring theirs
   lock, forks    one live process a directory; which one a fork uses
   recovery       what an opening does with the log of a dead process
   tail           reads topics for stamps

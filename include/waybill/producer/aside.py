@@ -11,6 +11,7 @@ still parked.
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 from collections.abc import Iterable
@@ -20,9 +21,11 @@ from pathlib import Path
 import msgspec
 
 from waybill.producer.wal import DATA, MARK, WalRecord, WriteAheadLog
+from waybill.producer.wal.disk import Disk, RealDisk
 from waybill.producer.wal.record import HeaderList, encode_headers
 from waybill.settings import WalSettings
 
+_LOG = logging.getLogger(__name__)
 _NAME = "waybill-aside"
 """The last header of a record here: its place in the main log, and the note."""
 _PLACE = struct.Struct("<IQ")
@@ -48,25 +51,27 @@ class AsideLog:
     Args:
         directory: made with the first record.
         settings: of the main log; segments here are smaller.
+        disk: what the directory lies on.
 
     Opening reads every frame.
     """
 
-    def __init__(self, directory: Path, settings: WalSettings) -> None:
+    def __init__(self, directory: Path, settings: WalSettings, disk: Disk | None = None) -> None:
         self._directory = directory
+        self._disk = disk or RealDisk()
         size = min(settings.segment_bytes, _SEGMENT_BYTES)
         self._settings = settings.model_copy(update={"segment_bytes": size})
         self._lock = threading.RLock()
         self._log: WriteAheadLog | None = None
         self._places: dict[int, int] = {}
         """lsn in the main log -> lsn here."""
-        if directory.exists():
+        if directory.name in self._disk.names(directory.parent):
             self._open()
 
     def _open(self) -> WriteAheadLog:
         if self._log is None:
-            self._directory.mkdir(exist_ok=True)
-            self._log = log = WriteAheadLog(self._directory, self._settings)
+            self._disk.make_directory(self._directory)
+            self._log = log = WriteAheadLog(self._directory, self._settings, disk=self._disk)
             for record in log.records(log.first_lsn):
                 if record.kind == MARK:
                     for (lsn,) in _LSN.iter_unpack(record.value or b""):
@@ -150,18 +155,24 @@ class AsideLog:
         """Forget records, durably with the next ``sync``; unknown ones are passed over.
 
         Raises:
-            WalFullError, RetryError: the disk refuses; they are met again by the next opening.
+            WalFullError, RetryError: the disk refuses; nothing was forgotten.
+            StopError: the same, for ever.
         """
         with self._lock:
-            gone = [lsn for lsn in lsns if self._places.pop(lsn, None) is not None]
+            gone = [lsn for lsn in dict.fromkeys(lsns) if lsn in self._places]
             log = self._log
             if not gone or log is None:
                 return
             log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, gone)), b"")
+            for lsn in gone:
+                del self._places[lsn]
             if not self._places:
                 log.sync()
                 log.retire()
-            log.recycle(min(self._places.values(), default=log.next_lsn))
+            try:
+                log.recycle(min(self._places.values(), default=log.next_lsn))
+            except OSError as error:
+                _LOG.warning("segments in %s are kept for now: %s", self._directory, error)
 
     def close(self) -> None:
         """Close the files; remove what nobody needs."""
@@ -169,8 +180,8 @@ class AsideLog:
             if self._log is not None:
                 self._log.close(min(self._places.values(), default=self._log.next_lsn))
                 self._log = None
-                if not any(self._directory.iterdir()):
-                    self._directory.rmdir()
+                if not self._disk.names(self._directory):
+                    self._disk.remove_directory(self._directory)
 
 
 def _read(record: WalRecord) -> tuple[WalRecord, Note]:

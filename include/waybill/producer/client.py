@@ -64,6 +64,15 @@ class Failure(Enum):
     PURGED = "this client is being closed"
 
 
+HOPE = (
+    Failure.FATAL,
+    Failure.PURGED,
+    Failure.UNCERTAIN,
+    Failure.TOO_LARGE,
+    Failure.PERMANENT,
+)
+"""Where it is not known which of some records failed how, the first of these counts for all."""
+
 _SORTED: dict[str, Failure] = {
     "MSG_SIZE_TOO_LARGE": Failure.TOO_LARGE,
     "RECORD_LIST_TOO_LARGE": Failure.TOO_LARGE,

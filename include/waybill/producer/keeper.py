@@ -12,9 +12,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from waybill.errors import RetryError, StopError
 from waybill.producer.aside import AsideLog
+from waybill.producer.background import Background
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.delivery import Deliveries
@@ -45,7 +47,7 @@ class Keeper:
 
     Args:
         gate: the append lock.
-        closing: ends the thread.
+        background: does the steps.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it works between
@@ -58,7 +60,7 @@ class Keeper:
         retry: AsideLog,
         *,
         gate: threading.Lock,
-        closing: threading.Event,
+        background: Background,
     ) -> None:
         self.trouble: StopError | None = None
         """What every further call of the producer raises."""
@@ -73,13 +75,12 @@ class Keeper:
         self._file = file
         self._retry = retry
         self._gate = gate
-        self._closing = closing
+        self._background = background
         self._final = False
         self._failures = 0
         self._sequence = self._saved = 0
         self._saved_offsets: Offsets = {}
         self._save_lock = threading.Lock()
-        self._threads: list[threading.Thread] = []
 
     # Checkpoints
 
@@ -169,19 +170,16 @@ class Keeper:
             every_s = max(1, self._settings.group_commit_ms) / 1000
             jobs.append(("waybill-producer-sync", self._sync, every_s))
         for name, job, every_s in jobs:
-            thread = threading.Thread(target=self._run, args=(job, every_s), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._background.start(name, partial(self._step, job), every_s)
 
-    def _run(self, job: Callable[[], None], every_s: float) -> None:
-        while not self._closing.wait(every_s):
-            try:
-                job()
-            except StopError as error:
-                self.stop(error)
-            except Exception as error:  # noqa: BLE001 - it ends up in the caller's next call
-                _LOG.exception("the producer's thread failed")
-                self.stop(StopError(f"the producer's thread failed: {error!r}"))
+    def _step(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except StopError as error:
+            self.stop(error)
+        except Exception as error:  # noqa: BLE001 - it ends up in the caller's next call
+            _LOG.exception("the producer's thread failed")
+            self.stop(StopError(f"the producer's thread failed: {error!r}"))
 
     def _sync(self) -> None:
         if self._log.synced_lsn < self._log.next_lsn - 1:
@@ -205,12 +203,11 @@ class Keeper:
     @property
     def is_this_thread(self) -> bool:
         """Tell whether the caller is the keeper itself, inside a callable of the user."""
-        return threading.current_thread() in self._threads
+        return self._background.is_current
 
     def join(self) -> None:
         """Wait for the threads to end; ``closing`` is set."""
-        for thread in self._threads:
-            thread.join()
+        self._background.join()
 
 
 class _Work:

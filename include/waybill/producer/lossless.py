@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from waybill.errors import InputError, StopError
+from waybill.errors import InputError, RetryError, StopError
 from waybill.producer.batch import Message, checked_batch
 from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
@@ -123,7 +124,7 @@ class LosslessProducer(OpenProducer):
                         DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
                     )
                 if self._each:
-                    self._log.sync()
+                    self._sync_one()
                 if began_ns:
                     self._latency.add(_clock_ns() - began_ns)
                 if lsn < sender.step_lsn and on_delivery is None and not sender.held:
@@ -192,18 +193,23 @@ class LosslessProducer(OpenProducer):
         """
         rows = checked_batch(messages, on_delivery, partition)
         lsns: list[int] = []
-        each, self._each = self._each, False
+        self._batching.add(threading.get_ident())
         try:
             for row in rows:
                 lsns.append(self.produce(topic, *row))
-        except WalFullError as error:
-            error.appended = len(lsns)
-            raise
+        except RetryError as error:
+            full = error if isinstance(error, WalFullError) else WalFullError(str(error))
+            full.appended = len(lsns)
+            raise full from error.__cause__
         finally:
-            self._each = each
-            if each and lsns:
+            self._batching.discard(threading.get_ident())
+            if self._each and lsns:
                 self._log.sync(self._gate)
         return lsns
+
+    def _sync_one(self) -> None:
+        if threading.get_ident() not in self._batching:
+            self._log.sync()
 
     def _learn(self, topic: str) -> bytes:
         if not isinstance(topic, str):
@@ -223,6 +229,8 @@ class LosslessProducer(OpenProducer):
     def _broken_off(self, lsn: int, error: BaseException) -> None:
         """Stop when a record is in the log, but not known to be handed over (an interrupt)."""
         if self._log.next_lsn != lsn:
+            if not self.parts.deliveries.epochs:  # one must count it, or the watermark passes it
+                self._sender.place(lsn, self._log.segment_id)
             self._keeper.stop(
                 StopError(
                     f"record {lsn} is in the log, its way to Kafka broke off ({error!r}); "

@@ -16,6 +16,7 @@ from waybill.producer.lock import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
 from waybill.producer.parts import Parts, open_parts
 from waybill.producer.redo import WasTaken
+from waybill.producer.world import REAL, World
 from waybill.settings import WalSettings
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _NAME_MOST_BYTES = 200
 
 class OpenProducer:
     """The part of ``LosslessProducer`` that does not produce; see there for the arguments."""
+
+    _world: World = REAL
 
     def __init__(
         self,
@@ -69,6 +72,8 @@ class OpenProducer:
         self._sender = parts.sender
         self._keeper = parts.keeper
         self._each = self._settings.durability == "each"
+        self._batching: set[int] = set()
+        """Threads that append a batch, which is synced at its end."""
         try:
             parts.recover()
             topics = self._topics
@@ -85,6 +90,7 @@ class OpenProducer:
             self._on_undeliverable,
             self._was_taken,
             self._marks,
+            self._world,
         )
 
     def _take_over_forks(self) -> None:

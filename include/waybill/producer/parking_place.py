@@ -11,6 +11,7 @@ from waybill.errors import InputError
 from waybill.producer.aside import AsideLog, Note
 from waybill.producer.model import Undelivered
 from waybill.producer.wal import WalRecord
+from waybill.producer.wal.disk import Disk
 from waybill.producer.wal.frame import DATA
 from waybill.settings import WalSettings
 
@@ -23,8 +24,8 @@ class ParkingPlace(AsideLog):
     They count against the log's disk threshold. Safe for several threads.
     """
 
-    def __init__(self, directory: Path, settings: WalSettings) -> None:
-        super().__init__(directory, settings)
+    def __init__(self, directory: Path, settings: WalSettings, disk: Disk | None = None) -> None:
+        super().__init__(directory, settings, disk)
 
     def park(self, message: Undelivered) -> None:
         """Keep a message; returns when the disk has it. Keeping it again changes nothing.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,16 +16,17 @@ from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.client import CALLBACKS, producer_config
 from waybill.producer.delivery import Deliveries
 from waybill.producer.keeper import Keeper, Marks
-from waybill.producer.lock import DirectoryLock
 from waybill.producer.model import Histogram, ProducerStats, Recovery
 from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
 from waybill.producer.redo import OnUndeliverable, Redo, WasTaken
 from waybill.producer.sending import Sender
-from waybill.producer.tail import Tail
+from waybill.producer.tail import TailReader
 from waybill.producer.wal import WriteAheadLog
+from waybill.producer.world import Lock, World
 from waybill.settings import WalSettings
 
+_LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1
 
 
@@ -32,7 +34,7 @@ _LOOK_S = 0.1
 class Parts:
     """What a producer is made of."""
 
-    directory_lock: DirectoryLock
+    directory_lock: Lock
     gate: threading.Lock
     """The append lock: appends and first hand-overs happen under it, in one order."""
     closing: threading.Event
@@ -43,7 +45,7 @@ class Parts:
     marks: Marks
     keeper: Keeper
     client: Any
-    tail: Tail
+    tail: TailReader
     callbacks: Callbacks
     retry: AsideLog
     parking: ParkingPlace
@@ -107,31 +109,42 @@ class Parts:
         )
 
     def close(self) -> int:
-        """End the threads, write a last checkpoint, close all; return how much stays in doubt."""
+        """End the threads, write a last checkpoint, close all; return how much stays in doubt.
+
+        Raises:
+            StopError: the disk refused to keep what stays; all is closed all the same.
+        """
         self.closing.set()
         self.keeper.join()
         left = self.in_doubt()
-        if self.keeper.ready:
-            self.redo.strike_out()
-            self.keeper.try_checkpoint()
-        self.keeper.stop(StopError("this producer is closed"), instead=True)
-        self.sender.drop()
         try:
-            self.log.close(self.keeper.floor_lsn)
-            self.retry.close()
-            self.parking.close()
-        finally:
-            self.directory_lock.release()
+            self._end()
+        except OSError:
+            _LOG.exception("files in %s stay for the next opening", self.log.directory)
         return left
 
+    def _end(self) -> None:
+        with ExitStack() as last_first:
+            last_first.callback(self.directory_lock.release)
+            last_first.callback(self.parking.close)
+            last_first.callback(self.retry.close)
+            last_first.callback(lambda: self.log.close(self.keeper.floor_lsn))
+            last_first.callback(self.sender.drop)
+            closed = StopError("this producer is closed")
+            last_first.callback(self.keeper.stop, closed, instead=True)
+            if self.keeper.ready:
+                self.redo.strike_out()
+                self.keeper.try_checkpoint()
 
-def open_parts(
+
+def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     settings: WalSettings,
     kafka: Mapping[str, object],
     folder: str,
     on_undeliverable: OnUndeliverable | None,
     was_taken: WasTaken | None,
     marks: bool,  # noqa: FBT001 - of one caller
+    world: World,
 ) -> Parts:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
 
@@ -141,19 +154,19 @@ def open_parts(
     """
     config = producer_config(kafka, settings)
     directory = settings.dir / folder
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = DirectoryLock(directory)
+    lock, disk = world.lock(directory), world.disk
     try:
-        file = CheckpointFile(directory)
+        file = CheckpointFile(directory, disk)
         found, damaged = file.load()
-        retry = AsideLog(directory / "retry", settings)
-        parking = ParkingPlace(directory / "parked", settings)
+        retry = AsideLog(directory / "retry", settings, disk)
+        parking = ParkingPlace(directory / "parked", settings, disk)
         log = WriteAheadLog(
             directory,
             settings,
             wal_id=found.wal_id,
             next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
             next_segment=found.next_segment,
+            disk=disk,
         )
         start = found
         if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
@@ -164,6 +177,7 @@ def open_parts(
         used = marks or start.marked or bool(recovered.marks)
         known = Marks(used, start.confirmed_lsn, start.synced_lsn)
         return _assemble(
+            world,
             lock,
             settings,
             kafka,
@@ -184,7 +198,8 @@ def open_parts(
 
 
 def _assemble(  # noqa: PLR0913, PLR0917 - every part once
-    lock: DirectoryLock,
+    world: World,
+    lock: Lock,
     settings: WalSettings,
     kafka: Mapping[str, object],
     config: dict[str, object],
@@ -198,28 +213,27 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     on_undeliverable: OnUndeliverable,
     was_taken: WasTaken | None,
 ) -> Parts:
-    from confluent_kafka import Producer
-
     gate, closing = threading.Lock(), threading.Event()
     deliveries = Deliveries(_copy(start.offsets), _copy(start.retry_offsets))
     callbacks = Callbacks()
     for name in CALLBACKS & config.keys():
         config[name] = callbacks.guarded(cast("Callable[..., object]", config[name]))
-    client = Producer(config)
+    client = world.client(config)
     sender = Sender(client, log, deliveries, gate, closing, callbacks)
     redo = Redo(
         log,
         retry,
         deliveries,
-        Tail(kafka, log.wal_id, lambda: False),
+        world.tail(kafka, log.wal_id, lambda: False),
         send=sender.again,
         send_alone=sender.alone,
         on_undeliverable=on_undeliverable,
         interval_s=settings.retry_interval_ms / 1000,
     )
     sender.connect(redo)
-    keeper = Keeper(settings, log, deliveries, marks, file, retry, gate=gate, closing=closing)
-    tail = Tail(kafka, log.wal_id, lambda: True)
+    background = world.background(closing)
+    keeper = Keeper(settings, log, deliveries, marks, file, retry, gate=gate, background=background)
+    tail = world.tail(kafka, log.wal_id, lambda: True)
     return Parts(
         directory_lock=lock,
         gate=gate,

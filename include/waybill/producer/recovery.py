@@ -22,7 +22,7 @@ from waybill.producer.delivery import Deliveries
 from waybill.producer.model import Recovery
 from waybill.producer.redo import Redo
 from waybill.producer.sending import Sender
-from waybill.producer.tail import Tail
+from waybill.producer.tail import TailReader
 from waybill.producer.wal import DATA, WriteAheadLog
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Recoverer:
         self,
         log: WriteAheadLog,
         deliveries: Deliveries,
-        tail: Tail,
+        tail: TailReader,
         sender: Sender,
         redo: Redo,
     ) -> None:

@@ -31,10 +31,10 @@ from typing import Any, TypeAlias
 from waybill.errors import RetryError, StopError
 from waybill.producer.aside import AsideLog, Note
 from waybill.producer.checkpoint import Offsets
-from waybill.producer.client import Failure, sort_failure
+from waybill.producer.client import HOPE, Failure, sort_failure
 from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
 from waybill.producer.model import Undelivered
-from waybill.producer.tail import Tail, UnreachableError
+from waybill.producer.tail import TailReader, UnreachableError
 from waybill.producer.waiting import Entry, Group, WaitingRoom
 from waybill.producer.wal import DATA, WalRecord, WriteAheadLog
 
@@ -65,7 +65,7 @@ class Redo:
         log: WriteAheadLog,
         retry: AsideLog,
         deliveries: Deliveries,
-        tail: Tail,
+        tail: TailReader,
         *,
         send: Callable[[WalRecord, Report], None],
         send_alone: Callable[[WalRecord, Report], None],
@@ -99,7 +99,8 @@ class Redo:
     @property
     def retrying(self) -> int:
         """Records set aside that are not settled."""
-        return len(self._retry) - len(self._done)
+        with self._count_lock:
+            return self._aside.total()
 
     # What comes in
 
@@ -117,6 +118,7 @@ class Redo:
             entry.failure, entry.unsure = Failure.UNCERTAIN, True
             entry.code, entry.message = note.code, note.message
             self._aside[entry.topic] += 1
+            self._deliveries.hold_offsets(entry.topic)  # the checkpoint may be older than its place
             self._room.enter(entry)
         return adopted
 
@@ -167,6 +169,7 @@ class Redo:
             self._retry.settle(done)
         except RetryError as error:
             _LOG.warning("the retry log keeps %d settled records for now: %s", len(done), error)
+            return
         for _ in done:
             self._done.popleft()
         self._deliveries.let_offsets_go({topic for topic, count in self._aside.items() if count})
@@ -198,10 +201,10 @@ class Redo:
 
     def _enter(self, epoch: Epoch, lsns: list[int], failures: list[FailedReport]) -> None:
         group = Group(epoch, len(failures), len(lsns))
-        first = failures[0]
+        chosen = min(failures, key=lambda failure: HOPE.index(sort_failure(failure.error)))
         for lsn in lsns:
-            entry = Entry(lsn, first.topic, first.key, group, first.teller)
-            entry.note(first.error)
+            entry = Entry(lsn, chosen.topic, chosen.key, group, chosen.teller)
+            entry.note(chosen.error)
             entry.unsure |= not group.certain
             if entry.failure is not Failure.TOO_LARGE:
                 entry.due = time.monotonic() + self._interval_s
@@ -229,7 +232,8 @@ class Redo:
             with self._count_lock:
                 self._aside[entry.topic] += 1
                 self.moved += 1
-            self._deliveries.settle_aside(group.epoch, group.take_one())
+                settled = group.take_one()
+            self._deliveries.settle_aside(group.epoch, settled)
 
     def _with_records(self, entries: list[Entry]) -> Iterator[tuple[Entry, WalRecord]]:
         """Read the records of entries of the main log, in one pass: they are near each other."""
@@ -246,11 +250,11 @@ class Redo:
             self._look_at = time.monotonic() + self._interval_s
             return
         for entry in entries:
-            if entry.lsn in self._room:
+            if entry.lsn in self._room and not self._room.was_stopped(entry):
                 self._treat(entry)
 
     def _look(self, entries: list[Entry]) -> None:
-        unsure = {entry.lsn: entry for entry in entries if entry.unsure}
+        unsure = {entry.lsn: entry for entry in self._with_their_groups(entries) if entry.unsure}
         if not unsure:
             return
         found = self._tail.find(
@@ -263,6 +267,12 @@ class Redo:
             entry.unsure = False
             if entry.lsn in found:
                 self._finish(entry)
+
+    def _with_their_groups(self, entries: list[Entry]) -> list[Entry]:
+        """Add those from whom they must be told apart: found ones leave before one is treated."""
+        groups = {id(e.group) for e in entries if e.group is not None and not e.group.certain}
+        others = self._room.entries if groups else []
+        return entries + [entry for entry in others if id(entry.group) in groups]
 
     def _is_of(self, entry: Entry, segment_id: int) -> bool:
         if entry.set_aside:
@@ -304,7 +314,7 @@ class Redo:
             self._room.take_back(entry)
             raise
         self._room.handed(entry)
-        if alone and entry.lsn in self._room:
+        if alone and entry.lsn in self._room and not entry.unsure:
             self._treat(entry)
 
     def _answer(self, entry: Entry, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
@@ -330,25 +340,27 @@ class Redo:
         except RetryError as error:
             entry.tries += 1
             self._put_off(entry)
+            self._room.stop(entry)
             _LOG.warning("%s: on_undeliverable is asked again later: %s", what, error)
             return
         except Exception as error:
             raise StopError(f"on_undeliverable failed for {what}; it stays in the log") from error
-        self.undeliverable += 1
         self._finish(entry, delivered=False)
 
     def _finish(self, entry: Entry, *, delivered: bool = True, message: Any = None) -> None:  # noqa: ANN401
         if entry.teller is not None and message is None:
             message = self._message(entry, None if delivered else entry.error)
         self._room.leave(entry, time.monotonic())
-        settled = 1 if entry.group is None else entry.group.take_one()
         with self._count_lock:
+            settled = 1 if entry.group is None else entry.group.take_one()
             self.delivered += settled if delivered else 0
-            self._aside[entry.topic] -= entry.group is None
+            self.undeliverable += 0 if delivered else settled
         if settled and entry.teller is not None:
             entry.teller.tell(None if delivered else entry.error, message)
         if entry.group is None:
             self._done.append(entry.lsn)
+            with self._count_lock:  # last: who sees nothing in doubt finds all told
+                self._aside[entry.topic] -= 1
         else:
             self._deliveries.settle_aside(entry.group.epoch, settled)
 

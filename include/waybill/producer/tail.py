@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from waybill.errors import RetryError
 from waybill.producer.checkpoint import Offsets
@@ -34,6 +34,15 @@ _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TO
 
 
 Wanted: TypeAlias = Callable[[int, int], bool]
+
+
+class TailReader(Protocol):
+    """Looks into the end of topics; see ``Tail``."""
+
+    unreadable: list[str]
+
+    def find(self, wanted: Wanted, count: int, topics: list[str], offsets: Offsets) -> set[int]:
+        """Return the lsns of the wanted records that the topics hold."""
 
 
 class UnreachableError(RetryError):

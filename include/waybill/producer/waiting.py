@@ -93,6 +93,8 @@ class WaitingRoom:
         """Topics and keys of which a record waits, or is on its way as a probe."""
         self._trying: set[tuple[str, bytes]] = set()
         """Keys of which a record that failed is on its way again."""
+        self._stopped: set[tuple[str, bytes]] = set()
+        """Keys of which a record failed since ``due`` was asked."""
         self._proved: dict[tuple[str, bytes], float] = {}
         """When a record of a key was taken by Kafka after one had failed."""
 
@@ -109,9 +111,10 @@ class WaitingRoom:
             return [self._entries[lsn] for lsn in sorted(self._entries)]
 
     def due(self, now: float) -> list[Entry]:
-        """Return those that may be tried now, in lsn order."""
+        """Return those that may be tried now, in lsn order: a new round begins."""
         found: list[Entry] = []
         with self._lock:
+            self._stopped.clear()
             stopped = set(self._trying)
             for lsn in sorted(self._entries):
                 entry = self._entries[lsn]
@@ -157,11 +160,23 @@ class WaitingRoom:
             if entry.key is None:
                 return
             place = (entry.topic, entry.key)
+            self._stopped.add(place)
             if entry.probing:
                 self._trying.discard(place)
             if entry.loose:
                 entry.loose = False
                 self.held[place] += 1
+
+    def stop(self, entry: Entry) -> None:
+        """Let no other record of its key be tried in this round."""
+        with self._lock:
+            if entry.key is not None:
+                self._stopped.add((entry.topic, entry.key))
+
+    def was_stopped(self, entry: Entry) -> bool:
+        """Tell whether a record of its key failed since the round began."""
+        with self._lock:
+            return entry.key is not None and (entry.topic, entry.key) in self._stopped
 
     def leave(self, entry: Entry, now: float) -> None:
         """Take a record out for good and let its key go."""

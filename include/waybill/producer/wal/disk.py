@@ -77,6 +77,9 @@ class Disk(Protocol):
     def make_directory(self, path: Path) -> None:
         """Make a directory, if it is not there, and have the one above it know it for good."""
 
+    def remove_directory(self, path: Path) -> None:
+        """Remove an empty directory. ``sync_directory`` of the one above makes it last."""
+
     def sync_directory(self, directory: Path) -> None:
         """Make names in a directory (new, renamed, removed files) survive a power cut."""
 
@@ -202,6 +205,9 @@ class RealDisk:
     def make_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
         path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
+
+    def remove_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+        path.rmdir()
 
     def sync_directory(self, directory: Path) -> None:  # noqa: D102 - see Disk
         fd = os.open(directory, os.O_RDONLY)

@@ -99,6 +99,7 @@ class _Change:
     def apply(self, names: dict[Path, _Node], folders: set[Path]) -> None:
         if self.removed is not None:
             names.pop(self.removed, None)
+            folders.discard(self.removed)
         if self.added is not None and self.node is not None:
             names[self.added] = self.node
         elif self.added is not None:
@@ -158,6 +159,8 @@ class MemoryDisk:
         """Operations so far that changed something or were to make it last."""
         self._names: dict[Path, _Node] = {}
         self._folders: set[Path] = set()
+        self._made: set[Path] = set()
+        """Folders that were ever made here; others are there for good."""
         self._durable_names: dict[Path, _Node] = {}
         self._durable_folders: set[Path] = set()
         self._pending: list[_Change] = []
@@ -191,7 +194,7 @@ class MemoryDisk:
         reached = {
             path: node
             for path, node in self._durable_names.items()
-            if path.parent.name != "quarantine" or path.parent in self._folders
+            if path.parent in self._folders or path.parent not in self._made
         }
         self._names, self._durable_names = reached, dict(reached)
         for node in self._nodes():
@@ -272,9 +275,16 @@ class MemoryDisk:
 
     def make_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
         with self.step("mkdir"):
+            self._made.add(path)
             if path not in self._folders:
                 self._change(_Change(path.parent, added=path))
         self.sync_directory(path.parent)
+
+    def remove_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+        if self.names(path):
+            raise OSError(errno.ENOTEMPTY, f"Directory not empty: {path}")
+        with self.step("remove"):
+            self._change(_Change(path.parent, removed=path))
 
     def sync_directory(self, directory: Path) -> None:  # noqa: D102 - see Disk
         with self.step("sync_directory"):
