@@ -14,12 +14,14 @@ from __future__ import annotations
 import logging
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from waybill.errors import StopError
+from waybill.producer.checkpoint import Extent
 from waybill.producer.wal import DATA, MARK, WalRecord, WriteAheadLog
 from waybill.producer.wal.disk import Disk, RealDisk
 from waybill.producer.wal.record import HeaderList, encode_headers
@@ -56,8 +58,20 @@ class AsideLog:
     Opening reads every frame.
     """
 
-    def __init__(self, directory: Path, settings: WalSettings, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: WalSettings,
+        disk: Disk | None = None,
+        expected: Extent = (0, 0),
+    ) -> None:
+        self.beside: Callable[[], int] = lambda: 0
+        """Bytes of what else counts against the disk threshold."""
+        self.damaged = 0
+        """Records (and marks) that opening found lost to damage."""
         self._directory = directory
+        self._expected = expected
+        self._floor, self._closed = expected[0], False
         self._disk = disk or RealDisk()
         size = min(settings.segment_bytes, _SEGMENT_BYTES)
         self._settings = settings.model_copy(update={"segment_bytes": size})
@@ -65,20 +79,36 @@ class AsideLog:
         self._log: WriteAheadLog | None = None
         self._places: dict[int, int] = {}
         """lsn in the main log -> lsn here."""
+        self._struck: dict[int, int] = {}
+        """The same of records that are settled -> lsn of the mark that says so."""
         if directory.name in self._disk.names(directory.parent):
-            self._open()
+            self.damaged = _missing(self._open(), expected)
+        else:
+            self.damaged = expected[1] - expected[0]
 
     def _open(self) -> WriteAheadLog:
+        if self._closed:
+            raise StopError("this producer is closed")
         if self._log is None:
             self._disk.make_directory(self._directory)
-            self._log = log = WriteAheadLog(self._directory, self._settings, disk=self._disk)
+            self._log = log = WriteAheadLog(
+                self._directory,
+                self._settings,
+                disk=self._disk,
+                next_lsn=max(1, self._expected[1]),
+            )
+            log.others_bytes = self._beside
             for record in log.records(log.first_lsn):
                 if record.kind == MARK:
                     for (lsn,) in _LSN.iter_unpack(record.value or b""):
                         self._places.pop(lsn, None)
+                        self._struck[lsn] = record.lsn
                 else:
                     self._places[_read(record)[0].lsn] = record.lsn
         return self._log
+
+    def _beside(self) -> int:
+        return self.beside()
 
     def __len__(self) -> int:
         """Return how many records are not settled."""
@@ -105,9 +135,40 @@ class AsideLog:
         return 0 if self._log is None else self._log.size_bytes
 
     @property
-    def damaged(self) -> int:
-        """Records that opening found lost to damage."""
-        return 0 if self._log is None else sum(found.missing for _, found in self._log.damage)
+    def settled(self) -> set[int]:
+        """Records of the main log that were here and are settled, as far as is known."""
+        with self._lock:
+            return set(self._struck)
+
+    def extent(self, low_lsn: int) -> Extent:
+        """Return which lsns here must be kept once the main log's watermark is ``low_lsn``.
+
+        A mark is kept while the main log may still show the record that it settles.
+        """
+        with self._lock:
+            log = self._log
+            if log is None:
+                return (max(1, self._expected[1]),) * 2
+            marks = [mark for lsn, mark in self._struck.items() if lsn >= low_lsn]
+            return min([log.next_lsn, *self._places.values(), *marks]), log.next_lsn
+
+    def recycle(self, floor_lsn: int) -> None:
+        """Give free what is below a floor that a checkpoint on disk names.
+
+        An error of the disk is logged: the next time does it.
+        """
+        with self._lock:
+            log = self._log
+            if log is None:
+                return
+            self._floor = floor_lsn
+            self._struck = {lsn: at for lsn, at in self._struck.items() if at >= floor_lsn}
+            try:
+                if floor_lsn == log.next_lsn:
+                    log.retire()
+                log.recycle(floor_lsn)
+            except OSError as error:
+                _LOG.warning("segments in %s are kept for now: %s", self._directory, error)
 
     def put(self, record: WalRecord, note: Note) -> None:
         """Set a record of the main log aside; ``sync`` makes it survive a power cut.
@@ -163,25 +224,31 @@ class AsideLog:
             log = self._log
             if not gone or log is None:
                 return
-            log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, gone)), b"")
+            mark = log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, gone)), b"")
             for lsn in gone:
                 del self._places[lsn]
-            if not self._places:
-                log.sync()
-                log.retire()
-            try:
-                log.recycle(min(self._places.values(), default=log.next_lsn))
-            except OSError as error:
-                _LOG.warning("segments in %s are kept for now: %s", self._directory, error)
+                self._struck[lsn] = mark
 
     def close(self) -> None:
         """Close the files; remove what nobody needs."""
         with self._lock:
+            self._closed = True
             if self._log is not None:
-                self._log.close(min(self._places.values(), default=self._log.next_lsn))
+                self._log.close(self._floor)
                 self._log = None
                 if not self._disk.names(self._directory):
                     self._disk.remove_directory(self._directory)
+
+
+def _missing(log: WriteAheadLog, expected: Extent) -> int:
+    """Count what is damaged or not there, of what a checkpoint said must be."""
+    floor_lsn, next_lsn = expected
+    missing = sum(found.missing for _, found in log.damage)
+    missing += sum(to - at for at, to in log.gaps)
+    if next_lsn:
+        missing += max(0, log.first_lsn - floor_lsn)
+        missing += max(0, next_lsn - (log.last_lsn + 1))
+    return missing
 
 
 def _read(record: WalRecord) -> tuple[WalRecord, Note]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -33,8 +34,12 @@ class Threads:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, step: Callable[[], None], every_s: float) -> None:  # noqa: D102 - see Background
+        pid = os.getpid()
+
         def run() -> None:
             while not self._closing.wait(every_s):
+                if os.getpid() != pid:
+                    return  # forked inside a step: all of it is the parent's
                 step()
 
         thread = threading.Thread(target=run, name=name, daemon=True)

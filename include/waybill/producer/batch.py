@@ -39,19 +39,47 @@ def _checked(number: int, message: Message, on_delivery: OnDelivery | None, part
         raise InputError(
             f"message {number} of the batch has {unknown[0]!r}; it may have {sorted(_NAMES)}"
         )
-    for name in ("value", "key"):
-        if not isinstance(message.get(name), (bytes, bytearray, str, type(None))):
-            raise TypeError(f"message {number} of the batch: {name} is bytes, text or None")
     try:
-        encode_headers(message.get("headers"))
-    except InputError as error:
-        raise InputError(f"message {number} of the batch: {error}") from error
+        return _row(message, on_delivery, partition)
+    except (InputError, TypeError) as error:
+        raise type(error)(f"message {number} of the batch: {error}") from error
+
+
+def _row(message: Message, on_delivery: OnDelivery | None, partition: int) -> Row:
     told = message.get("on_delivery") or message.get("callback") or on_delivery
+    if told is not None and not callable(told):
+        raise TypeError(f"on_delivery is a callable, not {type(told).__name__}")
+    value, key, headers = (message.get(name) for name in ("value", "key", "headers"))
     return (
-        message.get("value"),
-        message.get("key"),
-        message.get("headers"),
+        None if value is None else as_bytes("value", value),
+        None if key is None else as_bytes("key", key),
+        encode_headers(headers)[0] or None,
         told,
-        int(message.get("partition", partition)),
-        int(message.get("timestamp") or 0),
+        _integer("partition", message.get("partition", partition), 31),
+        _integer("timestamp", message.get("timestamp") or 0, 63),
     )
+
+
+def _integer(what: str, given: object, bits: int) -> int:
+    if not isinstance(given, int):
+        raise TypeError(f"a {what} is an integer, not {type(given).__name__}")
+    if not -(2**bits) <= given < 2**bits:
+        raise InputError(f"{given} is no {what}")
+    return given
+
+
+def as_bytes(what: str, given: object) -> bytes:
+    """Return a value or key as bytes; text as UTF-8.
+
+    Raises:
+        InputError: text that has no UTF-8 form.
+        TypeError: neither bytes nor text.
+    """
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the {what} has no UTF-8 form: {error}") from error
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)
+    raise TypeError(f"{what} is bytes, text or None, not {type(given).__name__}")

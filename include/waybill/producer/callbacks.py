@@ -41,7 +41,7 @@ class Callbacks:
                 call(*given)
             except Exception as error:  # noqa: BLE001 - the next serve raises it
                 _LOG.exception("%r failed; the next poll or flush raises it", call)
-                self._raised = error
+                self._raised = self._raised or error
 
         return guard
 
@@ -68,12 +68,29 @@ class Callbacks:
                 self._busy = False
 
     def serve_aside(self) -> None:
-        """Make the calls that are due from a thread that cannot raise to the caller."""
+        """Make all calls that are due; the first that raises is raised by the next ``serve``."""
+        if not self._waiting:
+            return
+        with self._serving:
+            if self._busy:
+                return
+            self._busy = True
+            try:
+                while self._waiting:
+                    self._call_aside()
+            finally:
+                self._busy = False
+
+    def _call_aside(self) -> None:
         try:
-            self.serve()
+            self._call_all()
         except Exception as error:  # noqa: BLE001 - the next serve raises it
             _LOG.exception("on_delivery failed; the next poll or flush raises it")
-            self._raised = error
+            self._raised = self._raised or error
+
+    def abandon(self) -> None:
+        """In a forked child: the calls are the parent's."""
+        self._waiting = deque()
 
     def _call_all(self) -> int:
         count = 0

@@ -24,6 +24,8 @@ _NAME = "checkpoint"
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
 """topic -> partition -> the first offset where a record that is not settled may stand."""
+Extent: TypeAlias = tuple[int, int]
+"""[from, to) of lsns in a log beside the main one; (0, 0): not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,11 @@ class Checkpoint:
     marked: bool = False
     """A mark was written at least once."""
     synced_lsn: int = 0
+    next_lsn: int = 0
+    """All records below it were there, in whatever way."""
+    retry: Extent = (0, 0)
+    parked: Extent = (0, 0)
+    """Of the logs beside: what they must still hold."""
     offsets: Offsets = field(default_factory=dict)
     retry_offsets: Offsets = field(default_factory=dict)
     """The same for records in the retry log, of the topics that they are of."""
@@ -60,6 +67,9 @@ def encode(checkpoint: Checkpoint) -> bytes:
             "confirmed_lsn": checkpoint.confirmed_lsn,
             "marked": checkpoint.marked,
             "synced_lsn": checkpoint.synced_lsn,
+            "next_lsn": checkpoint.next_lsn,
+            "retry": checkpoint.retry,
+            "parked": checkpoint.parked,
             "offsets": checkpoint.offsets,
             "retry_offsets": checkpoint.retry_offsets,
         }
@@ -75,8 +85,15 @@ def decode(data: bytes) -> Checkpoint | None:
     fields = json.loads(text)
     wal_id = bytes.fromhex(fields["wal_id"]) if fields["wal_id"] else None
     offsets, retry_offsets = (_offsets(fields[n]) for n in ("offsets", "retry_offsets"))
+    extents = {name: tuple(fields[name]) for name in ("retry", "parked")}
     return Checkpoint(
-        **{**fields, "offsets": offsets, "retry_offsets": retry_offsets, "wal_id": wal_id}
+        **{
+            **fields,
+            **extents,
+            "offsets": offsets,
+            "retry_offsets": retry_offsets,
+            "wal_id": wal_id,
+        }
     )
 
 

@@ -240,9 +240,8 @@ class Poller:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports that are in; wait up to ``timeout_s`` for the first."""
-        if self._lock.acquire(blocking=timeout_s > 0, timeout=timeout_s if timeout_s > 0 else -1):
-            try:
-                self.polls += 1
-                self._poll(timeout_s)
-            finally:
-                self._lock.release()
+        if timeout_s <= 0 and self._lock.locked():
+            return
+        with self._lock:  # not acquire(): an interrupt behind it would leave it held
+            self.polls += 1
+            self._poll(timeout_s)

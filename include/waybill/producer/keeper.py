@@ -50,7 +50,7 @@ class Keeper:
         background: does the steps.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it works between
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts it works between
         self,
         settings: WalSettings,
         log: WriteAheadLog,
@@ -58,6 +58,7 @@ class Keeper:
         marks: Marks,
         file: CheckpointFile,
         retry: AsideLog,
+        parking: AsideLog,
         *,
         gate: threading.Lock,
         background: Background,
@@ -68,12 +69,16 @@ class Keeper:
         """Recovery is over: from then on checkpoints are true."""
         self.floor_lsn = 0
         """Of the checkpoint written last."""
+        self.abandoned = False
+        """This is a forked child: everything is the parent's."""
+        self._closed = False
         self._settings = settings
         self._log = log
         self._deliveries = deliveries
         self._marks = marks
         self._file = file
         self._retry = retry
+        self._parking = parking
         self._gate = gate
         self._background = background
         self._final = False
@@ -96,13 +101,23 @@ class Keeper:
             self._sequence += 1
             sequence = self._sequence
         with self._save_lock:
-            self._retry.sync()  # what the watermark passed must be there before the watermark is
+            if self._closed:
+                raise StopError("this producer is closed")
+            for aside in (self._retry, self._parking):
+                aside.sync()  # what the watermark passed must be there before the watermark is
             if sequence > self._saved:  # a later one by another thread is as good
                 self._file.save(state)
                 self._saved, self.floor_lsn = sequence, state.floor_lsn
                 self._saved_offsets = state.offsets
                 self._log.recycle(state.floor_lsn)
+                self._retry.recycle(state.retry[0])
+                self._parking.recycle(state.parked[0])
         return state
+
+    def end(self) -> None:
+        """Write no checkpoint from now on: the directory is about to be somebody else's."""
+        with self._save_lock:
+            self._closed = True
 
     def _state(self) -> Checkpoint:
         log, marks = self._log, self._marks
@@ -114,6 +129,9 @@ class Keeper:
             confirmed_lsn=marks.confirmed_lsn,
             marked=marks.used,
             synced_lsn=max(marks.synced_lsn, log.synced_lsn),
+            next_lsn=log.next_lsn,
+            retry=self._retry.extent(low_lsn),
+            parked=self._parking.extent(low_lsn),
             offsets={topic: dict(at) for topic, at in self._deliveries.offsets.items()},
             retry_offsets={t: dict(at) for t, at in list(self._deliveries.retry_offsets.items())},
         )
@@ -250,6 +268,8 @@ class _Work:
                 failed = self._deliveries.failed(next_lsn)
             self._redo.serve(failed, next_lsn)
         self._callbacks.serve_aside()
+        if self._keeper.abandoned:
+            return
         self._prepare()
         now = time.monotonic()
         if now >= self._next or self._log.reusable(self._keeper.floor_of_now):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import weakref
 from pathlib import Path
 
 from waybill.errors import RetryError
@@ -39,6 +40,7 @@ class DirectoryLock:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
             os.close(self._fd)
             raise ProducerBusyError(directory, int(holder) if holder.isdigit() else None) from None
+        _HELD.add(self)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
 
@@ -47,3 +49,14 @@ class DirectoryLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+_HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+
+
+def _let_go_in_child() -> None:
+    for lock in list(_HELD):  # also of a producer that another thread was just opening
+        lock.release()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)

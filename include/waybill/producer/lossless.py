@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.producer.batch import Message, checked_batch
+from waybill.producer.batch import Message, as_bytes, checked_batch
 from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
 from waybill.producer.model import Undelivered
@@ -20,6 +21,9 @@ from waybill.producer.wal.record import HeaderList, HeadersIn, encode_headers
 
 _TOPIC_MOST_BYTES = 0xFFFF
 _LATENCY_MASK = 63
+_SAY_EVERY = 600
+"""Of POLL_S each: half a minute."""
+_LOG = logging.getLogger(__name__)
 _now_ns = time.time_ns
 _clock_ns = time.perf_counter_ns
 
@@ -96,9 +100,9 @@ class LosslessProducer(OpenProducer):
         Cost: a few microseconds for 1 KB; ``make bench-producer`` measures it.
         """
         if not (value is None or type(value) is bytes):
-            value = _as_bytes("value", value)
+            value = as_bytes("value", value)
         if not (key is None or type(key) is bytes):
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         pairs: HeaderList | None = None
         header_bytes = b""
         if headers is not None:
@@ -106,48 +110,48 @@ class LosslessProducer(OpenProducer):
         timestamp_ms = timestamp if timestamp > 0 else _now_ns() // 1_000_000
         if callback is not None:
             on_delivery = callback
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery is a callable, not {type(on_delivery).__name__}")
         tries = 0
         while True:
             if self._keeper.trouble is not None:
                 self._check()
             topic_bytes = self._topics.get(topic) or self._learn(topic)
-            sender, writer, release = self._sender, self._writer, self._release
-            self._acquire()  # half as dear as ``with``
-            lsn = writer.next_lsn
-            try:
-                began_ns = 0 if lsn & _LATENCY_MASK else _clock_ns()
-                if not writer.write(
-                    DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
-                ):
-                    self._new_segment(topic_bytes, key, value, header_bytes)
-                    writer.write(
+            sender, writer = self._sender, self._writer
+            with self._gate:  # an interrupt between acquire() and try would leave it held
+                lsn = writer.next_lsn
+                try:
+                    began_ns = 0 if lsn & _LATENCY_MASK else _clock_ns()
+                    if not writer.write(
                         DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
-                    )
-                if self._each:
-                    self._sync_one()
-                if began_ns:
-                    self._latency.add(_clock_ns() - began_ns)
-                if lsn < sender.step_lsn and on_delivery is None and not sender.held:
-                    stamped: HeaderList = [(HEADER, pack_stamp(sender.prefix, lsn))]
-                    if pairs:
-                        stamped = pairs + stamped
-                    report = sender.report
-                    # by position (callback twice: it has two names): by name costs 0.2 µs more
-                    sender.produce(
-                        topic, value, key, partition, report, report, timestamp_ms, stamped
-                    )
-                else:
-                    sender.first(
-                        lsn, topic, key, value, pairs, partition, timestamp_ms, on_delivery
-                    )
-                return lsn  # noqa: TRY300 - the fast path
-            except BaseException as error:  # noqa: BLE001 - raised again there, but for three
-                fields = (lsn, topic, key, value, pairs, partition, timestamp_ms)
-                full = self._not_simple(error, fields)
-                if full is None:
-                    return lsn
-            finally:
-                release()
+                    ):
+                        self._new_segment(topic_bytes, key, value, header_bytes)
+                        writer.write(
+                            DATA, timestamp_ms, topic_bytes, key, value, header_bytes, partition
+                        )
+                    if self._each:
+                        self._sync_one()
+                    if began_ns:
+                        self._latency.add(_clock_ns() - began_ns)
+                    if lsn < sender.step_lsn and on_delivery is None and not sender.held:
+                        stamped: HeaderList = [(HEADER, pack_stamp(sender.prefix, lsn))]
+                        if pairs:
+                            stamped = pairs + stamped
+                        report = sender.report
+                        # by position (callback twice: it has two names): by name costs 0.2 µs more
+                        sender.produce(
+                            topic, value, key, partition, report, report, timestamp_ms, stamped
+                        )
+                    else:
+                        sender.first(
+                            lsn, topic, key, value, pairs, partition, timestamp_ms, on_delivery
+                        )
+                    return lsn  # noqa: TRY300 - the fast path
+                except BaseException as error:  # noqa: BLE001 - raised again there, but for three
+                    fields = (lsn, topic, key, value, pairs, partition, timestamp_ms)
+                    full = self._not_simple(error, fields)
+                    if full is None:
+                        return lsn
             self._make_room(full, tries)
             tries += 1
 
@@ -204,8 +208,15 @@ class LosslessProducer(OpenProducer):
         finally:
             self._batching.discard(threading.get_ident())
             if self._each and lsns:
-                self._log.sync(self._gate)
+                self._sync_all()
         return lsns
+
+    def _sync_all(self) -> None:
+        try:
+            self._log.sync(self._gate)
+        except StopError as error:
+            self._keeper.stop(error)
+            raise
 
     def _sync_one(self) -> None:
         if threading.get_ident() not in self._batching:
@@ -223,6 +234,7 @@ class LosslessProducer(OpenProducer):
     def _new_segment(
         self, topic: bytes, key: bytes | None, value: bytes | None, headers: bytes
     ) -> None:
+        self._refuse_when_stopped()  # closing takes the segment away from those that come late
         self._log.roll(frame_bytes(topic, key, value, headers))
         self._sender.new_segment()
 
@@ -242,6 +254,8 @@ class LosslessProducer(OpenProducer):
         """Give free what is settled; then wait for more, or raise ``full``."""
         if tries and (self._settings.when_full == "raise" or self._keeper.is_this_thread):
             raise full
+        if tries % _SAY_EVERY == _SAY_EVERY - 1:
+            _LOG.warning("produce waits: %s", full)
         self._sender.poller.poll(POLL_S if tries else 0.0)
         state = self._keeper.try_checkpoint()
         if state is None:
@@ -274,6 +288,7 @@ class LosslessProducer(OpenProducer):
         while True:
             self._check()
             with self._gate:
+                self._refuse_when_stopped()
                 lsn = self._log.next_lsn
                 try:
                     self._log.append(MARK, int(time.time() * 1000), b"", None, payload, b"")
@@ -289,11 +304,7 @@ class LosslessProducer(OpenProducer):
                     raise
             self._make_room(full, tries)
             tries += 1
-        try:
-            self._log.sync(self._gate)
-        except StopError as error:
-            self._keeper.stop(error)
-            raise
+        self._sync_all()
         return lsn
 
     def confirm(self, lsn: int) -> None:
@@ -306,6 +317,8 @@ class LosslessProducer(OpenProducer):
             InputError: this log never had that lsn.
         """
         self._check()
+        if not isinstance(lsn, int):
+            raise TypeError(f"an lsn is an integer, not {type(lsn).__name__}")
         if lsn >= self._log.next_lsn:
             raise InputError(f"lsn {lsn} is not of this log ({self.wal_id}), which ends before it")
         self.parts.marks.used = True
@@ -356,11 +369,3 @@ class LosslessProducer(OpenProducer):
         parking.settle(wanted)
         parking.sync()
         return len(wanted)
-
-
-def _as_bytes(what: str, given: Any) -> bytes:  # noqa: ANN401 - whatever it is
-    if isinstance(given, str):
-        return given.encode()
-    if isinstance(given, (bytes, bytearray, memoryview)):
-        return bytes(given)
-    raise TypeError(f"a {what} is bytes, text or None, not {type(given).__name__}")

@@ -66,7 +66,6 @@ class OpenProducer:
         self._topics: dict[str, bytes] = {}
         self._latency = Histogram()
         self._gate = parts.gate
-        self._acquire, self._release = parts.gate.acquire, parts.gate.release
         self._log = parts.log
         self._writer = parts.log.writer
         self._sender = parts.sender
@@ -113,6 +112,8 @@ class OpenProducer:
         self._gate = threading.Lock()
         if parts is not None:
             parts.directory_lock.release()
+            parts.callbacks.abandon()
+            self._keeper.abandoned = True
             self._keeper.stop(StopError("opened by another process"), instead=True)
         return parts
 
@@ -183,11 +184,17 @@ class OpenProducer:
             Exception: what a callable raised, now or in the producer's own thread.
         """
         self._check()
-        self._sender.poller.poll(timeout)
-        return self.parts.callbacks.serve()
+        limit = time.monotonic() + timeout
+        self._sender.poller.poll(min(timeout, POLL_S))
+        while not (called := self.parts.callbacks.serve()) and time.monotonic() < limit:
+            self._sender.poller.poll(min(max(0.0, limit - time.monotonic()), POLL_S))
+        return called
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait until all is settled and told; return how many records are in doubt.
+
+        Inside a callable that the producer's own thread calls it does not wait: it would wait for
+        what only that thread does.
 
         Args:
             timeout: most seconds to wait; None or negative: for ever.
@@ -201,6 +208,8 @@ class OpenProducer:
             self._check()
             left = self.parts.in_doubt()
             self.parts.callbacks.serve()
+            if self._keeper.is_this_thread:
+                return left
             wait_s = POLL_S if limit is None else limit - time.monotonic()
             if not left or wait_s <= 0:
                 return left
@@ -219,6 +228,11 @@ class OpenProducer:
         """Counts and sizes of now."""
         return self.parts.stats(self._latency)
 
+    def _refuse_when_stopped(self) -> None:
+        """Under the append lock: append nothing more to a log that was closed meanwhile."""
+        if self._keeper.stopped:
+            raise StopError(str(self._keeper.trouble)) from self._keeper.trouble
+
     def _check(self) -> None:
         if self._forked:
             self._open_own()
@@ -228,8 +242,10 @@ class OpenProducer:
 
     # The end
 
-    def close(self, timeout: float = 30.0) -> int:
+    def close(self, timeout: float | None = 30.0) -> int:
         """Wait for what is in doubt, at most ``timeout`` s; close; return how much stays in doubt.
+
+        Without a limit when ``timeout`` is None or negative.
 
         They are in the log: the next opening settles them. Calling it again does nothing. Whether
         the last records can be delivered or not, it raises no StopError for them: ask ``flush``
@@ -245,11 +261,13 @@ class OpenProducer:
             return 0
         if self._keeper.is_this_thread:
             raise StopError("close() was called from a callable of the producer's own thread")
-        limit = time.monotonic() + timeout
+        wait_s = float("inf") if timeout is None or timeout < 0 else timeout
+        limit = time.monotonic() + wait_s
         while parts.in_doubt() and self._keeper.trouble is None and time.monotonic() < limit:
-            self._sender.poller.poll(min(POLL_S, timeout))
+            self._sender.poller.poll(min(POLL_S, wait_s))
             parts.callbacks.serve_aside()
         left = self._shut()
+        parts.callbacks.serve_aside()
         parts.callbacks.serve()
         return left
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
 from waybill.errors import InputError
 from waybill.producer.aside import AsideLog, Note
 from waybill.producer.model import Undelivered
 from waybill.producer.wal import WalRecord
-from waybill.producer.wal.disk import Disk
 from waybill.producer.wal.frame import DATA
-from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -24,16 +21,13 @@ class ParkingPlace(AsideLog):
     They count against the log's disk threshold. Safe for several threads.
     """
 
-    def __init__(self, directory: Path, settings: WalSettings, disk: Disk | None = None) -> None:
-        super().__init__(directory, settings, disk)
-
     def park(self, message: Undelivered) -> None:
         """Keep a message; returns when the disk has it. Keeping it again changes nothing.
 
         Raises:
             WalFullError, RetryError: there is no room, or the disk refuses.
         """
-        if message.lsn not in self:
+        if message.lsn not in self and message.lsn not in self.settled:
             record = WalRecord(
                 message.lsn,
                 message.segment_id,

@@ -59,13 +59,15 @@ class Parts:
     def recover(self) -> None:
         """Settle what the log holds; then a first checkpoint."""
         recoverer = Recoverer(self.log, self.deliveries, self.tail, self.sender, self.redo)
-        taken = set(self.parking.lsns)
+        taken = {*self.parking.lsns, *self.parking.settled, *self.retry.settled}
+        self.parking.beside = lambda: -self.parking.size_bytes  # opening must not wait for room
         if self.was_taken is not None and (self.log.last_lsn >= self.low_lsn or self.retry):
             first_lsn = min([self.low_lsn, *self.retry.lsns])
             taken.update(self.was_taken(self.log.wal_id.hex(), first_lsn))
         recoverer.recover(self.low_lsn, self.recovered, taken)
         self.keeper.try_checkpoint()
         self.keeper.ready = True
+        self.parking.beside = lambda: self.log.size_bytes + self.retry.size_bytes
 
     def in_doubt(self) -> int:
         """Return how many records are not settled."""
@@ -116,6 +118,9 @@ class Parts:
         """
         self.closing.set()
         self.keeper.join()
+        with self.gate:  # a produce of another thread that comes later finds no segment
+            self.keeper.stop(StopError("this producer is closed"), instead=True)
+            self.log.retire()
         left = self.in_doubt()
         try:
             self._end()
@@ -130,8 +135,7 @@ class Parts:
             last_first.callback(self.retry.close)
             last_first.callback(lambda: self.log.close(self.keeper.floor_lsn))
             last_first.callback(self.sender.drop)
-            closed = StopError("this producer is closed")
-            last_first.callback(self.keeper.stop, closed, instead=True)
+            last_first.callback(self.keeper.end)
             if self.keeper.ready:
                 self.redo.strike_out()
                 self.keeper.try_checkpoint()
@@ -158,8 +162,8 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     try:
         file = CheckpointFile(directory, disk)
         found, damaged = file.load()
-        retry = AsideLog(directory / "retry", settings, disk)
-        parking = ParkingPlace(directory / "parked", settings, disk)
+        retry = AsideLog(directory / "retry", settings, disk, found.retry)
+        parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
         log = WriteAheadLog(
             directory,
             settings,
@@ -173,6 +177,7 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
             start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
         recovered = survey(log, start)
         log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
+        retry.beside = lambda: log.size_bytes + parking.size_bytes
         recovered.quarantined += damaged + retry.damaged + parking.damaged
         used = marks or start.marked or bool(recovered.marks)
         known = Marks(used, start.confirmed_lsn, start.synced_lsn)
@@ -232,7 +237,9 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     )
     sender.connect(redo)
     background = world.background(closing)
-    keeper = Keeper(settings, log, deliveries, marks, file, retry, gate=gate, background=background)
+    keeper = Keeper(
+        settings, log, deliveries, marks, file, retry, parking, gate=gate, background=background
+    )
     tail = world.tail(kafka, log.wal_id, lambda: True)
     return Parts(
         directory_lock=lock,

@@ -38,7 +38,7 @@ def survey(log: WriteAheadLog, checkpoint: Checkpoint) -> Recovery:
     result.quarantined = sum(missing for missing, _ in lost)
     known = max(checkpoint.low_lsn, 1)
     begin = (checkpoint.floor_lsn, log.first_lsn)
-    end = (log.last_lsn + 1, checkpoint.synced_lsn + 1)
+    end = (log.last_lsn + 1, max(checkpoint.synced_lsn + 1, checkpoint.next_lsn))
     gaps = [begin, *log.gaps, end]
     result.quarantined += sum(max(0, to - max(at, known)) for at, to in gaps)
     broken_end = any(not missing and end_lsn == log.last_lsn + 1 for missing, end_lsn in lost)

@@ -56,7 +56,7 @@ class Redo:
     Args:
         retry: where records are set aside.
         send: hands a record to librdkafka with a callback of its own; may raise ``KafkaException``.
-        send_alone: the same while nothing else is on its way; returns when the report is in.
+        send_alone: the same while nothing else is on its way: see ``Sender.alone``.
         on_undeliverable: takes what Kafka will never take.
     """
 
@@ -68,7 +68,7 @@ class Redo:
         tail: TailReader,
         *,
         send: Callable[[WalRecord, Report], None],
-        send_alone: Callable[[WalRecord, Report], None],
+        send_alone: Callable[[WalRecord, Report], bool | None],
         on_undeliverable: OnUndeliverable,
         interval_s: float,
     ) -> None:
@@ -306,16 +306,25 @@ class Redo:
         entry.alone = alone
         send = self._send_alone if alone else self._send
         try:
-            send(record, lambda error, message: self._answer(entry, error, message))
+            went = send(record, lambda error, message: self._answer(entry, error, message))
         except KafkaException as error:
             self._answer(entry, error.args[0], None)
             entry.unsure = False
         except BaseException:  # closing, or an interrupt: it waits on
             self._room.take_back(entry)
             raise
+        else:
+            if alone and not went:
+                self._not_alone(entry, sent=went is not None)
         self._room.handed(entry)
-        if alone and entry.lsn in self._room and not entry.unsure:
+        if entry.alone and entry.lsn in self._room and not entry.unsure:
             self._treat(entry)
+
+    def _not_alone(self, entry: Entry, *, sent: bool) -> None:
+        entry.alone = False
+        if not sent:
+            self._put_off(entry)
+            self._room.take_back(entry)
 
     def _answer(self, entry: Entry, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
         """Take the report of a record tried again. Runs inside ``poll``: no raising, no polling."""

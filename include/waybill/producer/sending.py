@@ -23,7 +23,8 @@ from waybill.producer.wal.record import HeaderList
 
 _POLL_EVERY = 256
 _POLL_S = 0.05
-_DRAIN_MOST_S = 30.0
+_DRAIN_MOST_S = 1.0
+_ANSWER_MOST_S = 2.0
 
 
 class Sender:
@@ -193,11 +194,14 @@ class Sender:
             else:
                 return
 
-    def alone(self, record: WalRecord, report: Report) -> None:
-        """Hand a record over with nothing else on its way; return when its report is in.
+    def alone(self, record: WalRecord, report: Report) -> bool | None:
+        """Hand a record over with nothing else on its way.
 
-        New records wait for as long as that takes. When what was on its way before does not arrive
-        within 30 s the record goes with the others.
+        New records wait for as long as that takes, three seconds at most.
+
+        Returns:
+            True: it was answered, alone. False: it was handed over, and may have got company since.
+            None: what was on its way before did not arrive in a second; it was not handed over.
         """
         answered = threading.Event()
 
@@ -206,12 +210,18 @@ class Sender:
             answered.set()
 
         with self._gate:
-            limit = time.monotonic() + _DRAIN_MOST_S
-            while len(self._client) and time.monotonic() < limit and not self._closing.is_set():
-                self.poller.poll(_POLL_S)
+            if not self._poll_until(lambda: not len(self._client), _DRAIN_MOST_S):
+                return None
             self.again(record, answer)
-            while not answered.is_set() and not self._closing.is_set():
-                self.poller.poll(_POLL_S)
+            return self._poll_until(answered.is_set, _ANSWER_MOST_S)
+
+    def _poll_until(self, done: Callable[[], bool], most_s: float) -> bool:
+        limit = time.monotonic() + most_s
+        while not done():
+            if time.monotonic() >= limit or self._closing.is_set():
+                return False
+            self.poller.poll(_POLL_S)
+        return True
 
     def drop(self) -> None:
         """Throw away what librdkafka still has (the log has it too), and end its threads."""

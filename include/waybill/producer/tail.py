@@ -126,7 +126,8 @@ class Tail:
                 reader.read_to_end()
         except KafkaException as error:
             if error.args[0].name() in _DENIED:
-                self.unreadable.append(look.topic)
+                if look.topic not in self.unreadable:
+                    self.unreadable.append(look.topic)
             elif error.args[0].name() not in _UNKNOWN:
                 raise UnreachableError(str(error.args[0])) from error
         finally:
