@@ -165,10 +165,19 @@ class AsideLog:
             self._struck = {lsn: at for lsn, at in self._struck.items() if at >= floor_lsn}
             try:
                 if floor_lsn == log.next_lsn:
-                    log.retire()
-                log.recycle(floor_lsn)
+                    self._put_away(log)
+                else:
+                    log.recycle(floor_lsn)
             except OSError as error:
                 _LOG.warning("segments in %s are kept for now: %s", self._directory, error)
+
+    def _put_away(self, log: WriteAheadLog) -> None:
+        """Close the files and remove those that nobody needs."""
+        self._expected = (log.next_lsn,) * 2
+        self._log = None
+        log.close(self._floor)
+        if not self._disk.names(self._directory):
+            self._disk.remove_directory(self._directory)
 
     def put(self, record: WalRecord, note: Note) -> None:
         """Set a record of the main log aside; ``sync`` makes it survive a power cut.
@@ -234,10 +243,7 @@ class AsideLog:
         with self._lock:
             self._closed = True
             if self._log is not None:
-                self._log.close(self._floor)
-                self._log = None
-                if not self._disk.names(self._directory):
-                    self._disk.remove_directory(self._directory)
+                self._put_away(self._log)
 
 
 def _missing(log: WriteAheadLog, expected: Extent) -> int:

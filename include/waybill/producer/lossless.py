@@ -368,4 +368,5 @@ class LosslessProducer(OpenProducer):
         wanted = parking.chosen(lsns)
         parking.settle(wanted)
         parking.sync()
+        self._keeper.try_checkpoint()  # gives their room free
         return len(wanted)
