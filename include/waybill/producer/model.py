@@ -28,6 +28,23 @@ class Undelivered:
     timestamp_ms: int = 0
 
 
+def undelivered(record: WalRecord, wal_id: str, code: str, message: str) -> Undelivered:
+    """Return a record as it is handed to the caller, and why."""
+    return Undelivered(
+        lsn=record.lsn,
+        topic=record.topic,
+        key=record.key,
+        value=record.value,
+        headers=record.headers,
+        code=code,
+        message=message,
+        wal_id=wal_id,
+        segment_id=record.segment_id,
+        partition=record.partition,
+        timestamp_ms=record.timestamp_ms,
+    )
+
+
 @dataclass(slots=True)
 class Recovery:
     """What was found in the log when it was opened, and what was done about it."""

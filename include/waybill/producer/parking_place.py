@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from waybill.errors import InputError
 from waybill.producer.aside import AsideLog, Note
-from waybill.producer.model import Undelivered
+from waybill.producer.model import Undelivered, undelivered
 from waybill.producer.wal import WalRecord
 from waybill.producer.wal.frame import DATA
 
@@ -51,19 +51,7 @@ class ParkingPlace(AsideLog):
 
     def _message(self, lsn: int, wal_id: str) -> Undelivered:
         record, note = self.get(lsn)
-        return Undelivered(
-            lsn=lsn,
-            topic=record.topic,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            code=note.code,
-            message=note.message,
-            wal_id=wal_id,
-            segment_id=record.segment_id,
-            partition=record.partition,
-            timestamp_ms=record.timestamp_ms,
-        )
+        return undelivered(record, wal_id, note.code, note.message)
 
     def chosen(self, lsns: Iterable[int] | None) -> list[int]:
         """Return the lsns meant: those given, or all.

@@ -33,7 +33,7 @@ from waybill.producer.aside import AsideLog, Note
 from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import HOPE, Failure, sort_failure
 from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
-from waybill.producer.model import Undelivered
+from waybill.producer.model import Undelivered, undelivered
 from waybill.producer.tail import TailReader, UnreachableError
 from waybill.producer.waiting import Entry, Group, WaitingRoom
 from waybill.producer.wal import DATA, WalRecord, WriteAheadLog
@@ -154,7 +154,7 @@ class Redo:
         for epoch in failed:
             self._sort_out(epoch, next_lsn)
         if self._room:
-            self._set_aside([entry for entry in self._room.entries if _movable(entry)])
+            self._set_aside([entry for entry in self._room.entries if entry.movable])
             now = time.monotonic()
             if now >= self._look_at:
                 self._round(self._room.due(now))
@@ -345,7 +345,9 @@ class Redo:
         record = self._record(entry)
         what = f"record {record.lsn} for topic {record.topic!r}: {entry.code}: {entry.message}"
         try:
-            self._on_undeliverable(_undelivered(record, self._log.wal_id, entry))
+            self._on_undeliverable(
+                undelivered(record, self._log.wal_id.hex(), entry.code, entry.message)
+            )
         except RetryError as error:
             entry.tries += 1
             self._put_off(entry)
@@ -384,25 +386,3 @@ class Redo:
         if entry.set_aside:
             return self._retry.get(entry.lsn)[0]
         return next(self._log.records(entry.lsn, entry.lsn + 1))
-
-
-def _movable(entry: Entry) -> bool:
-    """Tell whether a record only waits, and it is known which one it is."""
-    waits = entry.failure is None or entry.failure is Failure.UNCERTAIN
-    return waits and entry.group is not None and entry.group.certain
-
-
-def _undelivered(record: WalRecord, wal_id: bytes, entry: Entry) -> Undelivered:
-    return Undelivered(
-        lsn=record.lsn,
-        topic=record.topic,
-        key=record.key,
-        value=record.value,
-        headers=record.headers,
-        code=entry.code,
-        message=entry.message,
-        wal_id=wal_id.hex(),
-        segment_id=record.segment_id,
-        partition=record.partition,
-        timestamp_ms=record.timestamp_ms,
-    )

@@ -70,6 +70,12 @@ class Entry:
         """Tell whether it is in the retry log."""
         return self.group is None
 
+    @property
+    def movable(self) -> bool:
+        """Tell whether it only waits, and it is known that it is this one: it may be set aside."""
+        waits = self.failure is None or self.failure is Failure.UNCERTAIN
+        return waits and self.group is not None and self.group.certain
+
     def note(self, error: Any) -> None:  # noqa: ANN401 - a KafkaError
         """Remember why it failed."""
         self.error = error
