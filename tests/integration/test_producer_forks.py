@@ -2,9 +2,10 @@
 
 import os
 import signal
+import threading
 
 import pytest
-from tests.support.topics import new_topic, read_all, small_log
+from tests.support.topics import new_topic, read_all, small_log, until
 
 from waybill.errors import StopError
 from waybill.producer import LosslessProducer
@@ -114,3 +115,64 @@ def test_a_log_with_marks_does_not_work_in_a_fork(tmp_path, config, kafka):
         assert in_child(work) == 3
         producer.produce(topic, b"parent")
     assert [m.value() for m in read_all(kafka.bootstrap_servers, topic)] == [b"parent"]
+
+
+def test_threads_of_a_fork_wait_until_its_log_is_recovered(tmp_path, config, kafka):
+    topic = new_topic(kafka.bootstrap_servers, "forks", 1)
+    slow = {**config, "linger.ms": 5000}
+    with LosslessProducer(small_log(tmp_path), slow, name="p") as producer:
+
+        def dies():
+            for n in range(10):
+                producer.produce(topic, b"%d" % n)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(dies) == -signal.SIGKILL
+
+        def threads():
+            def produce(thread):
+                for n in range(50):
+                    producer.produce(topic, b"%d" % (100 * thread + n))
+
+            workers = [threading.Thread(target=produce, args=(n,)) for n in (1, 2, 3)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join(30)
+            assert producer.recovered.replayed == 10
+            return producer.close(30)
+
+        assert in_child(threads) == 0
+    found = [int(m.value()) for m in read_all(kafka.bootstrap_servers, topic)]
+    assert found[:10] == list(range(10))
+    assert sorted(found) == [*range(10), *range(100, 150), *range(200, 250), *range(300, 350)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "p+1"]
+
+
+def test_what_a_dead_fork_had_in_its_retry_log_is_tried_again(tmp_path, kafka):
+    topic = new_topic(kafka.bootstrap_servers, "forks", 1)
+    hasty = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "message.timeout.ms": 300,
+        "socket.timeout.ms": 300,
+    }
+    producer = LosslessProducer(small_log(tmp_path), hasty, name="p")
+    kafka.stop()
+    try:
+
+        def dies():
+            for n in range(20):
+                producer.produce(topic, b"%d" % n, b"k")
+            until(lambda: producer.stats.retrying == 20, 20)
+            until(lambda: producer.parts.keeper.floor_lsn == 21)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        assert in_child(dies) == -signal.SIGKILL
+        producer.close(0)
+    finally:
+        kafka.start()
+    with LosslessProducer(small_log(tmp_path), hasty, name="p") as producer:
+        assert producer.recovered.retrying == 20
+        until(lambda: len(read_all(kafka.bootstrap_servers, topic)) == 20, 30)
+    values = [int(m.value()) for m in read_all(kafka.bootstrap_servers, topic)]
+    assert values == list(range(20))

@@ -104,7 +104,9 @@ class AsideLog:
                         self._places.pop(lsn, None)
                         self._struck[lsn] = record.lsn
                 else:
-                    self._places[_read(record)[0].lsn] = record.lsn
+                    lsn = _read(record)[0].lsn
+                    self._places[lsn] = record.lsn
+                    self._struck.pop(lsn, None)
         return self._log
 
     def _beside(self) -> int:
@@ -121,7 +123,8 @@ class AsideLog:
     @property
     def next_lsn(self) -> int:
         """The least lsn that no record here has."""
-        return max(self._places, default=0) + 1
+        with self._lock:
+            return max([*self._places, *self._struck], default=0) + 1
 
     @property
     def lsns(self) -> list[int]:
@@ -191,6 +194,7 @@ class AsideLog:
             log = self._open()
             if not log.next_lsn % _INDEX_EVERY:
                 log.note_position()
+            self._struck.pop(record.lsn, None)
             self._places[record.lsn] = log.append(
                 DATA,
                 record.timestamp_ms,

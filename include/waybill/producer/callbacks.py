@@ -71,15 +71,17 @@ class Callbacks:
         """Make all calls that are due; the first that raises is raised by the next ``serve``."""
         if not self._waiting:
             return
-        with self._serving:
+        if not self._serving.acquire(blocking=False):
+            return  # another thread makes the calls, and those behind them
+        try:
             if self._busy:
                 return
             self._busy = True
-            try:
-                while self._waiting:
-                    self._call_aside()
-            finally:
-                self._busy = False
+            while self._waiting:
+                self._call_aside()
+            self._busy = False
+        finally:
+            self._serving.release()
 
     def _call_aside(self) -> None:
         try:

@@ -214,10 +214,10 @@ class Deliveries:
         """Return how many records are not settled."""
         return sum(self.expected(epoch, next_lsn) - epoch.settled for epoch in list(self.epochs))
 
-    def failed(self, next_lsn: int) -> list[Epoch]:
-        """Return the epochs with failures of which all reports are in."""
+    def failed(self, next_lsn: int) -> list[tuple[Epoch, int]]:
+        """Return the epochs with failures of which all reports are in, and how many failures."""
         return [
-            epoch
+            (epoch, len(epoch.failures))
             for epoch in list(self.epochs)
             if epoch.failures
             and epoch.acknowledged + epoch.reported + len(epoch.failures) + epoch.unhanded
@@ -237,6 +237,7 @@ class Poller:
         self._poll = poll
         self._lock = threading.Lock()
         self.polls = 0
+        self._ended = False
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports that are in; wait up to ``timeout_s`` for the first."""
@@ -244,4 +245,10 @@ class Poller:
             return
         with self._lock:  # not acquire(): an interrupt behind it would leave it held
             self.polls += 1
-            self._poll(timeout_s)
+            if not self._ended:
+                self._poll(timeout_s)
+
+    def end(self) -> None:
+        """Poll no more: the client is about to be closed."""
+        with self._lock:
+            self._ended = True

@@ -343,19 +343,24 @@ class LosslessProducer(OpenProducer):
         """
         parking = self.parts.parking
         wanted = parking.chosen(lsns)
-        for lsn in wanted:
-            record, _ = parking.get(lsn)
-            self.produce(
-                record.topic,
-                record.value,
-                record.key,
-                record.headers,
-                None,
-                record.partition,
-                record.timestamp_ms,
-            )
-            parking.settle([lsn])
-        parking.sync()
+        sent: list[int] = []
+        try:
+            for lsn in wanted:
+                record, _ = parking.get(lsn)
+                self.produce(
+                    record.topic,
+                    record.value,
+                    record.key,
+                    record.headers,
+                    None,
+                    record.partition,
+                    record.timestamp_ms,
+                )
+                sent.append(lsn)
+        finally:
+            self._sync_all()  # first there, then gone from here
+            parking.settle(sent)
+            parking.sync()
         return len(wanted)
 
     def discard_parked(self, lsns: Iterable[int] | None = None) -> int:

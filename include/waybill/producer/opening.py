@@ -49,7 +49,13 @@ class OpenProducer:
         self._was_taken = was_taken
         self._marks = marks
         self._closed = False
-        self._forked = False
+        self._forked = self._opening = False
+        self._own_lock = threading.RLock()
+        self._shut_lock = threading.RLock()
+        self._shut_parts = False
+        self._adopted: list[Parts] = []
+        """Logs of dead forks of which records are still tried again."""
+        self._parts: Parts | None = None
         self._open(self._folder)
         forks.watch(self)
         try:
@@ -62,24 +68,24 @@ class OpenProducer:
 
     def _open(self, folder: str) -> None:
         parts = self._open_parts(folder)
-        self._parts: Parts | None = parts
-        self._topics: dict[str, bytes] = {}
+        topics: dict[str, bytes] = {}
+        try:
+            parts.recover()
+            parts.keeper.start(parts.sender, parts.redo, parts.callbacks, lambda: set(topics))
+        except BaseException:
+            parts.close()
+            raise
+        self._topics = topics
         self._latency = Histogram()
         self._gate = parts.gate
         self._log = parts.log
         self._writer = parts.log.writer
         self._sender = parts.sender
-        self._keeper = parts.keeper
         self._each = self._settings.durability == "each"
         self._batching: set[int] = set()
         """Threads that append a batch, which is synced at its end."""
-        try:
-            parts.recover()
-            topics = self._topics
-            parts.keeper.start(parts.sender, parts.redo, parts.callbacks, lambda: set(topics))
-        except BaseException:
-            self._shut()
-            raise
+        self._parts = parts
+        self._keeper = parts.keeper  # last: until then the old one's trouble keeps all others out
 
     def _open_parts(self, folder: str) -> Parts:
         return open_parts(
@@ -102,20 +108,24 @@ class OpenProducer:
             try:
                 parts.recover()
                 self.recovered.add(parts.recovered)
+                if parts.redo.retrying:
+                    parts.keeper.start(parts.sender, parts.redo, parts.callbacks, set)
+                    self._adopted.append(parts)
             finally:
-                parts.close()
+                if parts not in self._adopted:
+                    parts.close()
 
     def after_fork_in_child(self) -> object:
         """Let go of what belongs to the parent; called by the fork itself."""
-        parts, self._parts = self._parts, None
+        kept = [*self._adopted, *([] if self._parts is None else [self._parts])]
+        self._parts, self._adopted = None, []
         self._forked = True
-        self._gate = threading.Lock()
-        if parts is not None:
-            parts.directory_lock.release()
+        self._own_lock, self._shut_lock = threading.RLock(), threading.RLock()
+        for parts in kept:
             parts.callbacks.abandon()
-            self._keeper.abandoned = True
-            self._keeper.stop(StopError("opened by another process"), instead=True)
-        return parts
+            parts.keeper.abandoned = True
+            parts.keeper.stop(StopError("opened by another process"), instead=True)
+        return kept
 
     def _open_own(self) -> None:
         """After a fork: open the first log of a fork that nobody has."""
@@ -124,16 +134,25 @@ class OpenProducer:
                 f"this producer was opened by process {os.getppid()} and does not work after a "
                 "fork; open one in each process"
             )
-        with self._gate:
+        with self._own_lock:
             if not self._forked:
                 return
-            for folder in forks.own_folders(self._folder):
-                try:
-                    self._open(folder)
-                except ProducerBusyError:
-                    continue
-                self._forked = False
-                return
+            if self._opening:
+                raise StopError("this producer is just being opened: on_undeliverable waits for it")
+            self._opening = True
+            try:
+                self._open_first_free()
+            finally:
+                self._opening = False
+
+    def _open_first_free(self) -> None:
+        for folder in forks.own_folders(self._folder):
+            try:
+                self._open(folder)
+            except ProducerBusyError:
+                continue
+            self._forked = False
+            return
 
     @property
     def parts(self) -> Parts:
@@ -272,9 +291,13 @@ class OpenProducer:
         return left
 
     def _shut(self) -> int:
-        self._closed = True
-        forks.unwatch(self)
-        return 0 if self._parts is None else self._parts.close()
+        with self._shut_lock:  # two that close at once: the second waits, and finds nothing to do
+            self._closed = True
+            forks.unwatch(self)
+            parts, self._shut_parts = (None if self._shut_parts else self._parts), True
+            adopted, self._adopted = self._adopted, []
+            left = sum(one.close() for one in adopted)
+            return left + (0 if parts is None else parts.close())
 
     def __enter__(self) -> Self:
         return self

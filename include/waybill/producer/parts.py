@@ -233,6 +233,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         send=sender.again,
         send_alone=sender.alone,
         on_undeliverable=on_undeliverable,
+        sync=lambda: log.sync(gate),
         interval_s=settings.retry_interval_ms / 1000,
     )
     sender.connect(redo)

@@ -22,6 +22,7 @@ log before the watermark could pass it: the next opening finds it in one of them
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -58,6 +59,7 @@ class Redo:
         send: hands a record to librdkafka with a callback of its own; may raise ``KafkaException``.
         send_alone: the same while nothing else is on its way: see ``Sender.alone``.
         on_undeliverable: takes what Kafka will never take.
+        sync: has the disk keep the main log.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it works between
@@ -70,6 +72,7 @@ class Redo:
         send: Callable[[WalRecord, Report], None],
         send_alone: Callable[[WalRecord, Report], bool | None],
         on_undeliverable: OnUndeliverable,
+        sync: Callable[[], None],
         interval_s: float,
     ) -> None:
         self._log = log
@@ -79,6 +82,7 @@ class Redo:
         self._send = send
         self._send_alone = send_alone
         self._on_undeliverable = on_undeliverable
+        self._sync = sync
         self._interval_s = interval_s
         self._room = WaitingRoom()
         self.held = self._room.held
@@ -141,7 +145,7 @@ class Redo:
 
     # What is done about it
 
-    def serve(self, failed: list[Epoch], next_lsn: int) -> None:
+    def serve(self, failed: list[tuple[Epoch, int]], next_lsn: int) -> None:
         """Sort out new failures, set aside what has to wait, and try again what is due.
 
         Args:
@@ -151,8 +155,8 @@ class Redo:
         Raises:
             StopError: this client is beyond repair, or ``on_undeliverable`` failed.
         """
-        for epoch in failed:
-            self._sort_out(epoch, next_lsn)
+        for epoch, count in failed:
+            self._sort_out(epoch, count, next_lsn)
         if self._room:
             self._set_aside([entry for entry in self._room.entries if entry.movable])
             now = time.monotonic()
@@ -174,8 +178,8 @@ class Redo:
             self._done.popleft()
         self._deliveries.let_offsets_go({topic for topic, count in self._aside.items() if count})
 
-    def _sort_out(self, epoch: Epoch, next_lsn: int) -> None:
-        failures = list(epoch.failures)
+    def _sort_out(self, epoch: Epoch, count: int, next_lsn: int) -> None:
+        failures = epoch.failures[:count]  # later ones may be of records from next_lsn on
         if any(sort_failure(failure.error) is Failure.PURGED for failure in failures):
             return
         by_print: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
@@ -345,9 +349,7 @@ class Redo:
         record = self._record(entry)
         what = f"record {record.lsn} for topic {record.topic!r}: {entry.code}: {entry.message}"
         try:
-            self._on_undeliverable(
-                undelivered(record, self._log.wal_id.hex(), entry.code, entry.message)
-            )
+            self._hand_to_caller(record, entry)
         except RetryError as error:
             entry.tries += 1
             self._put_off(entry)
@@ -357,6 +359,16 @@ class Redo:
         except Exception as error:
             raise StopError(f"on_undeliverable failed for {what}; it stays in the log") from error
         self._finish(entry, delivered=False)
+
+    def _hand_to_caller(self, record: WalRecord, entry: Entry) -> None:
+        if not entry.set_aside and self._log.synced_lsn < record.lsn:
+            self._sync()  # else a power cut could give its lsn to another, which then was "taken"
+        pid = os.getpid()
+        self._on_undeliverable(
+            undelivered(record, self._log.wal_id.hex(), entry.code, entry.message)
+        )
+        if os.getpid() != pid:
+            raise StopError("forked inside on_undeliverable: all of this is the parent's")
 
     def _finish(self, entry: Entry, *, delivered: bool = True, message: Any = None) -> None:  # noqa: ANN401
         if entry.teller is not None and message is None:

@@ -225,5 +225,6 @@ class Sender:
 
     def drop(self) -> None:
         """Throw away what librdkafka still has (the log has it too), and end its threads."""
+        self.poller.end()
         self._client.purge(in_queue=True, in_flight=True, blocking=False)
         self._client.close()

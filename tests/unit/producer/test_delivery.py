@@ -66,7 +66,7 @@ def test_a_failed_record_holds_the_watermark_until_it_is_settled_another_way():
     epoch.report(object(), Report(None))
     assert deliveries.failed(4) == []  # one report is still out
     epoch.report(None, Report(2))
-    assert deliveries.failed(4) == [epoch]
+    assert deliveries.failed(4) == [(epoch, 1)]
     assert deliveries.low_lsn(4) == 1
     deliveries.settle_aside(epoch)
     assert deliveries.low_lsn(4) == 4
