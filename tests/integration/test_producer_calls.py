@@ -174,9 +174,9 @@ def test_closing_ends_every_thread_even_while_kafka_is_away(tmp_path, kafka):
 
     thread = threading.Thread(target=produce)
     thread.start()
-    time.sleep(0.3)
+    until(lambda: len(producer) == 6)  # five in librdkafka's queue, one that waits for a place
     began = time.monotonic()
-    assert producer.close(0.2) == 6  # five in librdkafka's queue, one that waits for a place
+    assert producer.close(0.2) == 6
     assert time.monotonic() - began < 5
     thread.join(5)
     assert len(stopped) == 1
