@@ -132,6 +132,14 @@ class AsideLog:
         with self._lock:
             return sorted(self._places)
 
+    def least_lsn(self, other_lsn: int) -> int:
+        """Return the least lsn in the main log of a record here, or ``other_lsn`` if that is less.
+
+        Asked at each checkpoint under the append lock: no sorting.
+        """
+        with self._lock:
+            return min(other_lsn, min(self._places, default=other_lsn))
+
     @property
     def size_bytes(self) -> int:
         """Bytes allocated on disk."""
@@ -194,7 +202,6 @@ class AsideLog:
             log = self._open()
             if not log.next_lsn % _INDEX_EVERY:
                 log.note_position()
-            self._struck.pop(record.lsn, None)
             self._places[record.lsn] = log.append(
                 DATA,
                 record.timestamp_ms,
@@ -204,6 +211,7 @@ class AsideLog:
                 headers,
                 record.partition,
             )
+            self._struck.pop(record.lsn, None)  # not before: a refused put leaves its mark needed
 
     def sync(self) -> None:
         """Return when the disk has every record put before.

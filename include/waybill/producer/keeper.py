@@ -131,7 +131,7 @@ class Keeper:
             synced_lsn=max(marks.synced_lsn, log.synced_lsn),
             next_lsn=log.next_lsn,
             retry=self._retry.extent(low_lsn),
-            parked=self._parking.extent(min([low_lsn, *self._retry.lsns])),
+            parked=self._parking.extent(self._retry.least_lsn(low_lsn)),
             offsets={topic: dict(at) for topic, at in self._deliveries.offsets.items()},
             retry_offsets={t: dict(at) for t, at in list(self._deliveries.retry_offsets.items())},
         )

@@ -62,7 +62,7 @@ class Parts:
         taken = {*self.parking.lsns, *self.parking.settled, *self.retry.settled}
         self.parking.beside = lambda: -self.parking.size_bytes  # opening must not wait for room
         if self.was_taken is not None and (self.log.last_lsn >= self.low_lsn or self.retry):
-            first_lsn = min([self.low_lsn, *self.retry.lsns])
+            first_lsn = self.retry.least_lsn(self.low_lsn)
             taken.update(self.was_taken(self.log.wal_id.hex(), first_lsn))
         recoverer.recover(self.low_lsn, self.recovered, taken)
         self.keeper.try_checkpoint()

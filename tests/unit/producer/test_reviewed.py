@@ -10,7 +10,7 @@ from waybill.producer import LosslessProducer
 from waybill.producer.aside import AsideLog, Note
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.delivery import Deliveries
-from waybill.producer.wal import DATA, WalRecord
+from waybill.producer.wal import DATA, WalFullError, WalRecord
 from waybill.producer.wal.memory_disk import MemoryDisk
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
@@ -49,6 +49,33 @@ def test_a_mark_is_kept_while_the_main_log_may_show_its_record():
     assert gone == (3, 3)
     assert aside.settled == set()
     assert disk.names(Path("/logs")) == []
+
+
+def test_a_put_that_the_disk_refuses_leaves_the_mark_of_its_lsn_needed(tmp_path, monkeypatch):
+    aside = AsideLog(tmp_path / "parked", small_log(tmp_path))
+    aside.put(record(7), Note())
+    aside.settle([7])
+
+    def full(*_):
+        raise WalFullError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(aside._log, "append", full)
+        with pytest.raises(WalFullError):
+            aside.put(record(7), Note())
+    assert aside.settled == {7}
+    assert aside.extent(7) == (2, 3)
+    aside.close()
+
+
+def test_the_least_lsn_beside_the_log(tmp_path):
+    aside = AsideLog(tmp_path / "retry", small_log(tmp_path))
+    assert aside.least_lsn(9) == 9
+    aside.put(record(12), Note())
+    assert aside.least_lsn(9) == 9
+    aside.put(record(4), Note())
+    assert aside.least_lsn(9) == 4
+    aside.close()
 
 
 def test_failures_that_come_after_the_question_are_left_for_the_next_one():
