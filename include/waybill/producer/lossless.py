@@ -225,7 +225,7 @@ class LosslessProducer(OpenProducer):
     def _learn(self, topic: str) -> bytes:
         if not isinstance(topic, str):
             raise TypeError(f"a topic's name is text, not {type(topic).__name__}")
-        name = topic.encode()
+        name = as_bytes("topic", topic)
         if not 0 < len(name) <= _TOPIC_MOST_BYTES or b"\0" in name:
             raise InputError(f"{topic[:40]!r} cannot be a topic's name")
         self._topics[topic] = name

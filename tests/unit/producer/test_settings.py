@@ -126,6 +126,9 @@ def test_the_lock_ends_with_its_process(tmp_path):
     [
         {"topic": ""},
         {"topic": "t\0"},
+        {"topic": "\ud800"},
+        {"topic": "t", "headers": {"\ud800": b""}},
+        {"topic": "t", "headers": {"h": "\ud800"}},
         {"topic": "t", "value": 5.0},
         {"topic": "t", "key": 5},
         {"topic": "t", "value": ["x"]},

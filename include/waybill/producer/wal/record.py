@@ -51,9 +51,9 @@ def encode_headers(headers: HeadersIn) -> tuple[HeaderList, bytes]:
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         checked = [_checked(name, value) for name, value in pairs]
+        return checked, b"".join(_header_bytes(name, value) for name, value in checked)
     except (TypeError, ValueError) as error:
         raise InputError(f"headers are pairs of name and value: {error}") from error
-    return checked, b"".join(_header_bytes(name, value) for name, value in checked)
 
 
 def _checked(name: object, value: object) -> tuple[str, bytes | None]:
