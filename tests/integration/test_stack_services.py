@@ -117,7 +117,14 @@ def test_postgres_lives_on_when_its_starter_ends(tmp_path: Path) -> None:
 
 
 def _backends(cluster: Postgres) -> list[psutil.Process]:
-    return [p for p in cluster._children() if p.status() != psutil.STATUS_ZOMBIE]
+    return [p for p in cluster._children() if _works(p)]
+
+
+def _works(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize("then", ["stop", "start"])
