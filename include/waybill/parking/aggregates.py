@@ -4,6 +4,7 @@ What each number is the sum of
   parked, replaying   segments in that state
   replayed            segments replayed, and deleted ones that have a replay id
   discarded           segments discarded, and deleted ones that have none
+  quarantined         segments in that state; replaced ones count nowhere: their successors do
   bytes               segments parked or replaying
   first, last event   all segments
 """
@@ -23,7 +24,7 @@ from waybill.storage.tracker.tables import parked_partitions as partitions
 from waybill.storage.tracker.tables import segments
 
 _LOG = logging.getLogger(__name__)
-_NUMBERS = ("parked", "replaying", "replayed", "discarded", "bytes")
+_NUMBERS = ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
 _EDGES = ("first_event_at", "last_event_at")
 
 
@@ -50,6 +51,7 @@ def _sums() -> Select[Any]:
         "discarded": _sum(
             segments.c.count, or_(segments.c.state == "discarded", and_(deleted, ~was_replayed))
         ),
+        "quarantined": _sum(segments.c.count, segments.c.state == "quarantined"),
         "bytes": _sum(segments.c.bytes, segments.c.state.in_(HELD)),
         "first_event_at": func.min(segments.c.first_event_at),
         "last_event_at": func.max(segments.c.last_event_at),

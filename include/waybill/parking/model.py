@@ -68,6 +68,8 @@ class Partition:
     """Events sent back, ever; what was cleaned up since is counted."""
     discarded: int
     """Events discarded, ever; what was cleaned up since is counted."""
+    quarantined: int
+    """Events in segments whose frames are damaged: kept, and left out of replays."""
     bytes: int
     """Uncompressed bytes of what is parked or replaying."""
     first_event_at: datetime
@@ -112,6 +114,10 @@ class Segment:
     kafka_partition: int
     first_offset: int
     replay_id: UUID | None
+    fingerprint: str
+    """Of all its events; empty: they are mixed, or of a release that knew none."""
+    copies: tuple[int, ...]
+    """Lines of the frame that are copies of parked events: never counted, never given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +133,16 @@ class Replay:
     since: datetime | None
     until: datetime | None
     rate_per_s: int | None
+    fingerprint: str | None
+    max_events: int | None
+    step: str
+    """Of a canary; empty: all at once."""
     events: int
     """Events in the segments that it took."""
     sent: int
     """Events in the segments that are marked replayed."""
+    quarantined: int
+    """Events in segments of it that turned out to be damaged."""
     started_at: datetime
     finished_at: datetime | None
 

@@ -95,7 +95,8 @@ def select_segments(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 def to_segment(row: Row[Any]) -> Segment:
     """Return a row of ``select_segments`` as a value."""
-    return Segment(*tuple(row))
+    values = tuple(row)
+    return Segment(*values[:-1], tuple(values[-1] or ()))
 
 
 def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Replay | None:

@@ -3,13 +3,15 @@
 Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
              ledger, ledger_minutes, load_positions, connector_positions, refused_messages,
              staged_objects
-Parking      parked_partitions, parked_objects, segments, replays
+Parking      parked_partitions, parked_objects, segments, replays, replay_outcomes, auto_replays,
+             pipeline_holds, notices
 Who did what audit_log
 """
 
 from __future__ import annotations
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
@@ -18,6 +20,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
@@ -51,7 +54,16 @@ COUNT_COLUMNS = (
 )
 """What became of events at one stage. ``passed`` counts events, ``out`` all their children."""
 
-SEGMENT_STATES = ("parked", "replaying", "replayed", "discarded", "deleted")
+SEGMENT_STATES = (
+    "parked",
+    "replaying",
+    "replayed",
+    "discarded",
+    "quarantined",
+    "replaced",
+    "deleted",
+)
+"""``quarantined``: its frame is damaged. ``replaced``: its events are in other segments now."""
 
 
 def _time(name: str, *, now: bool = False) -> Column[object]:
@@ -202,7 +214,10 @@ parked_partitions = Table(
     Column("event_name", Text, nullable=False),
     Column("stage", Text, nullable=False),
     Column("error_type", Text, nullable=False),
-    *[_count(name) for name in ("parked", "replaying", "replayed", "discarded", "bytes")],
+    *[
+        _count(name)
+        for name in ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
+    ],
     _time("first_event_at"),
     _time("last_event_at"),
     _time("first_parked_at", now=True),
@@ -232,8 +247,12 @@ replays = Table(
     Column("since", DateTime(timezone=True)),
     Column("until", DateTime(timezone=True)),
     Column("rate_per_s", Integer),
+    Column("fingerprint", Text),
+    Column("max_events", BigInteger),
+    Column("step", Text, nullable=False, server_default=text("''")),
     _count("events"),
     _count("sent"),
+    _count("quarantined"),
     _time("started_at", now=True),
     _time("finished_at"),
     CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),
@@ -264,15 +283,83 @@ segments = Table(
     Column("kafka_partition", Integer, nullable=False),
     Column("first_offset", BigInteger, nullable=False),
     Column("replay_id", Uuid, ForeignKey("replays.id")),
+    Column("fingerprint", Text, nullable=False, server_default=text("''")),
+    Column("last_message", Text, nullable=False, server_default=text("''")),
+    Column("ids", LargeBinary),
+    Column("copies", ARRAY(Integer)),
+    Column("source_id", BigInteger),
     _time("parked_at", now=True),
     _time("changed_at", now=True),
     UniqueConstraint("object_key", "position"),
     CheckConstraint(
-        "state IN ('parked', 'replaying', 'replayed', 'discarded', 'deleted')", name="state"
+        "state IN ('parked', 'replaying', 'replayed', 'discarded', 'quarantined', 'replaced', "
+        "'deleted')",
+        name="state",
     ),
     Index("ix_segments_partition_state", "partition_id", "state", "commit_number"),
     Index("ix_segments_replay", "replay_id"),
 )
+
+replay_outcomes = Table(
+    "replay_outcomes",
+    METADATA,
+    Column("replay_id", Uuid, ForeignKey("replays.id"), nullable=False),
+    Column("outcome", Text, nullable=False),
+    _count("events"),
+    PrimaryKeyConstraint("replay_id", "outcome"),
+)
+"""What the stages and the destination said of a replay's events, added up batch by batch."""
+
+auto_replays = Table(
+    "auto_replays",
+    METADATA,
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), primary_key=True),
+    Column("on_change", Text, nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("seen", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("last_run_id", Text, nullable=False, server_default=text("''")),
+    _time("asked_at", now=True),
+    _time("tried_at"),
+    CheckConstraint("on_change IN ('version', 'destination', 'any')", name="on_change"),
+)
+"""Partitions to replay when their cause changes; ``seen``: how the cause stood when last looked."""
+
+pipeline_holds = Table(
+    "pipeline_holds",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("pipeline_id", Text, nullable=False),
+    Column("cause", JSONB, nullable=False),
+    Column("held_by", Text, nullable=False),
+    Column("released_by", Text),
+    _count("probes"),
+    Column("last_probe", JSONB),
+    _time("held_at", now=True),
+    _time("probed_at"),
+    _time("released_at"),
+)
+Index(
+    "ix_pipeline_holds_one_active",
+    pipeline_holds.c.pipeline_id,
+    unique=True,
+    postgresql_where=text("released_at IS NULL"),
+)
+
+notices = Table(
+    "notices",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("kind", Text, nullable=False),
+    Column("pipeline_id", Text, nullable=False),
+    Column("partition_id", BigInteger),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    _time("made_at", now=True),
+    _time("sent_at"),
+    _count("attempts"),
+    Column("problem", Text, nullable=False, server_default=text("''")),
+)
+"""What owners are still to be told: written with what it tells of, sent later, at least once."""
+Index("ix_notices_unsent", notices.c.id, postgresql_where=text("sent_at IS NULL"))
 
 audit_log = Table(
     "audit_log",
