@@ -95,8 +95,9 @@ def select_segments(*conditions: ColumnElement[bool]) -> Select[Any]:
 
 def to_segment(row: Row[Any]) -> Segment:
     """Return a row of ``select_segments`` as a value."""
-    values = tuple(row)
-    return Segment(*values[:-1], tuple(values[-1] or ()))
+    values: list[Any] = list(row)
+    values[-1] = tuple(values[-1] or ())
+    return Segment(*values)
 
 
 def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Replay | None:
