@@ -17,7 +17,7 @@ def test_a_refused_row_says_why_and_where_it_is() -> None:
             "outcome": ["delivered", "parked", "parked"],
         }
     )
-    outcome = LoadOutcome(7, [], {"key": "parked/object"}, rows)
+    outcome = LoadOutcome(7, [], {}, {"key": "parked/object"}, rows)
     codes = {"e2": "destination_check_violation", "e3": "destination_value_refused"}
     found = pa.Table.from_batches(
         [b for b in _load_traces("warehouse", outcome, rows, codes, 1_000_000)]

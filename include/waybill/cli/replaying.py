@@ -186,6 +186,9 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
         f"{outcome.sent:,} of {outcome.events:,} events sent back: {outcome.passed:,} passed"
         f"{so_far}, {again:,} parked again{so_far}, {outcome.in_flight:,} in flight"
     ]
+    if outcome.loaded:
+        rows = ", ".join(f"{number:,} {name}" for name, number in sorted(outcome.loaded.items()))
+        lines.append(f"rows at the destination{so_far}: {rows}")
     ways = sorted(outcome.parked_again.items(), key=lambda way: (-way[1], way[0]))
     lines += [f"{number:,} parked again: {way}" for way, number in ways]
     if outcome.waits_for == "processing":

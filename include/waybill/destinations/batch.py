@@ -31,12 +31,19 @@ _CONTEXT = {
     "_waybill_op": pa.string(),
     "_waybill_replayed": pa.bool_(),
 }
-_ATTEMPT = "_waybill_attempt"
-_ROW_FIELDS = ("event_id", "pipeline_id", "event_name", "outcome", "intake_minute", "replayed")
-_EMPTY_ROWS = pa.schema(
-    [(name, pa.string()) for name in _ROW_FIELDS[:4]]
-    + [("intake_minute", pa.int32()), ("replayed", pa.bool_())]
-)
+_LATER = {"_waybill_replay": None, "_waybill_attempt": 0}
+"""Columns that rows staged by an older release lack, with what they stand for then."""
+_LATER_TYPES = {"_waybill_replay": pa.string(), "_waybill_attempt": pa.int32()}
+_ROW_TYPES = {
+    "event_id": pa.string(),
+    "pipeline_id": pa.string(),
+    "event_name": pa.string(),
+    "outcome": pa.string(),
+    "intake_minute": pa.int32(),
+    "replayed": pa.bool_(),
+    "replay_id": pa.string(),
+}
+_EMPTY_ROWS = pa.schema(list(_ROW_TYPES.items()))
 
 GroupKey = tuple[str, str, int]
 """(pipeline id, event name, intake minute)."""
@@ -145,11 +152,12 @@ def _context(rows: Rows) -> pa.Table:
     if not pa.compute.all(known).as_py():
         raise StopError(f"staged rows of {rows.event_name!r} hold an operation that is none")
     arrays = [data.column(name).cast(kind) for name, kind in _CONTEXT.items()]
-    if _ATTEMPT in data.column_names:
-        attempts = data.column(_ATTEMPT).cast(pa.int32())
-    else:
-        attempts = pa.repeat(pa.scalar(0, pa.int32()), data.num_rows)
-    return pa.table([*arrays, attempts], names=[*_CONTEXT, _ATTEMPT])
+    for name, kind in _LATER_TYPES.items():
+        if name in data.column_names:
+            arrays.append(data.column(name).cast(kind))
+        else:
+            arrays.append(pa.repeat(pa.scalar(_LATER[name], kind), data.num_rows))
+    return pa.table(arrays, names=[*_CONTEXT, *_LATER_TYPES])
 
 
 def group_inputs(commit: Commit) -> dict[GroupKey, tuple[int, int]]:
@@ -178,15 +186,33 @@ def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> lis
             rows = _outcome_rows(batch, frame)
             pieces[frame.commit_number].append(rows)
             _count(counts[frame.commit_number], frame.rows, rows)
-    return [
-        LoadOutcome(
-            commit.number,
-            [_outcome_count(*item) for item in sorted(counts[commit.number].items())],
-            None,
-            pa.concat_tables(pieces[commit.number] or [_EMPTY_ROWS.empty_table()]),
+    outcomes = []
+    for commit in commits:
+        found = sorted(counts[commit.number].items())
+        rows = pa.concat_tables(pieces[commit.number] or [_EMPTY_ROWS.empty_table()])
+        outcomes.append(
+            LoadOutcome(
+                commit.number,
+                [_outcome_count(*item) for item in found],
+                _of_replays(rows),
+                None,
+                rows,
+            )
         )
-        for commit in commits
-    ]
+    return outcomes
+
+
+def _of_replays(rows: pa.Table) -> dict[str, dict[str, int]]:
+    """Count the outcomes of each replay's rows."""
+    found: dict[str, dict[str, int]] = {}
+    ids = rows.column("replay_id")
+    if ids.null_count == rows.num_rows:  # nearly always
+        return found
+    names = ["replay_id", "outcome"]
+    groups = rows.select(names).filter(ids.is_valid()).group_by(names)
+    for group in groups.aggregate([([], "count_all")]).to_pylist():
+        found.setdefault(group["replay_id"], {})[group["outcome"]] = group["count_all"]
+    return found
 
 
 def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
@@ -207,8 +233,9 @@ def _outcome_rows(batch: TableBatch, frame: Frame) -> pa.Table:
             words,
             context["_waybill_intake_minute"],
             context["_waybill_replayed"],
+            context["_waybill_replay"],
         ],
-        names=list(_ROW_FIELDS),
+        names=list(_ROW_TYPES),
     )
 
 

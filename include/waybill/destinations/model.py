@@ -24,7 +24,8 @@ class Rows:
     """The table's columns, then ``_waybill_id`` and ``_waybill_key`` string,
     ``_waybill_source_version`` and ``_waybill_intake_version`` int64, ``_waybill_intake_minute``
     int32, ``_waybill_op`` string (upsert, delete), ``_waybill_replayed`` bool: entered at stage
-    destination by a replay. Other columns are ignored, but for ``_waybill_attempt`` int32."""
+    destination by a replay. Other columns are ignored, but for ``_waybill_attempt`` int32 and
+    ``_waybill_replay`` string: the replay that an event came with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,13 @@ class LoadOutcome:
 
     commit_number: int
     counts: list[OutcomeCount]
+    replays: Mapping[str, Mapping[str, int]]
+    """Replay id to outcome ("delivered", …) to rows, of the events that came with a replay."""
     parked: Mapping[str, Any] | None
     """The descriptor ``park`` returned; one for all commits of a load that had refused rows."""
     rows: pa.Table | None
-    """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed.
+    """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed,
+    replay_id.
     None when the commit was loaded before."""
 
 
@@ -85,6 +89,7 @@ class RefusedRow:
     message: str
     table: str
     attempt: int = 0
+    replay_id: str | None = None
 
 
 Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]

@@ -62,6 +62,7 @@ def _row(
         message=reason[1],
         table=f"{batch.spec.schema_name}.{batch.spec.name}",
         attempt=system["_waybill_attempt"],
+        replay_id=system["_waybill_replay"],
     )
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+from uuid import UUID
 
 from sqlalchemy import select
 
@@ -24,7 +25,12 @@ from waybill.parking.browsing import segments_in_order
 from waybill.parking.selection import read_replay
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
-from waybill.storage.tracker.tables import parked_partitions, replays, segments
+from waybill.storage.tracker.tables import (
+    parked_partitions,
+    replay_outcomes,
+    replays,
+    segments,
+)
 
 _LOOK_S = 0.5
 WaitsFor = Literal["", "processing", "loading"]
@@ -44,6 +50,9 @@ class ReplayOutcome:
     parked_again: dict[str, int]
     """Stage and error type ("mapping/not_null_violation") to events. One whose children were parked
     in several ways is under each."""
+    loaded: dict[str, int]
+    """What the destination did with their rows, so far: "delivered", "superseded" (a newer version
+    was there), "duplicate", "parked". An event may become several rows, or none."""
     in_flight: int
     """Events that processing has not seen yet."""
     waits_for: WaitsFor
@@ -122,6 +131,7 @@ class ReplayWatch:
             sent=replay.sent,
             passed=max(0, replay.sent - in_flight - again),
             parked_again=dict(parked_again),
+            loaded=_loaded(self._tracker, replay.id),
             in_flight=in_flight,
             waits_for=waits_for,
         )
@@ -144,7 +154,8 @@ class ReplayWatch:
     def _parked_since(self) -> dict[str, set[str]]:
         """Return {id: ways to fail} of what may be the replay's; a child is under its parent too.
 
-        Rows that a destination refused do not name their replay: they are told by their ids.
+        Rows that a destination refused under an older release do not name their replay: they are
+        told by their ids.
         """
         found: dict[str, set[str]] = {}
         own = select(parked_partitions.c.id).where(
@@ -165,7 +176,7 @@ class ReplayWatch:
         return found
 
     def _may_be_ours(self, event: Event, parked: ParkedEvent) -> bool:
-        if parked.stage == "destination":
+        if parked.stage == "destination" and event.replay_id is None:  # of an older release
             return parked.attempt > 0
         return event.replay_id == str(self._replay.id)
 
@@ -183,6 +194,14 @@ def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str) -> Replay:
     if found is None:
         raise InputError(f"run {run_id!r} has replayed nothing of partition {partition_id}")
     return found
+
+
+def _loaded(tracker: TrackerStore, replay_id: UUID) -> dict[str, int]:
+    query = select(replay_outcomes.c.outcome, replay_outcomes.c.events).where(
+        replay_outcomes.c.replay_id == replay_id
+    )
+    with tracker.transaction() as connection:
+        return {str(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
 def _event(value: bytes) -> Event | None:

@@ -60,6 +60,8 @@ def _parked(row: RefusedRow, team: str, version: str, now: str) -> ParkedEvent:
         data=row.row,
         stage="destination",
         op=row.op,
+        attempt=row.attempt,
+        replay_id=row.replay_id,
     )
     return ParkedEvent(
         pipeline_id=row.pipeline_id,

@@ -39,6 +39,7 @@ SYSTEM_FIELDS = (
     pa.field("_waybill_intake_minute", pa.int32(), nullable=False),
     pa.field("_waybill_op", pa.string(), nullable=False),
     pa.field("_waybill_replayed", pa.bool_(), nullable=False),
+    pa.field("_waybill_replay", pa.string()),
     pa.field("_waybill_attempt", pa.int32(), nullable=False),
 )
 
@@ -69,6 +70,7 @@ def system_columns(events: Sequence[Event], *, replayed: bool) -> list[pa.Array]
         pa.array([e.intake_minute for e in events], pa.int32()),
         pa.array([e.op for e in events], pa.string()),
         pa.array([replayed] * len(events), pa.bool_()),
+        pa.array([e.replay_id for e in events], pa.string()),
         pa.array([e.attempt for e in events], pa.int32()),
     ]
 

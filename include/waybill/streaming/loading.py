@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -124,7 +125,8 @@ class Loader:
         counts = {
             outcome.commit_number: list(_counts(outcome).by_pipeline()) for outcome in outcomes
         }
-        commit = LoadCommit(self.consumer, self._epoch, self._name, after, until, counts)
+        replays = _of_replays(outcomes)
+        commit = LoadCommit(self.consumer, self._epoch, self._name, after, until, counts, replays)
         parked = {o.parked["key"]: o.parked for o in outcomes if o.parked is not None}
 
         def record_parked(connection: Any) -> None:  # noqa: ANN401 - a connection
@@ -179,6 +181,15 @@ def _load_traces(
             )
         )
     return batches
+
+
+def _of_replays(outcomes: Sequence[LoadOutcome]) -> dict[str, Counter[str]]:
+    """Return replay id to outcome to rows, over several commits."""
+    found: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        for replay_id, numbers in outcome.replays.items():
+            found.setdefault(replay_id, Counter()).update(numbers)
+    return found
 
 
 def _counts(outcome: LoadOutcome) -> Counts:

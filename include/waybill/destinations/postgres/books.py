@@ -3,9 +3,10 @@
 ``_waybill_commits``     (destination, commit_number), counts, what was parked, when
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
 
-Both are in schema ``waybill`` and are made when they are missing. A commit's counts are a list of
-[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded, duplicate,
-parked].
+Both are in schema ``waybill`` and are made when they are missing. A commit's counts are
+{"rows": [[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded,
+duplicate, parked], …], "replays": {replay id: {outcome: rows}}}; in books of older releases just
+the list of rows.
 """
 
 from __future__ import annotations
@@ -110,7 +111,10 @@ def stored(session: Session, destination: str, commits: Sequence[Commit]) -> lis
 
 
 def _outcome(destination: str, commit: Commit, row: Mapping[str, Any]) -> LoadOutcome:
-    counts = [OutcomeCount(*item) for item in orjson.loads(row["counts"])]
+    packed = orjson.loads(row["counts"])
+    if isinstance(packed, list):
+        packed = {"rows": packed, "replays": {}}
+    counts = [OutcomeCount(*item) for item in packed["rows"]]
     then = {
         (c.pipeline_id, c.event_name, c.intake_minute): (c.in_first, c.in_replayed) for c in counts
     }
@@ -122,7 +126,7 @@ def _outcome(destination: str, commit: Commit, row: Mapping[str, Any]) -> LoadOu
             "the tracker"
         )
     parked = None if row["parked"] is None else orjson.loads(row["parked"])
-    return LoadOutcome(commit.number, counts, parked, None)
+    return LoadOutcome(commit.number, counts, packed["replays"], parked, None)
 
 
 def has_tombstones(session: Session, spec: TableSpec) -> bool:
@@ -146,14 +150,15 @@ def key_hash(spec: TableSpec) -> str:
     return f"sha256(convert_to({key_text(spec)}, 'UTF8'))"
 
 
-def _packed(outcome: LoadOutcome) -> list[list[Any]]:
-    return [
+def _packed(outcome: LoadOutcome) -> dict[str, Any]:
+    rows = [
         [
             c.pipeline_id, c.event_name, c.intake_minute, c.in_first, c.in_replayed,
             c.delivered, c.superseded, c.duplicate, c.parked,
         ]
         for c in outcome.counts
     ]  # fmt: skip
+    return {"rows": rows, "replays": outcome.replays}
 
 
 def _json(value: object) -> str:
