@@ -60,6 +60,7 @@ class Order:
     op: str = "upsert"
     replayed: bool = False
     minute: int = MINUTE
+    replay_id: str | None = None
 
     @property
     def event_id(self) -> str:
@@ -87,6 +88,7 @@ def rows_of(orders: Sequence[Order], spec: TableSpec = SPEC, **columns: list) ->
         "_waybill_intake_minute": pa.array([o.minute for o in orders], pa.int32()),
         "_waybill_op": pa.array([o.op for o in orders], pa.string()),
         "_waybill_replayed": pa.array([o.replayed for o in orders], pa.bool_()),
+        "_waybill_replay": pa.array([o.replay_id for o in orders], pa.string()),
         "_waybill_attempt": pa.array([int(o.replayed) for o in orders], pa.int32()),
     }
     names = [f.name for f in spec.arrow_schema()]
