@@ -112,6 +112,15 @@ class Destination(Protocol):
         """
         ...
 
+    def check(self) -> None:
+        """Ask the destination whether it answers; changes nothing.
+
+        Raises:
+            RetryError: it is away.
+            InputError: it is not configured as it must be.
+        """
+        ...
+
     def load(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
         """Load those of the commits that are not there yet; report all, in the order given.
 

@@ -38,6 +38,11 @@ class PostgresDestination:
         """Bring the table to its declaration; see the protocol."""
         self._ensure([spec])
 
+    def check(self) -> None:
+        """Ask the server for an answer; see the protocol."""
+        with self._session.transaction():
+            self._session.query("SELECT 1 AS answer")
+
     def load(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
         """Load what is missing of the commits, report all; see the protocol."""
         if not commits:
