@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from waybill.storage import open_log, open_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.applications import ApplicationStatus, Kind
+    from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.balancing import BalanceReport
     from waybill.operations.dry_run import DryRunReport
     from waybill.operations.ingest import IngestReport
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from waybill.operations.replay import ReplayReport, ReplayRequest
     from waybill.operations.trails import Trail
     from waybill.parking import CleanUpReport, Parking, Partition, RefreshReport
+    from waybill.parking.auto_replays import AutoReplay
     from waybill.pipelines import Pipeline
     from waybill.tracing import Recorder
 
@@ -284,6 +286,51 @@ def parked_partitions(  # noqa: PLR0913 - filters on every dimension
             until=until,
         )
         return list(Parking(tracker, open_objects(settings.s3)).partitions(wanted))
+
+
+def set_auto_replay(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    on_change: str | None,
+    who: str,
+) -> AutoReplay | None:
+    """Mark a partition to replay when its cause changes; ``on_change`` None: take the mark away."""
+    from waybill.operations.auto_replay import answering, mark_for_auto_replay  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.parking.auto_replays import remove_mark  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        if on_change is None:
+            remove_mark(tracker, found.id, who=who)
+            return None
+        healthy = answering(settings.destinations)
+        return mark_for_auto_replay(
+            tracker, parking, found.id, on_change=on_change, healthy=healthy, who=who
+        )
+
+
+def due_auto_replays(settings: Settings) -> list[AutoLaunch]:
+    """Return the replays that changed causes call for."""
+    from waybill.operations.auto_replay import answering, due_auto_replays  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        return due_auto_replays(tracker, parking, healthy=answering(settings.destinations))
+
+
+def keep_auto_replays(settings: Settings, notes: Sequence[Mapping[str, Any]]) -> int:
+    """Keep which replays were launched; returns how many marks were moved on."""
+    from waybill.operations.auto_replay import launched  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return sum(launched(tracker, **note) for note in notes)
 
 
 def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -> CleanUpReport:

@@ -11,6 +11,7 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION | {"since", "until", "rate_per_s", "dry_run"},
     "replay_parked_partitions": PARTITION | {"since", "until", "rate_per_s", "dry_run", "limit"},
+    "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
     "stream_default": set(),
@@ -20,6 +21,7 @@ PARAMS = {
 SCHEDULES = {
     "replay": "None",
     "replay_parked_partitions": "None",
+    "auto_replay": "* * * * *",
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "stream_default": "@continuous",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.support import orders
 from tests.support.parked_orders import order, parked
+from typer.testing import CliRunner
 
 from waybill import wiring
+from waybill.cli import app
 from waybill.errors import InputError
 from waybill.operations.auto_replay import (
     AutoLaunch,
@@ -153,6 +156,62 @@ def test_a_mark_that_was_changed_meanwhile_is_not_overwritten(world: World) -> N
     assert remove_mark(world.tracker, world.partition_id, who="ann")
     assert not remove_mark(world.tracker, world.partition_id, who="ann")
     assert not world.note(launch)
+
+
+def test_the_operators_launch_a_changed_partition_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from waybill_airflow.operators.auto_replay import (
+        KeepAutoReplaysOperator,
+        PlanAutoReplaysOperator,
+    )
+
+    class Run:
+        pushed: ClassVar[dict[str, Any]] = {}
+
+        def xcom_push(self, key: str, value: Any) -> None:
+            self.pushed[key] = json.loads(json.dumps(value))
+
+        def get_dr_count(self, **_: Any) -> int:
+            return 0
+
+    for name, value in world.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_HOME", str(world.settings.home))
+    here = DestinationSettings(dsn=world.settings.tracker.dsn)
+    monkeypatch.setenv(
+        "WAYBILL_DESTINATIONS", json.dumps({"warehouse": {"dsn": here.dsn.get_secret_value()}})
+    )
+    world.mark("version")
+    world.deploy("mended")
+    run, plan = Run(), PlanAutoReplaysOperator(task_id="plan")
+    [launch] = plan.execute({"ti": run})
+    [again] = plan.execute({"ti": run})
+    assert launch == again
+    assert launch["conf"]["error_type"] == "null_value"
+    keep = KeepAutoReplaysOperator(task_id="keep", notes=run.pushed["notes"])
+    assert keep.execute({"ti": run}) == 1
+    assert plan.execute({"ti": run}) == []
+    mark = read_mark(world.tracker, world.partition_id)
+    assert mark is not None
+    assert mark.last_run_id == launch["trigger_run_id"]
+
+
+def test_the_command_marks_and_takes_the_mark_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in world.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    words = ["parked", "auto-replay", "orders", "-e", "order", "-s", "transformation"]
+    told = CliRunner().invoke(app, [*words, "-t", "null_value", "--on", "version"])
+    assert told.exit_code == 0, told.output
+    assert "when a new version of the pipeline is active" in told.stdout
+    mark = read_mark(world.tracker, world.partition_id)
+    assert mark is not None
+    assert mark.on_change == "version"
+    off = CliRunner().invoke(app, [*words, "-t", "null_value", "--off"])
+    assert "by hand only" in off.stdout
+    assert read_mark(world.tracker, world.partition_id) is None
 
 
 def test_a_destination_is_asked_once_a_look(world: World) -> None:

@@ -27,7 +27,10 @@ COMMANDS = {
     "parked": Later(
         "Events that could not go on: look, take, discard, replay.",
         "waybill.cli.parked:app",
-        more={"replay": "waybill.cli.replaying:replay"},
+        more={
+            "replay": "waybill.cli.replaying:replay",
+            "auto-replay": "waybill.cli.auto_replay:auto_replay",
+        },
     ),
     "traces": Later("Event traces: ship them, see their files.", "waybill.cli.traces:app"),
     "trail": Later("Show where one event was.", "waybill.cli.books:trail"),

@@ -1,0 +1,57 @@
+"""``waybill parked auto-replay``: mark a partition to replay when its cause changes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def auto_replay(  # noqa: PLR0913 - a partition has four names
+    pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
+    event_name: Annotated[str, typer.Option("--event-name", "-e")],
+    stage: Annotated[str, typer.Option("--stage", "-s")],
+    error_type: Annotated[str, typer.Option("--error-type", "-t")],
+    on: Annotated[
+        str,
+        typer.Option(
+            help="version: a new version of the pipeline is active; destination: it answers again "
+            "after it was away; any: either."
+        ),
+    ] = "any",
+    who: Annotated[str | None, typer.Option(help="Your name, if not the system user's.")] = None,
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Take the mark away.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Replay a partition by itself, with a canary first, when what made it park has changed."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, set_auto_replay  # noqa: PLC0415
+
+    mark = set_auto_replay(
+        Settings(),
+        pipeline=pipeline,
+        event_name=event_name,
+        stage=stage,
+        error_type=error_type,
+        on_change=None if off else on,
+        who=who or current_user(),
+    )
+    if as_json:
+        typer.echo(orjson.dumps(None if mark is None else mark.to_json()).decode())
+        return
+    name = f"{pipeline}/{event_name}/{stage}/{error_type}"
+    if mark is None:
+        typer.echo(f"{name} is replayed by hand only")
+        return
+    changes = {
+        "version": "a new version of the pipeline is active",
+        "destination": "its destination answers again after it was away",
+        "any": "a new version of the pipeline is active, or its destination answers again",
+    }
+    typer.echo(
+        f"{name} is replayed by itself when {changes[mark.on_change]} (looked at every minute by "
+        "the DAG auto_replay, which must not be paused)"
+    )
