@@ -1,0 +1,333 @@
+"""``make bench-parking``: what it costs when everything fails, at 100,000 parked partitions.
+
+(a) Failing events over 100,000 partitions (20 pipelines, 500 event names, 10 error types) through
+    processing, against the same job with nothing failing: events/s, and PUTs a task and batch.
+(b) The tracker with 500,000 partitions and 5,000,000 segments: see ``parking_tracker``.
+(c) A replay of parked events into Kafka, against ingestion from a file, events/s.
+(d) The most memory that the Python processes of (a) and (c) took together (driver and workers; the
+    JVM's heap is what it is given).
+A and B alternate; medians. ``QUICK=1`` takes fewer events, partitions and segments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.benchmarks.memory import PeakMemory
+from tests.benchmarks.processing import all_started, cpu_seconds
+
+from waybill.storage import TopicInfo
+
+TEAM = "bench"
+PIPELINES = 20
+ERROR_TYPES = (
+    "null_value", "field_missing", "type_error", "value_error", "index_error",
+    "record_incomplete", "record_invalid", "record_inconsistent", "lookup_failed", "overflow",
+)  # fmt: skip
+CODE = """
+from waybill.errors import ParkError
+
+
+def transform(event):
+    order = event.data
+    if order["fault"] is not None:
+        raise ParkError(order["fault"], f"order {order['number']} cannot go on")
+    order["status"] = order["status"].upper()
+    return event
+"""
+BROKER = {
+    "queue.buffering.max.messages": 500_000,
+    "linger.ms": 50,
+    "batch.size": 1_000_000,
+    "acks": "all",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much one form of the benchmark does."""
+
+    events: int
+    names: int
+    """Event names a pipeline."""
+    rounds: int
+    batches: int
+    replayed: int
+    """Events of the replay, and rows of the ingestion it is compared with."""
+    partitions: int
+    """Of part (b); ten segments each."""
+
+
+FULL = Size(1_000_000, 500, 2, 5, 300_000, 500_000)
+QUICK = Size(12_000, 10, 1, 1, 10_000, 10_000)
+
+
+def main() -> None:
+    size = QUICK if os.environ.pop("QUICK", "") == "1" else FULL
+    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
+        del os.environ[name]
+    from tests import servers
+    from tests.benchmarks import parking_tracker
+
+    with ExitStack() as stack:
+        home = servers.new_home()
+        stack.callback(servers.end_home, home)
+        parts = all_started(servers, home, stack)
+        bench = Bench(servers, parts, home / "work", size)
+        stack.callback(bench.close)
+        with PeakMemory() as memory:
+            report = bench.run()
+        report["peak_rss_mb"] = memory.peak_mb
+        report |= parking_tracker.run(parts[0], partitions=size.partitions)
+    show(report)
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+class Bench:
+    """Parts (a) and (c), on one Spark session and one set of servers."""
+
+    def __init__(self, servers: Any, parts: Any, work: Path, size: Size) -> None:
+        self._servers, self._parts, self._work, self._size = servers, parts, work, size
+        self._spark: Any = None
+        self._base = self._settings("base")
+        os.environ.update(self._base.to_env())  # the workers read these
+        self._folders = write_pipelines(work / "pipelines", size.names)
+
+    def _settings(self, name: str) -> Any:
+        folder = self._work / name
+        folder.mkdir(parents=True)
+        settings = self._servers.stack_settings(*self._parts, folder)
+        spark = settings.spark.model_copy(
+            update={
+                "max_events_per_batch": self._size.events // self._size.batches,
+                "trigger_ms": 0,
+            }
+        )
+        parking = settings.parking.model_copy(update=NO_STORM_BREAKER)
+        return settings.model_copy(update={"spark": spark, "parking": parking})
+
+    def run(self) -> dict[str, Any]:
+        from waybill import wiring
+        from waybill.storage import open_log
+        from waybill.streaming.session import open_session
+
+        wiring.migrate(self._base)
+        for folder in self._folders:
+            wiring.run_deploy(self._base, folder, who="bench")
+        log = open_log(self._base.kafka)
+        topics = {}
+        for kind in ("clean", "failing"):
+            topics[kind] = log.ensure_topic(f"events.{TEAM}-{kind}.warehouse")
+            fill(self._base, topics[kind].name, self._size, failing=kind == "failing")
+        self._spark = open_session(self._base.spark, name="bench")
+        self._process("warm-up", log, topics["clean"])
+        runs: dict[str, list[dict[str, float]]] = {"clean": [], "failing": []}
+        for number in range(self._size.rounds):
+            for kind, found in runs.items():
+                found.append(self._process(f"{kind}-{number}", log, topics[kind]))
+        self._spark.stop()
+        self._spark = None
+        return report_of(runs, self._size) | self._replay()
+
+    def _process(self, name: str, log: Any, topic: TopicInfo) -> dict[str, float]:
+        """Run a fresh consumer, with books of its own, over a whole topic."""
+        from waybill.parking import Parking
+        from waybill.storage import open_objects, open_tracker
+        from waybill.streaming.processing import ProcessingConsumer
+
+        settings = self._settings(name)
+        settings = settings.model_copy(
+            update={"tracker": copied(self._base.tracker, settings.tracker), "s3": self._base.s3}
+        )
+        objects = open_objects(settings.s3)
+        before = puts(objects)
+        with open_tracker(settings.tracker) as tracker:
+            consumer = ProcessingConsumer(
+                settings,
+                tracker,
+                Parking(tracker, objects),
+                topic,
+                destination="warehouse",
+                holder="bench",
+                checkpoint=settings.spark.work_dir / "checkpoint",
+            )
+            figures = self._follow(lambda: consumer.start(self._spark, log))
+            partitions = Parking(tracker, objects).partitions()
+        tasks = topic.partitions * figures["batches"]
+        return figures | {
+            "partitions": len(partitions),
+            "parked": sum(p.parked for p in partitions),
+            "puts_per_task_batch": (puts(objects) - before) / tasks,
+        }
+
+    def _follow(self, start: Any) -> dict[str, float]:
+        cpu = cpu_seconds()
+        query = start()
+        while sum(p.numInputRows for p in query.recentProgress) < self._size.events:
+            if not query.isActive:
+                raise SystemExit(f"the query ended: {query.exception()}")
+            time.sleep(0.1)
+        found = [p for p in query.recentProgress if p.numInputRows]
+        query.stop()
+        seconds = sum(p.durationMs["triggerExecution"] for p in found) / 1000
+        return {
+            "per_s": self._size.events / seconds,
+            "seconds": seconds,
+            "cpu_s": cpu_seconds() - cpu,
+            "batches": len(found),
+        }
+
+    def _replay(self) -> dict[str, Any]:
+        from tests.benchmarks.parking_replay import replay_against_ingestion
+
+        settings = self._settings("replay")
+        return replay_against_ingestion(settings, self._work / "replayed", self._size.replayed)
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+
+NO_STORM_BREAKER: dict[str, Any] = {}
+"""Settings under which all that fails is parked one by one."""
+
+
+def write_pipelines(folder: Path, names: int) -> list[Path]:
+    """Write the declarations of all pipelines; return their folders."""
+    folders = []
+    for number in range(PIPELINES):
+        home = folder / f"orders-{number}"
+        home.mkdir(parents=True)
+        events = "\n".join(
+            f"  order_{name}: {{key: [number], version: null, table: orders_{name}, policy: ignore, "
+            "columns: {number: int64, status: string}}"
+            for name in range(names)
+        )
+        (home / "pipeline.yaml").write_text(
+            f"id: bench-orders-{number}\nname: bench-orders-{number}\nteam: {TEAM}\n"
+            "owner: bench@example.com\nschedule: null\n"
+            "source: {connector: csv, path: orders.csv, event: order_0, page_rows: 1000}\n"
+            f"events:\n{events}\ntransformation: transformation.py\n"
+            f"destination: {{name: warehouse, schema: bench_{number}}}\n"
+        )
+        (home / "transformation.py").write_text(CODE)
+        folders.append(home)
+    return folders
+
+
+def fill(settings: Any, topic: str, size: Size, *, failing: bool) -> None:
+    """Produce the events: neighbours are of different pipelines and event names."""
+    from confluent_kafka import Producer
+
+    from waybill.events import Event, encode, event_id
+
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers, **BROKER})
+    for number in range(size.events):
+        pipeline = f"bench-orders-{number % PIPELINES}"
+        name = f"order_{number // PIPELINES % size.names}"
+        fault = ERROR_TYPES[number // (PIPELINES * size.names) % len(ERROR_TYPES)]
+        key = f"[{number}]"
+        event = Event(
+            event_id(pipeline, name, key, version=None, content=key.encode()),
+            pipeline,
+            TEAM,
+            name,
+            key,
+            0,
+            1_795_255_593_463_368 + number,
+            29_920_926 + number // 400_000,
+            f"2026-11-{1 + number * 27 // size.events:02}T10:{number // 60 % 60:02}:{number % 60:02}Z",
+            {"number": number, "status": "placed", "fault": fault if failing else None},
+        )
+        while True:
+            try:
+                producer.produce(topic, encode(event), key)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    if left := producer.flush(120):
+        raise SystemExit(f"{left} events did not get into Kafka")
+
+
+def copied(base: Any, fresh: Any) -> Any:
+    """Return the settings of a copy of a tracker: the pipelines are deployed there already."""
+    import psycopg
+    from psycopg import sql
+    from sqlalchemy.engine import make_url
+
+    source, target = make_url(base.dsn).database, make_url(fresh.dsn).database
+    admin = make_url(base.dsn).set(database="postgres").render_as_string(hide_password=False)
+    with psycopg.connect(admin, autocommit=True) as connection:
+        names = (sql.Identifier(target or ""), sql.Identifier(source or ""))
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
+    return fresh
+
+
+def puts(objects: Any) -> int:
+    """Return how many staged and parked objects there are: each was one PUT."""
+    return sum(1 for prefix in ("staged/", "parked/") for _ in objects.list(prefix))
+
+
+def report_of(runs: dict[str, list[dict[str, float]]], size: Size) -> dict[str, Any]:
+    def median(kind: str, name: str) -> float:
+        return statistics.median(run[name] for run in runs[kind])
+
+    pairs = [b["per_s"] / a["per_s"] for a, b in zip(runs["clean"], runs["failing"], strict=True)]
+    parked = {run["parked"] for run in runs["failing"]}
+    if parked != {size.events}:
+        raise SystemExit(f"{size.events} events failed, {parked} are parked")
+    return {
+        "puts_per_task_batch": max(run["puts_per_task_batch"] for run in runs["failing"]),
+        "failing_vs_clean": round(statistics.median(pairs), 3),
+        "clean_events_per_s": round(median("clean", "per_s")),
+        "failing_events_per_s": round(median("failing", "per_s")),
+        "clean_cpu_us_per_event": round(median("clean", "cpu_s") / size.events * 1e6, 1),
+        "failing_cpu_us_per_event": round(median("failing", "cpu_s") / size.events * 1e6, 1),
+        "events": size.events,
+        "parked_partitions": round(median("failing", "partitions")),
+        "batches": round(median("failing", "batches")),
+        "rounds": size.rounds,
+        "cores": psutil.cpu_count(),
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        title=f"{report['events']:,} events in {report['batches']} batches, median of "
+        f"{report['rounds']} alternating rounds, {report['cores']} cores",
+        title_justify="left",
+    )
+    for name in ("", "events/s", "CPU µs an event"):
+        table.add_column(name, justify="left" if not name else "right")
+    for label, kind in (("nothing fails", "clean"), ("all park", "failing")):
+        rate, cpu = report[f"{kind}_events_per_s"], report[f"{kind}_cpu_us_per_event"]
+        table.add_row(label, f"{rate:,}", f"{cpu:.1f}")
+    table.add_row("failing against clean", f"{report['failing_vs_clean']:.3f}", "")
+    table.add_row(f"replay of {report['replayed']:,} events", f"{report['replay_per_s']:,}", "")
+    table.add_row("ingestion from a file", f"{report['live_per_s']:,}", "")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{report['parked_partitions']:,} parked partitions, "
+        f"{report['puts_per_task_batch']:.2f} PUTs a task and batch, "
+        f"at most {report['peak_rss_mb']:,} MB of Python"
+    )
+
+
+if __name__ == "__main__":
+    main()
