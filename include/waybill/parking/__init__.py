@@ -18,6 +18,8 @@ a packed object is in ``packed``, that of a line in ``event``, the order of lock
 
 from waybill.parking.event import ParkedEvent
 from waybill.parking.exporting import ExportReport, export
+from waybill.parking.fingerprints import fingerprint
+from waybill.parking.identities import Identity, identify, version_text
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -46,6 +48,7 @@ __all__ = [
     "CorruptSegmentError",
     "DiscardReport",
     "ExportReport",
+    "Identity",
     "ObjectDescriptor",
     "PackedObject",
     "Packer",
@@ -58,9 +61,12 @@ __all__ = [
     "Segment",
     "SegmentDescriptor",
     "export",
+    "fingerprint",
+    "identify",
     "new_key",
     "new_refused_key",
     "read_directory",
     "read_segment",
     "storable",
+    "version_text",
 ]

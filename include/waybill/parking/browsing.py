@@ -159,7 +159,11 @@ def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Itera
             segment.object_key, segment.position, "the object is gone from the store"
         ) from error
     return read_segment(
-        frame, sha256=segment.sha256, key=segment.object_key, position=segment.position
+        frame,
+        sha256=segment.sha256,
+        key=segment.object_key,
+        position=segment.position,
+        copies=segment.copies,
     )
 
 

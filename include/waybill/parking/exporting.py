@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -139,8 +140,12 @@ def _cells(event: ParkedEvent) -> list[str]:
 
 
 def _cell(name: str, value: object) -> str:
-    """Return a cell; a place in Kafka that is -1 is none, so its cell is empty."""
-    return "" if name in _PLACES and value == -1 else _safe(str(value))
+    """Return a cell; empty for a place in Kafka that is -1, and for no list of errors."""
+    if name in _PLACES and value == -1:
+        return ""
+    if name == "errors":
+        return _safe(json.dumps(value)) if value else ""
+    return _safe(str(value))
 
 
 def _safe(text: str) -> str:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Connection,
     DateTime,
     Integer,
+    LargeBinary,
     Text,
     cast,
     func,
@@ -23,6 +24,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
 from waybill.errors import StopError
+from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
 from waybill.parking.selection import NAMES
@@ -50,6 +52,9 @@ _SEGMENT_TYPES: dict[str, TypeEngine[Any]] = {
     "last_event_at": _TIME,
     "kafka_partition": Integer(),
     "first_offset": BigInteger(),
+    "fingerprint": Text(),
+    "last_message": Text(),
+    "ids": LargeBinary(),
 }
 
 
@@ -91,6 +96,7 @@ def record_objects(
         "object_key": [key for key, _ in rows],
         "first_event_at": [_time(segment.first_event_at) for _, segment in rows],
         "last_event_at": [_time(segment.last_event_at) for _, segment in rows],
+        "ids": [unpack_ids(segment.ids) or None for _, segment in rows],
     }
     for name in _SEGMENT_TYPES.keys() - columns.keys():
         columns[name] = [getattr(segment, name) for _, segment in rows]

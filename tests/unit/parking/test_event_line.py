@@ -1,5 +1,5 @@
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 import orjson
 import pytest
@@ -90,7 +90,7 @@ def test_hostile_bytes_come_back_byte_for_byte(value):
     0,
 )
 def test_any_words_and_numbers_come_back(words, number):
-    names = [f.name for f in fields(ParkedEvent) if f.type == "str"]
+    names = [f.name for f in fields(ParkedEvent) if f.type == "str" and f.default is MISSING]
     event = parked(**dict(zip(names, words, strict=True)), kafka_offset=number)
     assert ParkedEvent.from_line(event.to_line()) == event
 

@@ -16,6 +16,7 @@ from waybill.parking import (
     Packer,
     ParkedEvent,
     SegmentDescriptor,
+    fingerprint,
     new_key,
     read_directory,
     read_segment,
@@ -64,14 +65,20 @@ def test_all_events_come_back_in_order_within_their_partition(events):
     groups = {}
     for event in events:
         groups.setdefault((event.event_name, event.error_type), []).append(event)
-    assert events_of(packed) == [event for group in groups.values() for event in group]
+    told = [
+        replace(event, fingerprint=fingerprint(event.message, event.where))
+        for group in groups.values()
+        for event in group
+    ]
+    assert events_of(packed) == told
 
 
 @settings(max_examples=60)
 @given(EVENTS)
 def test_the_directory_is_what_the_packer_said_and_the_frames_fill_the_object(events):
     packed = pack(events)
-    assert read_directory(packed.body) == packed.segments
+    told = tuple(replace(segment, ids="", origins=()) for segment in packed.segments)
+    assert read_directory(packed.body) == told
     end = 0
     for segment in packed.segments:
         assert segment.position == end
@@ -116,7 +123,8 @@ def test_a_segment_says_its_span_of_times_and_its_first_offset():
     assert segment.first_event_at == "2012-12-31T23:00:00Z"
     assert segment.last_event_at == "2013-01-02T04:00:00Z"
     assert (segment.kafka_partition, segment.first_offset, segment.count) == (3, 50, 3)
-    assert segment.bytes == sum(len(event.to_line()) + 1 for event in events)
+    lines = [event.to_line(fingerprint=segment.fingerprint) for event in events]
+    assert segment.bytes == sum(len(line) + 1 for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +171,7 @@ def test_a_cut_frame_is_found_without_a_hash():
     packed = pack([replace(EVENT, value=bytes(range(256)) * n) for n in range(1, 30)])
     [segment] = packed.segments
     frame = frame_of(packed, segment)
-    for length in range(0, len(frame), 7):
+    for length in (*range(0, len(frame), 7), *range(len(frame) - 8, len(frame))):
         with pytest.raises(CorruptSegmentError):
             list(read_segment(frame[:length]))
 

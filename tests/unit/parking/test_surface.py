@@ -12,6 +12,7 @@ def test_the_public_names_are_these():
         "CorruptSegmentError",
         "DiscardReport",
         "ExportReport",
+        "Identity",
         "ObjectDescriptor",
         "PackedObject",
         "Packer",
@@ -24,11 +25,14 @@ def test_the_public_names_are_these():
         "Segment",
         "SegmentDescriptor",
         "export",
+        "fingerprint",
+        "identify",
         "new_key",
         "new_refused_key",
         "read_directory",
         "read_segment",
         "storable",
+        "version_text",
     ]
     assert all(hasattr(waybill.parking, name) for name in waybill.parking.__all__)
 
