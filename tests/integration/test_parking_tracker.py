@@ -10,6 +10,7 @@ from tests.integration.parking_lot import START, make_event
 
 from waybill.errors import InputError, RetryError
 from waybill.parking import CorruptSegmentError, ObjectDescriptor, PartitionFilter
+from waybill.parking.fingerprints import fingerprint
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -29,7 +30,9 @@ def test_what_was_parked_is_listed_with_its_numbers(lot):
     assert flight.first_event_at == START
     assert flight.last_event_at == START + timedelta(hours=9)
     assert flight.last_message == "message 9"
-    assert flight.bytes == sum(len(make_event(n).to_line()) + 1 for n in (0, 1, 2, 9))
+    cause = fingerprint("message 0", "line 3")
+    lines = [make_event(n, fingerprint=cause).to_line() for n in (0, 1, 2, 9)]
+    assert flight.bytes == sum(len(line) + 1 for line in lines)
     assert lot.parking.partition(flight.id) == flight
     row = flight.to_json()
     assert row["first_event_at"] == "2013-01-01T00:00:00Z"
