@@ -8,7 +8,7 @@ from typing import Any
 
 from waybill.destinations import RefusedRow
 from waybill.events import Event, encode
-from waybill.parking import Packer, ParkedEvent, new_key
+from waybill.parking import Packer, ParkedEvent, identify, new_key
 from waybill.storage import ObjectStore
 
 
@@ -33,7 +33,13 @@ def park_refused(
     packer = Packer()
     for row in refused:
         team, version = origins.get((row.pipeline_id, row.event_name), ("", ""))
-        packer.add(_parked(row, team, version, now))
+        identity = identify(
+            row.event_id,
+            source_version=row.source_version,
+            intake_version=row.intake_version,
+            minute=row.intake_minute,
+        )
+        packer.add(_parked(row, team, version, now), identity)
     packed = packer.finish()
     key = new_key()
     objects.put(key, packed.body)

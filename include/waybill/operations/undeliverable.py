@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 from waybill.errors import ParkError, StopError
 from waybill.events import Event, decode
 from waybill.ledger import Refusal, commit_refusal, knows_refusal, refused_lsns
-from waybill.parking import Packer, ParkedEvent, Parking, new_refused_key
+from waybill.parking import Packer, ParkedEvent, Parking, identify, new_refused_key
 from waybill.producer import Undelivered
 from waybill.stages import Counts
 from waybill.storage import ObjectStore, TrackerStore
@@ -96,7 +96,14 @@ class Undeliverable:
         event = _event(refused)
         parked = self._parked_event(refused, event)
         packer = Packer()
-        packer.add(parked)
+        identity = identify(
+            event.id,
+            source_version=event.source_version,
+            intake_version=event.intake_version,
+            minute=event.intake_minute,
+            replay_id=event.replay_id,
+        )
+        packer.add(parked, identity)
         packed = packer.finish()
         key = new_refused_key(refused.wal_id, refused.lsn)
         self._objects.put(key, packed.body)

@@ -19,7 +19,7 @@ a packed object is in ``packed``, that of a line in ``event``, the order of lock
 from waybill.parking.event import ParkedEvent
 from waybill.parking.exporting import ExportReport, export
 from waybill.parking.fingerprints import fingerprint
-from waybill.parking.identities import Identity, identify, version_text
+from waybill.parking.identities import Identity, identify
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -68,5 +68,4 @@ __all__ = [
     "read_directory",
     "read_segment",
     "storable",
-    "version_text",
 ]

@@ -55,6 +55,7 @@ _SEGMENT_TYPES: dict[str, TypeEngine[Any]] = {
     "fingerprint": Text(),
     "last_message": Text(),
     "ids": LargeBinary(),
+    "copies": Text(),
 }
 
 
@@ -96,13 +97,18 @@ def record_objects(
         "object_key": [key for key, _ in rows],
         "first_event_at": [_time(segment.first_event_at) for _, segment in rows],
         "last_event_at": [_time(segment.last_event_at) for _, segment in rows],
+        "copies": [_array(segment.copies) for _, segment in rows],
         "ids": [unpack_ids(segment.ids) or None for _, segment in rows],
     }
     for name in _SEGMENT_TYPES.keys() - columns.keys():
         columns[name] = [getattr(segment, name) for _, segment in rows]
     source = _rows(_SEGMENT_TYPES, columns)
     names = list(_SEGMENT_TYPES)
-    query = select(*[source.c[name] for name in names], literal(scope), literal(commit_number))
+    given = [
+        cast(source.c[name], ARRAY(Integer)) if name == "copies" else source.c[name]
+        for name in names
+    ]
+    query = select(*given, literal(scope), literal(commit_number))
     connection.execute(
         segments.insert().from_select(
             [*names, "scope", "commit_number"], query.order_by(source.c.ordinal)
@@ -164,6 +170,11 @@ def _rows(types: dict[str, TypeEngine[Any]], columns: dict[str, list[Any]]) -> A
         .table_valued(*types, with_ordinality="ordinal", name="given")
         .render_derived()
     )
+
+
+def _array(numbers: Sequence[int]) -> str | None:
+    """Return an array as text: ``unnest`` would take an array of arrays for one long array."""
+    return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
 
 
 def _time(text: str) -> datetime:

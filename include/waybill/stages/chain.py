@@ -16,6 +16,7 @@ from waybill.errors import ParkError
 from waybill.events import Event, decode, encode, loads
 from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
+from waybill.stages.mapping import MappingFault
 from waybill.stages.plan import EventPlan, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.stages.sorting import SortedOut, sort_out
@@ -273,7 +274,8 @@ class Chain:
             Failure(
                 event.pipeline_id, name, stage, fault, value, chunk.partitions[place],
                 chunk.offsets[place], event.id, event.time, event.attempt,
-                plan.pipeline.version if plan is not None else "",
+                plan.pipeline.version if plan is not None else "", event.source_version,
+                event.intake_version, event.intake_minute, event.replay_id,
             )
         )  # fmt: skip
 
@@ -307,7 +309,9 @@ def _mapped(
         words = f"{plan.pipeline.name!r} declares no event {name!r}"
         return None, dict.fromkeys(range(len(items)), Fault("event_name_unknown", words))
     columns, faults = event_plan.mapper.map([event.data for event in items.events])
-    return columns, {
-        index: Fault(fault.code, fault.message, fault.where)
-        for index, fault in sorted(faults.items())
-    }
+    return columns, {index: _fault(fault) for index, fault in sorted(faults.items())}
+
+
+def _fault(fault: MappingFault) -> Fault:
+    others = tuple(map(_fault, fault.others))
+    return Fault(fault.code, fault.message, fault.where, others=others)

@@ -45,6 +45,8 @@ class Fault:
     message: str
     where: str = ""
     stack_hash: str = ""
+    others: tuple[Fault, ...] = ()
+    """What else is wrong with the event, where that is known."""
 
 
 def describe(error: BaseException) -> Fault:

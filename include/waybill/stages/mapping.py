@@ -14,7 +14,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import chain
@@ -27,6 +27,8 @@ from waybill.events import dumps
 from waybill.pipelines import Column, TableSpec
 
 _SHOWN_CHARACTERS = 80
+_MOST_UNKNOWN = 16
+"""Fields without a column that are named for one row."""
 _MOST_DIGITS = 40
 """Before or behind the point; no column holds more, and no work is done on numbers of more."""
 _TOO_LARGE = ("out of bounds", "too large", "does not fit into precision", "cannot be represented")
@@ -46,6 +48,17 @@ class MappingFault:
     code: str
     message: str
     where: str
+    others: tuple[MappingFault, ...] = ()
+    """What else is wrong with the row: columns in their order, after fields that have none."""
+
+
+_Faults = dict[int, list[MappingFault]]
+"""All that is wrong with each row, by its index."""
+
+
+def _joined(faults: list[MappingFault]) -> MappingFault:
+    """Return the first fault, which decides where the event parks, with the others."""
+    return faults[0] if len(faults) == 1 else replace(faults[0], others=tuple(faults[1:]))
 
 
 def map_rows(
@@ -84,32 +97,48 @@ class Mapper:
         good = rows if not faults else [row for i, row in enumerate(rows) if i not in faults]
         arrays, column_faults = self._arrays(good)
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        if not column_faults:
-            return batch, faults
-        places = [i for i in range(len(rows)) if i not in faults]
-        faults.update({places[i]: fault for i, fault in column_faults.items()})
-        return batch.filter(pa.array([i not in column_faults for i in range(len(good))])), faults
+        if faults:
+            self._look_further(rows, faults)
+        if column_faults:
+            batch = batch.filter(pa.array([i not in column_faults for i in range(len(good))]))
+            places = [i for i in range(len(rows)) if i not in faults]
+            faults.update({places[i]: found for i, found in column_faults.items()})
+        return batch, {index: _joined(found) for index, found in faults.items()}
 
-    def _shape_faults(self, rows: Sequence[Any]) -> dict[int, MappingFault]:
+    def _look_further(self, rows: Sequence[Any], faults: _Faults) -> None:
+        """Add the faults of columns to those of rows with fields that no column takes."""
+        places = [index for index in faults if isinstance(rows[index], dict)]
+        _, more = self._arrays([rows[index] for index in places])
+        for index, found in more.items():
+            faults[places[index]].extend(found)
+
+    def _shape_faults(self, rows: Sequence[Any]) -> _Faults:
         objects = set(map(type, rows)) <= {dict}
         if objects and (not self._strict or self._fields.issuperset(chain.from_iterable(rows))):
             return {}
-        faults: dict[int, MappingFault] = {}
+        faults: _Faults = {}
         for index, row in enumerate(rows):
             if not isinstance(row, dict):
                 words = f"payload is {type(row).__name__}, not an object"
-                faults[index] = MappingFault("not_an_object", words, "")
+                faults[index] = [MappingFault("not_an_object", words, "")]
             elif self._strict and not self._fields.issuperset(row):
-                extra = next(name for name in row if name not in self._fields)
-                words = f"field {extra!r} has no column in {self._table!r}"
-                faults[index] = MappingFault("unknown_column", words, str(extra))
+                faults[index] = self._unknown(row)
         return faults
 
-    def _arrays(
-        self, rows: Sequence[dict[str, Any]]
-    ) -> tuple[list[pa.Array], dict[int, MappingFault]]:
+    def _unknown(self, row: dict[str, Any]) -> list[MappingFault]:
+        extra = [name for name in row if name not in self._fields]
+        left = len(extra) - _MOST_UNKNOWN
+        faults = []
+        for number, name in enumerate(extra[:_MOST_UNKNOWN], 1):
+            words = f"field {name!r} has no column in {self._table!r}"
+            if number == _MOST_UNKNOWN and left:
+                words += f", nor have {left} fields more"
+            faults.append(MappingFault("unknown_column", words, str(name)))
+        return faults
+
+    def _arrays(self, rows: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], _Faults]:
         arrays: list[pa.Array] = []
-        faults: dict[int, MappingFault] = {}
+        faults: _Faults = {}
         for name, (column, field) in zip(self._names, self._columns, strict=True):
             values = [row.get(name) for row in rows]
             try:
@@ -121,13 +150,14 @@ class Mapper:
                 words = f"column {column.name!r} takes no null"
                 for index, value in enumerate(values):
                     if value is None:
-                        faults.setdefault(index, MappingFault(code, words, column.name))
+                        fault = MappingFault(code, words, column.name)
+                        faults.setdefault(index, []).append(fault)
             arrays.append(array)
         return arrays, faults
 
 
 def _one_by_one(
-    column: Column, values: Sequence[Any], kind: pa.DataType, faults: dict[int, MappingFault]
+    column: Column, values: Sequence[Any], kind: pa.DataType, faults: _Faults
 ) -> pa.Array:
     """Return the column with null where a value does not fit, and note the faults of those."""
     pieces = []
@@ -137,7 +167,7 @@ def _one_by_one(
         except Exception as error:  # noqa: BLE001 - a user's value may refuse in any way
             words = f"column {column.name!r} is {column.type}; got {type(value).__name__} "
             fault = MappingFault(_code(column.type, error), words + _shown(value), column.name)
-            faults.setdefault(index, fault)
+            faults.setdefault(index, []).append(fault)
             piece = pa.nulls(1, kind)
         pieces.append(piece)
     return pa.concat_arrays(pieces)

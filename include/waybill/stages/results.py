@@ -55,6 +55,10 @@ class Failure:
     event_at: str
     attempt: int
     pipeline_version: str
+    source_version: int = 0
+    intake_version: int = 0
+    intake_minute: int = 0
+    replay_id: str | None = None
 
 
 @dataclass(slots=True)

@@ -19,10 +19,10 @@ import orjson
 import pyarrow as pa
 
 from waybill.events import STAGES
-from waybill.parking import Packer, ParkedEvent, new_key
+from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, ChainResult, Chunk, Plan
+from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan
 from waybill.storage import ObjectStore, open_objects
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder, traces
@@ -167,8 +167,8 @@ def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, An
         staged = {"key": staged_key, "rows": result.staged.rows, "bytes": len(body)}
     if result.failures:
         packer = Packer()
-        for event in _parked_events(plan, result, now):
-            packer.add(event)
+        for event, identity in _parked_events(plan, result, now):
+            packer.add(event, identity)
         packed = packer.finish()
         parked_key = new_key()
         worker.objects.put_waiting(parked_key, packed.body, limit_s=STORE_AWAY_LIMIT_S)
@@ -182,17 +182,20 @@ def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, An
     return {"counts": result.counts.to_json(), "staged": staged, "parked": parked}
 
 
-def _parked_events(plan: TaskPlan, result: ChainResult, now: datetime) -> Iterator[ParkedEvent]:
+def _parked_events(
+    plan: TaskPlan, result: ChainResult, now: datetime
+) -> Iterator[tuple[ParkedEvent, Identity | None]]:
     at = now.isoformat().replace("+00:00", "Z")
     for failure in sorted(result.failures, key=lambda f: (f.partition, f.offset)):
-        yield ParkedEvent(
+        fault = failure.fault
+        event = ParkedEvent(
             pipeline_id=failure.pipeline_id,
             event_name=failure.event_name,
             stage=failure.stage,
-            error_type=failure.fault.code,
-            message=failure.fault.message,
-            where=failure.fault.where,
-            stack_hash=failure.fault.stack_hash,
+            error_type=fault.code,
+            message=fault.message,
+            where=fault.where,
+            stack_hash=fault.stack_hash,
             pipeline_version=failure.pipeline_version,
             event_at=failure.event_at,
             parked_at=at,
@@ -201,7 +204,28 @@ def _parked_events(plan: TaskPlan, result: ChainResult, now: datetime) -> Iterat
             kafka_offset=failure.offset,
             attempt=failure.attempt,
             value=failure.value,
+            errors=_errors(fault),
         )
+        yield (
+            event,
+            identify(
+                failure.event_id,
+                source_version=failure.source_version,
+                intake_version=failure.intake_version,
+                minute=failure.intake_minute,
+                replay_id=failure.replay_id,
+            ),
+        )
+
+
+def _errors(fault: Fault) -> list[dict[str, str]]:
+    """Return all errors of an event; none where there is only the first."""
+    if not fault.others:
+        return []
+    return [
+        {"error_type": one.code, "message": one.message, "where": one.where}
+        for one in (fault, *fault.others)
+    ]
 
 
 def _trace_batches(

@@ -16,7 +16,6 @@ from waybill.parking import (
     identify,
     read_directory,
     read_segment,
-    version_text,
 )
 from waybill.parking.event import MOST_ERRORS
 from waybill.parking.packed import MOST_FINGERPRINTS
@@ -25,6 +24,11 @@ ERRORS = [
     {"error_type": "null_value", "message": 'a },"event":1', "where": "a"},
     {"error_type": "type_mismatch", "message": "b", "where": "b"},
 ]
+
+
+def identity(event_id, source=1, intake=1, **given):
+    versions = {"source_version": source, "intake_version": intake}
+    return identify(event_id, **versions, **({"minute": 3} | given))
 
 
 def caused(number, offset=0, **changes):
@@ -58,11 +62,11 @@ def test_causes_beyond_16_share_one_frame_that_names_none():
 def test_a_segment_says_who_its_events_are_in_line_order():
     packer = Packer()
     identities = [
-        identify(f"id{n}", version_text(n, 2), 10 + n // 2, None if n < 3 else "r1")
+        identity(f"id{n}", n, 2, minute=10 + n // 2, replay_id=None if n < 3 else "r1")
         for n in range(5)
     ]
-    for identity in identities:
-        packer.add(EVENT, identity)
+    for one in identities:
+        packer.add(EVENT, one)
     packer.add(EVENT, None)
     [segment] = packer.finish().segments
     ids = base64.b64decode(segment.ids)
@@ -75,15 +79,14 @@ def test_a_segment_says_who_its_events_are_in_line_order():
 def test_events_without_an_id_have_no_identities():
     [segment] = pack([EVENT, EVENT]).segments
     assert (segment.ids, segment.origins) == ("", ())
-    assert identify("", "1/2", 3, None) is None
+    assert identity("") is None
 
 
 def test_an_identity_is_of_id_and_version():
-    one = identify("a", version_text(1, 2), 3, None)
-    assert one.digest == identify("a", version_text(1, 2), 9, "r").digest
-    others = [("b", version_text(1, 2)), ("a", version_text(2, 2)), ("a", version_text(1, 3))]
-    assert one.digest not in {identify(*other, 3, None).digest for other in others}
-    assert version_text(-1, 255) == "-1/ff"
+    one = identity("a", 1, 2)
+    assert one.digest == identity("a", 1, 2, minute=9, replay_id="r").digest
+    others = [("b", 1, 2), ("a", 2, 2), ("a", 1, 3), ("a", -1, 2), ("a\0", 1, 2)]
+    assert one.digest not in {identity(*other).digest for other in others}
 
 
 def test_lines_that_are_copies_are_left_out():
@@ -133,7 +136,7 @@ def test_a_directory_of_an_older_release_is_read(monkeypatch):
 def test_the_directory_names_causes_but_not_who_the_events_are(number):
     packer = Packer()
     for n in range(number):
-        packer.add(caused(n), identify(f"i{n}", "1/1", 1, None))
+        packer.add(caused(n), identity(f"i{n}"))
     packed = packer.finish()
     found = read_directory(packed.body)
     assert [s.fingerprint for s in found] == [s.fingerprint for s in packed.segments]

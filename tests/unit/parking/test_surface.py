@@ -32,7 +32,6 @@ def test_the_public_names_are_these():
         "read_directory",
         "read_segment",
         "storable",
-        "version_text",
     ]
     assert all(hasattr(waybill.parking, name) for name in waybill.parking.__all__)
 
