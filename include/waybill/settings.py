@@ -139,6 +139,12 @@ class ParkingSettings(_Section):
     """An object whose segments are all replayed or discarded is kept this long."""
     garbage_grace_s: float = Field(3600.0, ge=0)
     """An object that no row names is deleted when it is older than this."""
+    transient_attempts: int = Field(3, ge=1, le=20)
+    """Runs of a transformation for an event that meets a transient error, the first included."""
+    transient_backoff_s: float = Field(0.2, ge=0)
+    """Wait before the second run; twice as long before each later one."""
+    transient_budget_s: float = Field(5.0, ge=0)
+    """Longest that one task waits and runs again for all its events; then they park at once."""
 
 
 class Settings(BaseSettings):

@@ -87,7 +87,6 @@ _ALL: list[ErrorType] = [
         ("memory_error", "The code ran out of memory", _FIX_CODE),
         ("import_error", "A module is not installed where the code runs", "Install it, replay."),
         ("lookup_failed", "A look-up found nothing", _FIX_CODE),
-        ("io_error", "The code's own input or output failed", "Check the service, then replay."),
         ("record_incomplete", "The code refused a record that lacks data", _FIX_CODE),
         ("record_invalid", "The code refused a record that breaks a rule", _FIX_CODE),
         ("record_inconsistent", "The code refused a record that contradicts itself", _FIX_CODE),
@@ -96,6 +95,10 @@ _ALL: list[ErrorType] = [
         ("interpreter_crashed", "The code ended the Python interpreter", _FIX_CODE),
         ("code_invalid", "The transformation cannot be loaded", _FIX_CODE),
         ("result_invalid", "The transformation returned neither event, list nor None", _FIX_CODE),
+    ),
+    *_transient(
+        "transformation",
+        ("io_error", "The code's own input or output failed", "Check the service, then replay."),
     ),
     *_permanent(
         "mapping",

@@ -9,6 +9,8 @@ Invariants
   I2  One event's failure, whatever it is, changes nothing for its neighbours.
   I3  What is parked is the event as it entered the stage that failed, byte for byte when that stage
       was its first. An event made by a transformation that cannot be written down parks its parent.
+  I4  A transient error of user code is met again, a bounded number of times an event and seconds a
+      task, before the event is parked; what comes after it waits.
 """
 
 from waybill.stages.chain import Chain
@@ -17,6 +19,7 @@ from waybill.stages.failures import EventTimeoutError, Fault, describe
 from waybill.stages.mapping import MappingFault, map_rows
 from waybill.stages.plan import Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Mapped
+from waybill.stages.retrying import Retries
 from waybill.stages.staged import (
     StagedFrame,
     StagedPacker,
@@ -37,6 +40,7 @@ __all__ = [
     "Mapped",
     "MappingFault",
     "Plan",
+    "Retries",
     "StagedFrame",
     "StagedPacker",
     "Watch",

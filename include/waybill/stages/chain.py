@@ -7,6 +7,7 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import is_
 from typing import NamedTuple
 
@@ -19,9 +20,10 @@ from waybill.stages.isolation import run_isolated
 from waybill.stages.mapping import MappingFault
 from waybill.stages.plan import EventPlan, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Items, Mapped
+from waybill.stages.retrying import Retries
 from waybill.stages.sorting import SortedOut, sort_out
 from waybill.stages.staged import staged_batch, system_columns
-from waybill.stages.transformation import NoWatch, Outcome, Watch, run
+from waybill.stages.transformation import Again, NoWatch, Outcome, Watch, run
 from waybill.storage import ObjectMissingError
 
 UNKNOWN_PIPELINE = "unknown"
@@ -52,6 +54,7 @@ class Chain:
         watch: where user code's progress is noted.
         isolated: run user code in forked children (after a crash of the interpreter).
         fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError.
+        retries: of events whose user code meets a transient error; None: they fail at once.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class Chain:
         watch: Watch | None = None,
         isolated: bool = False,
         fetch: Callable[[str], bytes] | None = None,
+        retries: Retries | None = None,
     ) -> None:
+        self._retries = retries
         self._plans = plans
         self._watch: Watch = watch if watch is not None else NoWatch()
         self._isolated = isolated
@@ -188,7 +193,16 @@ class Chain:
             return [describe(error)] * len(items)
         finally:
             self._watch.marker.value = -1
-        return list(self._run(transform, items.events, offsets, self._watch))
+        again = None
+        if self._retries is not None:
+            again = Again(self._retries, partial(self._as_it_came, items))
+        return list(self._run(transform, items.events, offsets, self._watch, again))
+
+    def _as_it_came(self, items: Items, index: int) -> Event:
+        event = decode(self._chunk.values[items.places[index]])
+        if event.data_ref is not None:
+            self._resolve(event, event.data_ref)
+        return event
 
     def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
         """Map what a transformation made; return a fault for each parent that has to be parked.

@@ -13,12 +13,14 @@ import struct
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 from waybill.errors import ParkError
 from waybill.events import Event
 from waybill.stages.failures import Fault, words_of
 from waybill.stages.transformation import (
+    Again,
     Outcome,
     Transform,
     Watch,
@@ -50,7 +52,11 @@ def compile_isolated(code: str, name: str, watch: Watch) -> Transform:
 
 
 def run_isolated(
-    transform: Transform, events: Sequence[Event], offsets: Sequence[int], watch: Watch
+    transform: Transform,
+    events: Sequence[Event],
+    offsets: Sequence[int],
+    watch: Watch,
+    again: Again | None = None,
 ) -> Iterator[Outcome]:
     """Like ``run``, in forked children: survives code that ends the interpreter.
 
@@ -59,7 +65,7 @@ def run_isolated(
     with _clock_held(watch):
         done = 0
         while done < len(events):
-            count, how = yield from _child_results(transform, events, offsets, watch, done)
+            count, how = yield from _child_results(transform, events, offsets, watch, again, done)
             done += count
             if done < len(events):
                 yield Fault("interpreter_crashed", how)
@@ -84,6 +90,7 @@ def _child_results(
     events: Sequence[Event],
     offsets: Sequence[int],
     watch: Watch,
+    again: Again | None,
     start: int,
 ) -> Generator[Outcome, None, tuple[int, str]]:
     """Yield the results of one child from event ``start`` on; return (how many, how it ended)."""
@@ -91,7 +98,9 @@ def _child_results(
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        _child(watch, lambda: _serve(transform, events[start:], offsets[start:], watch, writing))
+        rest = None if again is None else again._replace(fresh=partial(_shifted, again, start))
+        outcomes = run(transform, events[start:], offsets[start:], watch, rest)
+        _child(watch, lambda: _serve(outcomes, writing))
     os.close(writing)
     count = status = 0
     began = time.monotonic()
@@ -129,15 +138,13 @@ def _child(watch: Watch, work: Callable[[], object]) -> NoReturn:
         os._exit(status)
 
 
-def _serve(
-    transform: Transform,
-    events: Sequence[Event],
-    offsets: Sequence[int],
-    watch: Watch,
-    writing: int,
-) -> None:
+def _shifted(again: Again, start: int, index: int) -> Event:
+    return again.fresh(start + index)
+
+
+def _serve(outcomes: Iterator[Outcome], writing: int) -> None:
     with os.fdopen(writing, "wb") as pipe:
-        for outcome in run(transform, events, offsets, watch):
+        for outcome in outcomes:
             body = _pickled(outcome)
             pipe.write(_LENGTH.pack(len(body)) + body)
             pipe.flush()

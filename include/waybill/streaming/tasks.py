@@ -22,7 +22,7 @@ from waybill.events import STAGES
 from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan
+from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan, Retries
 from waybill.storage import ObjectStore, open_objects
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder, traces
@@ -91,7 +91,19 @@ class StageTask:
         worker = _worker()
         plans = _plans(worker, self._plan.pipelines)
         watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
-        chain = Chain(plans, watch=watch, isolated=watch.crashed, fetch=worker.objects.get)
+        parking = worker.settings.parking
+        retries = Retries(
+            parking.transient_attempts,
+            backoff_s=parking.transient_backoff_s,
+            budget_s=parking.transient_budget_s,
+        )
+        chain = Chain(
+            plans,
+            watch=watch,
+            isolated=watch.crashed,
+            fetch=worker.objects.get,
+            retries=retries,
+        )
         watch.arm()
         seen: dict[int, list[int]] = {}
         for batch in batches:
