@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from waybill.events import CATALOGUE, STAGES, ErrorType
+from waybill.events.catalogue import NOT_RAISED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "error-types.md"
@@ -18,8 +19,11 @@ HEAD = """\
 <!-- Written by `python -m tests.support.error_types_page`; do not edit. -->
 
 Each parked event has one of these codes; with pipeline, event name and stage it names the parked partition. A
-transformation may use any of them in a `ParkError`; those marked *your code* are there only for that. *Later* means
-that nothing in this version parks under the code. `waybill parked show` says the same for what is parked now.
+transformation may use any of them in a `ParkError`; those marked *your code* are there for that. A *transient* error
+of a transformation is met again before its event parks: `transient_attempts` runs in all, with back-off, for at most
+`transient_budget_s` seconds a task (see [settings](settings.md)); the message says how many attempts there were. What
+a destination refuses for a while (a deadlock, a lock, no connection) parks nothing: the load waits and is repeated.
+`waybill parked show` says the same for what is parked now.
 """
 ABOUT = {
     "ingestion": "The record never became an event, so it cannot be replayed from here: correct the source, let the "
@@ -51,12 +55,14 @@ def codes_in_use() -> set[str]:
 
 
 def _table(rows: Iterable[ErrorType], used: set[str]) -> str:
-    lines = ["| code | what happened | what to do | parked by |", "|---|---|---|---|"]
+    lines = [
+        "| code | what happened | transient | what to do | parked by |",
+        "|---|---|---|---|---|",
+    ]
     for entry in rows:
-        who = "Waybill" if entry.code in used else "later"
-        if entry.code.startswith("record_"):
-            who = "your code"
-        lines.append(f"| `{entry.code}` | {entry.title} | {entry.advice} | {who} |")
+        who = "Waybill" if entry.code in used else NOT_RAISED[entry.code]
+        again = "yes" if entry.transient else ""
+        lines.append(f"| `{entry.code}` | {entry.title} | {again} | {entry.advice} | {who} |")
     return "\n".join(lines) + "\n"
 
 

@@ -158,16 +158,47 @@ _ALL: list[ErrorType] = [
         "any",
         ("object_store_unreachable", "The object store did not answer", "Replay when it is back."),
         ("kafka_unreachable", "Kafka did not answer", "Replay when it is back."),
+        (
+            "pipeline_held",
+            "Its pipeline is held after a storm of failures",
+            "Released by itself once a probe passes, or by hand.",
+        ),
     ),
     *_permanent(
         "any",
         ("unexpected_error", "An error that Waybill has no code for", "See the message and where."),
+        (
+            "segment_damaged",
+            "The parked frame that holds it is damaged or gone",
+            "Restore the object from a copy of the bucket, then replay; else discard.",
+        ),
     ),
 ]
 
 DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("delivery_"))
 """Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
 CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
+
+_YOURS = "only your code: it says so with a `ParkError`"
+_WAITED_FOR = (
+    "your code; Waybill itself waits for the destination, the load keeps its rows meanwhile"
+)
+NOT_RAISED: dict[str, str] = {
+    "record_invalid": _YOURS,
+    "record_inconsistent": _YOURS,
+    "payload_too_large": "your code; a payload too large for Kafka goes through the object store",
+    "destination_unreachable": _WAITED_FOR,
+    "destination_throttled": _WAITED_FOR,
+    "destination_timeout": _WAITED_FOR,
+    "destination_full": _WAITED_FOR,
+    "destination_unauthorized": "your code; Waybill's loader stops and says what to grant",
+    "destination_schema_conflict": "your code; Waybill's loader stops and says what to change",
+    "object_store_unreachable": "your code; Waybill itself waits for the object store",
+    "kafka_unreachable": "your code; Waybill itself keeps the event in the write-ahead log",
+    "pipeline_held": "Waybill, for the events of a pipeline that is held",
+    "segment_damaged": "no event: said of segments in quarantine",
+}
+"""Codes under which no stage of Waybill parks, with who does."""
 
 
 def error_type(code: str) -> ErrorType:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from tests.support.error_types_page import codes_in_use
+
 import waybill
 from waybill.events import CATALOGUE, STAGES, catalogue, error_type
 
@@ -53,6 +55,19 @@ def test_every_code_of_the_failure_tables_is_in_the_catalogue() -> None:
     from waybill.stages import failures
 
     assert [code for _, code in failures._BY_TYPE if code not in CATALOGUE] == []
+
+
+def test_each_code_arises_somewhere_or_it_is_said_why_not() -> None:
+    unused = set(CATALOGUE) - codes_in_use()
+    assert unused <= set(catalogue.NOT_RAISED)
+    assert set(catalogue.NOT_RAISED) <= set(CATALOGUE)
+    assert all(catalogue.NOT_RAISED.values())
+
+
+def test_what_may_pass_later_is_told_from_what_may_not() -> None:
+    transient = {row.code for row in CATALOGUE.values() if row.transient}
+    assert {"io_error", "pipeline_held", "destination_throttled", "kafka_unreachable"} <= transient
+    assert not {"null_value", "unexpected_error", "segment_damaged", "type_mismatch"} & transient
 
 
 def test_every_entry_has_a_stage_a_title_and_advice() -> None:

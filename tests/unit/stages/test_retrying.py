@@ -129,6 +129,15 @@ def test_forked_children_spend_from_one_budget(tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
 
 
+def test_behind_a_crash_each_event_is_still_run_again_as_itself(tmp_path: Path) -> None:
+    code = "if n == 0: os._exit(3)\n        raise OSError('away')"
+    events = [event(n, {"id": n, "n": n, "fails": 1}) for n in range(4)]
+    retries = Retries(3, backoff_s=0.001)
+    result = chained(flaky(tmp_path, code), events, retries=retries, isolated=True)
+    assert [failure.event_id for failure in result.failures] == [events[0].id]
+    assert sorted((row["id"], row["n"]) for row in rows(result)) == [(1, 2), (2, 3), (3, 4)]
+
+
 def test_an_event_that_fails_otherwise_the_second_time_parks_as_that() -> None:
     retries = Clock().retries()
     again: Callable[[], Fault] = lambda: Fault("value_error", "bad")  # noqa: E731
