@@ -145,6 +145,13 @@ class ParkingSettings(_Section):
     """Wait before the second run; twice as long before each later one."""
     transient_budget_s: float = Field(5.0, ge=0)
     """Longest that one task waits and runs again for all its events; then they park at once."""
+    storm_share: float = Field(0.5, ge=0, le=1)
+    """A pipeline is held when more than this share of a batch's events would park for one cause;
+    0: never."""
+    storm_min_events: int = Field(1000, ge=1)
+    """Fewer first-pass events of a pipeline in a batch are no storm, whatever becomes of them."""
+    probe_pass_rate: float = Field(0.9, gt=0, le=1)
+    """A held pipeline is released when at least this share of a sample of its held events pass."""
 
 
 class Settings(BaseSettings):

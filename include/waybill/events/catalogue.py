@@ -177,6 +177,8 @@ _ALL: list[ErrorType] = [
 
 DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("delivery_"))
 """Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
+HELD_ERROR = "pipeline_held"
+"""Nothing is wrong with the event: its pipeline was held when it came."""
 CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
 
 _YOURS = "only your code: it says so with a `ParkError`"

@@ -11,6 +11,7 @@ Invariants
   I6  An object is deleted only when all its segments are replayed or discarded, and nothing brings
       a segment back once its object is claimed for deletion.
   I7  What users named never becomes part of a key.
+  I8  A pipeline has one active hold at most; what was held goes back once no hold is active.
 
 The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the rest. The layout of
 a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
@@ -19,6 +20,7 @@ a packed object is in ``packed``, that of a line in ``event``, the order of lock
 from waybill.parking.event import ParkedEvent
 from waybill.parking.exporting import ExportReport, export
 from waybill.parking.fingerprints import fingerprint
+from waybill.parking.holds import Hold
 from waybill.parking.identities import Identity, identify
 from waybill.parking.model import (
     CleanUpReport,
@@ -48,6 +50,7 @@ __all__ = [
     "CorruptSegmentError",
     "DiscardReport",
     "ExportReport",
+    "Hold",
     "Identity",
     "ObjectDescriptor",
     "PackedObject",

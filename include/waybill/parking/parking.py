@@ -8,8 +8,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, exists, select
 
-from waybill.parking import browsing, cleaning, discards, recording, refreshing, replays
+from waybill.parking import browsing, cleaning, discards, holds, recording, refreshing, replays
 from waybill.parking.event import ParkedEvent
+from waybill.parking.holds import Hold
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -240,6 +241,28 @@ class Parking:
             InputError: the filter is empty, or ``who`` or ``why`` is.
         """
         return discards.undo_discard(self._tracker, wanted, who=who, why=why)
+
+    def hold(self, pipeline: str, *, who: str, why: str) -> Hold:
+        """Hold a pipeline, by name or id: from the next batch on its events wait as they came.
+
+        Only a person releases what a person held.
+
+        Raises:
+            InputError: there is no such pipeline, it is held already, ``who`` or ``why`` is empty.
+        """
+        return holds.hold(self._tracker, self.pipeline_id(pipeline), who=who, why=why)
+
+    def release(self, pipeline: str, *, who: str, why: str) -> Hold:
+        """End the hold of a pipeline, by name or id; what waits is replayed within a minute or so.
+
+        Raises:
+            InputError: it is not held, or ``who`` or ``why`` is empty.
+        """
+        return holds.release(self._tracker, self.pipeline_id(pipeline), who=who, why=why)
+
+    def holds(self, *, active: bool = True) -> list[Hold]:
+        """Return the holds that are active, or all there ever were, the oldest first."""
+        return holds.read_holds(self._tracker, active=active)
 
     def clean_up(self, *, grace_s: float, now: datetime | None = None) -> CleanUpReport:
         """Delete the objects whose segments are all replayed or discarded for ``grace_s`` seconds.

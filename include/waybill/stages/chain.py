@@ -6,7 +6,7 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from operator import is_
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, encode, loads
+from waybill.events import HELD_ERROR, Event, decode, encode, loads
 from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
 from waybill.stages.mapping import MappingFault
@@ -55,6 +55,7 @@ class Chain:
         isolated: run user code in forked children (after a crash of the interpreter).
         fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError.
         retries: of events whose user code meets a transient error; None: they fail at once.
+        held: ids of pipelines whose events are parked as they came, before any stage.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Chain:
         isolated: bool = False,
         fetch: Callable[[str], bytes] | None = None,
         retries: Retries | None = None,
+        held: Collection[str] = (),
     ) -> None:
         self._retries = retries
         self._plans = plans
@@ -72,6 +74,7 @@ class Chain:
         self._isolated = isolated
         self._run = run_isolated if isolated else run
         self._fetch = fetch
+        self._held = frozenset(held)
         self.result = ChainResult()
         self._chunk = Chunk((), (), (), ())
 
@@ -90,7 +93,7 @@ class Chain:
                 self._park_unreadable(place, error)
                 continue
             key = (event.pipeline_id, event.name, event.stage, event.attempt > 0)
-            if event.data_ref is not None:
+            if event.data_ref is not None and event.pipeline_id not in self._held:
                 try:
                     self._resolve(event, event.data_ref)
                 except ParkError as error:
@@ -135,7 +138,9 @@ class Chain:
 
     def _enter(self, group: _Group, items: Items) -> None:
         plan = self._plans.get(group.pipeline_id)
-        if plan is None:
+        if group.pipeline_id in self._held:
+            self._refuse(group, items, Fault(HELD_ERROR, "the pipeline is held"))
+        elif plan is None:
             words = f"no pipeline {group.pipeline_id!r} is deployed"
             self._refuse(group, items, Fault("pipeline_unknown", words))
         elif group.stage == "transformation":

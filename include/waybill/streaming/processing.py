@@ -29,13 +29,15 @@ from waybill.ledger import (
 from waybill.ledger.commit import StagedObject
 from waybill.operations.registry import active_pipelines
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
-from waybill.pipelines import topic_of
+from waybill.parking.holds import held_pipelines, record_storm
+from waybill.pipelines import Pipeline, topic_of
 from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_log, open_objects, open_tracker
 from waybill.streaming.consumers import Consumers
 from waybill.streaming.session import open_session
 from waybill.streaming.stopping import Stopping
+from waybill.streaming.storms import Storm, find_storms
 from waybill.streaming.tasks import DESCRIPTOR_SCHEMA, StageTask, TaskPlan
 
 _LOG = logging.getLogger(__name__)
@@ -114,24 +116,17 @@ class ProcessingConsumer:
         if not ranges:
             return
         began = time.monotonic()
-        batch_id = uuid.uuid4()
         pipelines = active_pipelines(self._tracker)
-        plan = TaskPlan(
-            batch_id=str(batch_id),
-            topic=self._topic.name,
-            starts={number: start for number, (start, _) in ranges.items()},
-            pipelines=tuple(orjson.dumps(p.to_json()) for p in pipelines.values()),
-            identity=self._identity,
-        )
-        rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
-        descriptors = [orjson.loads(row.descriptor) for row in rows]
-        commit = self._commit_of(batch_id, ranges, descriptors)
+        commit, descriptors, storms = self._run(frame, ranges, pipelines)
         parked = [parked_object(d["parked"]) for d in descriptors if d["parked"]]
 
         def record_parked(connection: Any, number: int) -> None:  # noqa: ANN401 - a connection
             self._parking.record_objects(
                 connection, parked, scope=self._destination, commit_number=number
             )
+            for storm in storms:
+                cause = storm.to_cause(pipelines[storm.pipeline_id].version)
+                record_storm(connection, storm.pipeline_id, cause)
 
         number = commit_batch(self._tracker, commit, record_parked)
         self._positions.update({n: end for n, (_, end) in ranges.items()})
@@ -143,17 +138,50 @@ class ProcessingConsumer:
             time.monotonic() - began,
         )
 
+    def _run(
+        self, frame: DataFrame, ranges: dict[int, tuple[int, int]], pipelines: dict[str, Pipeline]
+    ) -> tuple[BatchCommit, list[dict[str, Any]], list[Storm]]:
+        """Run a batch; once more with a storm's pipeline held, for each one that turns up.
+
+        What the run before wrote is garbage: no row names its objects, nor its batch the traces.
+        """
+        held, storms = held_pipelines(self._tracker), list[Storm]()
+        parking = self._settings.parking
+        while True:
+            plan = TaskPlan(
+                batch_id=str(uuid.uuid4()),
+                topic=self._topic.name,
+                starts={number: start for number, (start, _) in ranges.items()},
+                pipelines=tuple(orjson.dumps(p.to_json()) for p in pipelines.values()),
+                held=held,
+                identity=self._identity,
+            )
+            rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
+            descriptors = [orjson.loads(row.descriptor) for row in rows]
+            counts = counts_of(descriptors)
+            found = find_storms(
+                counts,
+                (row for descriptor in descriptors for row in descriptor["failures"]),
+                share=parking.storm_share,
+                min_events=parking.storm_min_events,
+            )
+            if not found:
+                commit = self._commit_of(uuid.UUID(plan.batch_id), ranges, descriptors, counts)
+                return commit, descriptors, storms
+            for storm in found:
+                _LOG.warning("%s: held, the batch runs again: %s", self.name, storm)
+            storms += found
+            held |= {storm.pipeline_id for storm in found}
+
     def _commit_of(
         self,
         batch_id: uuid.UUID,
         ranges: dict[int, tuple[int, int]],
         descriptors: Sequence[dict[str, Any]],
+        counts: Counts,
     ) -> BatchCommit:
         seen = ranges_seen(descriptors)
         check_ranges_seen(self._topic.name, ranges, seen)
-        counts = Counts()
-        for descriptor in descriptors:
-            counts.merge(Counts.from_json(descriptor["counts"]))
         return BatchCommit(
             batch_id=batch_id,
             consumer=self.name,
@@ -173,6 +201,14 @@ class ProcessingConsumer:
                 if d["staged"]
             ],
         )
+
+
+def counts_of(descriptors: Sequence[dict[str, Any]]) -> Counts:
+    """Return the counts of all tasks."""
+    counts = Counts()
+    for descriptor in descriptors:
+        counts.merge(Counts.from_json(descriptor["counts"]))
+    return counts
 
 
 def parked_object(item: Mapping[str, Any]) -> ObjectDescriptor:

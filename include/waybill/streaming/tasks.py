@@ -24,6 +24,7 @@ from waybill.pipelines import Pipeline
 from waybill.settings import Settings
 from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan, Retries
 from waybill.storage import ObjectStore, open_objects
+from waybill.streaming.storms import tally
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder, traces
 
@@ -42,6 +43,8 @@ class TaskPlan:
     """Partition to the first offset that the ledger does not have."""
     pipelines: tuple[bytes, ...]
     """Active pipelines as JSON."""
+    held: frozenset[str] = frozenset()
+    """Ids of pipelines whose events are parked as they came."""
     identity: bool = False
     """Leave the stages out and write the messages as they came: the benchmark's rival."""
 
@@ -91,18 +94,25 @@ class StageTask:
         worker = _worker()
         plans = _plans(worker, self._plan.pipelines)
         watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
+<<<<<<< HEAD
         parking = worker.settings.parking
         retries = Retries(
             parking.transient_attempts,
             backoff_s=parking.transient_backoff_s,
             budget_s=parking.transient_budget_s,
         )
+=======
+>>>>>>> ba5d7d7 (Storm breaker: a pipeline whose events would nearly all park for one cause is held, its events wait as they came)
         chain = Chain(
             plans,
             watch=watch,
             isolated=watch.crashed,
             fetch=worker.objects.get,
+<<<<<<< HEAD
             retries=retries,
+=======
+            held=self._plan.held,
+>>>>>>> ba5d7d7 (Storm breaker: a pipeline whose events would nearly all park for one cause is held, its events wait as they came)
         )
         watch.arm()
         seen: dict[int, list[int]] = {}
@@ -111,6 +121,7 @@ class StageTask:
             chain.process(chunk)
         descriptor = _write(worker, self._plan, chain.result)
         watch.close()
+        descriptor["failures"] = tally(chain.result.failures, plans)
         descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
         yield descriptor_batch(descriptor)
 

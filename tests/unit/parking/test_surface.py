@@ -12,7 +12,11 @@ def test_the_public_names_are_these():
         "CorruptSegmentError",
         "DiscardReport",
         "ExportReport",
+<<<<<<< HEAD
         "Identity",
+=======
+        "Hold",
+>>>>>>> ba5d7d7 (Storm breaker: a pipeline whose events would nearly all park for one cause is held, its events wait as they came)
         "ObjectDescriptor",
         "PackedObject",
         "Packer",
@@ -46,6 +50,8 @@ def test_what_parking_can_do_is_this():
         "events",
         "find",
         "finish_replay",
+        "hold",
+        "holds",
         "knows",
         "mark_replayed",
         "partition",
@@ -55,6 +61,7 @@ def test_what_parking_can_do_is_this():
         "record",
         "record_objects",
         "refresh",
+        "release",
         "replay_segments",
         "sample",
         "undo_discard",
