@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.operations.dry_run import DryRunReport
     from waybill.operations.ingest import IngestReport
     from waybill.operations.outcome import ReplayOutcome
+    from waybill.operations.probing import ProbeReport
     from waybill.operations.replay import ReplayReport, ReplayRequest
     from waybill.operations.trails import Trail
     from waybill.parking import CleanUpReport, Parking, Partition, RefreshReport
@@ -338,6 +339,17 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
     grace = settings.parking.clean_up_grace_s if grace_s is None else grace_s
     with opened_parking(settings) as parking:
         return parking.clean_up(grace_s=grace)
+
+
+def probe_held_pipelines(settings: Settings) -> ProbeReport:
+    """Probe the held pipelines that are due, release those that pass, list what is to go back."""
+    from waybill.operations.probing import probe_held  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    objects = open_objects(settings.s3)
+    with open_tracker(settings.tracker) as tracker:
+        rate = settings.parking.probe_pass_rate
+        return probe_held(tracker, Parking(tracker, objects), pass_rate=rate, fetch=objects.get)
 
 
 def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:

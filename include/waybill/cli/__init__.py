@@ -20,9 +20,14 @@ COMMANDS = {
     "doctor": Later("Say what is missing here, and how to get it.", "waybill.cli.stack:doctor"),
     "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": Later(
-        "Declared pipelines: check, list, show, deploy.",
+        "Declared pipelines: check, list, show, deploy; hold, release.",
         "waybill.cli.pipelines:app",
-        more={"deploy": "waybill.cli.deploy:deploy"},
+        more={
+            "deploy": "waybill.cli.deploy:deploy",
+            "holds": "waybill.cli.holding:holds",
+            "hold": "waybill.cli.holding:hold",
+            "release": "waybill.cli.holding:release",
+        },
     ),
     "parked": Later(
         "Events that could not go on: look, take, discard, replay.",

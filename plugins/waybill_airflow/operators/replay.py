@@ -185,10 +185,30 @@ class PlanReplaysOperator(BaseOperator):
         # A dry run changes nothing, so asking again after a deploy must run again.
         salt = context["run_id"] if self.dry_run else [row["parked"], str(row["last_parked_at"])]
         run_id = replay_run_id(row["id"], conf, salt)
-        failed = context["ti"].get_dr_count(
-            dag_id=REPLAY_DAG_ID, run_ids=[run_id], states=["failed"]
-        )
-        return {"trigger_run_id": run_id, "conf": conf, "reset_dag_run": bool(failed)}
+        return _launch(run_id, conf, context)
+
+
+class ProbeHeldPipelinesOperator(BaseOperator):
+    """Probe the held pipelines that are due, and release those whose cause is gone.
+
+    The result is mapped over ``TriggerDagRunOperator``, as that of ``PlanReplaysOperator``: one
+    launch for each partition whose held events are to go back. Safe to kill and to retry.
+
+    :raises waybill.errors.RetryError: the tracker or the object store did not answer.
+    :raises waybill.errors.StopError: a parked file of a sample is corrupt.
+    :returns: for each partition ``trigger_run_id``, ``conf`` and ``reset_dag_run``.
+    """
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        """Probe, and return the arguments of the launches."""
+        with as_task_failures():
+            from waybill.wiring import probe_held_pipelines  # noqa: PLC0415 - workers only
+
+            report = probe_held_pipelines(read_settings()).to_json()
+        for probe in report["probes"]:
+            self.log.info("probe: %s", probe)
+        self.log.info("held: %s", ", ".join(report["held"]) or "none")
+        return [_return(row, context) for row in report["to_replay"]]
 
 
 def moment(name: str, text: str | None) -> datetime | None:
@@ -211,6 +231,13 @@ def _identity(row: dict[str, Any]) -> dict[str, str]:
     return {name: row[name] for name in ("pipeline", "event_name", "stage", "error_type")}
 
 
+def _return(row: dict[str, Any], context: Context) -> dict[str, Any]:
+    """Return the launch of one partition's held events."""
+    conf = _identity(row)
+    run_id = replay_run_id(row["id"], conf, [row["parked"], str(row["last_parked_at"])])
+    return _launch(run_id, conf, context)
+
+
 def replay_run_id(partition_id: int, conf: dict[str, Any], salt: object) -> str:
     """Return the run id of one launch: the same for the same request, whoever asks.
 
@@ -218,6 +245,12 @@ def replay_run_id(partition_id: int, conf: dict[str, Any], salt: object) -> str:
     """
     content = json.dumps([conf, salt], sort_keys=True, default=str)
     return f"replay__{partition_id}__{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def _launch(run_id: str, conf: dict[str, Any], context: Context) -> dict[str, Any]:
+    """Return the arguments of one launch; a run that exists and failed is cleared."""
+    failed = context["ti"].get_dr_count(dag_id=REPLAY_DAG_ID, run_ids=[run_id], states=["failed"])
+    return {"trigger_run_id": run_id, "conf": conf, "reset_dag_run": bool(failed)}
 
 
 def who_asked(context: Context) -> str:

@@ -1,0 +1,39 @@
+"""Tries whether held pipelines may go on, and replays what was held. Every minute.
+
+A pipeline is held after a storm of failures; its events wait as they came. A probe dry-runs a
+sample of them through the deployed version: at once after a deploy, else after one minute, then
+two, four, up to an hour. Once it passes the pipeline is released, and each of its held partitions
+is replayed by a run of the `replay` DAG; so is what a release by hand left waiting.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG
+
+from waybill_airflow.operators.replay import REPLAY_DAG_ID, ProbeHeldPipelinesOperator
+
+with DAG(
+    "probe_held_pipelines",
+    schedule="* * * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "execution_timeout": timedelta(minutes=15),
+    },
+    tags={"waybill", "replay", "maintenance"},
+    doc_md=__doc__,
+) as dag:
+    probe = ProbeHeldPipelinesOperator(task_id="probe")
+    TriggerDagRunOperator.partial(
+        task_id="launch",
+        trigger_dag_id=REPLAY_DAG_ID,
+        logical_date=None,
+        skip_when_already_exists=True,
+        max_active_tis_per_dagrun=4,
+    ).expand_kwargs(probe.output)

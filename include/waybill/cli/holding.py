@@ -1,0 +1,96 @@
+"""``waybill pipelines holds|hold|release``: pipelines whose events wait, and letting them go."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from waybill.parking import Hold
+
+Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
+Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def holds(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the pipelines that are held, and why."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import opened_parking  # noqa: PLC0415
+
+    with opened_parking(Settings()) as parking:
+        found = parking.holds(active=not everything)
+    if as_json:
+        _print_json([hold.to_json() for hold in found])
+        return
+    for one in found:
+        _show(one)
+    if not found:
+        typer.echo("No pipeline is held.")
+
+
+def hold(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Hold a pipeline: its events wait, as they came, until somebody releases it."""
+    _change("hold", name, who, why, as_json=as_json)
+
+
+def release(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Let a held pipeline go on; what waits is replayed by the DAG probe_held_pipelines."""
+    _change("release", name, who, why, as_json=as_json)
+
+
+def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -> None:
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, opened_parking  # noqa: PLC0415
+
+    with opened_parking(Settings()) as parking:
+        done: Hold = getattr(parking, verb)(name, who=who or current_user(), why=why)
+    if as_json:
+        _print_json(done.to_json())
+    elif verb == "hold":
+        typer.echo(f"{done.pipeline}: held from its next batch on")
+    else:
+        typer.echo(f"{done.pipeline}: released; what waits goes back within a minute or two")
+
+
+def _show(one: Hold) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
+    lines += _why(one)
+    if one.last_probe is not None:
+        lines.append(f"  probe {one.probes}: {_probed(one.last_probe)}")
+    if one.released_at is not None:
+        lines.append(f"  released {one.released_at:%Y-%m-%d %H:%M} by {one.released_by}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _why(one: Hold) -> list[str]:
+    cause = one.cause
+    if not one.is_storm:
+        return [f"  {cause['why']}", "  released only by hand: waybill pipelines release"]
+    place = f" at {cause['place']}" if cause["place"] else ""
+    return [
+        f"  {cause['failed']:,} of {cause['events']:,} events would have been parked: "
+        f"{cause['stage']}/{cause['error_type']}{place}",
+        f"  {cause['message']}",
+    ]
+
+
+def _probed(said: dict[str, Any]) -> str:
+    numbers = f"{said['would_pass']:,} of {said['events']:,} pass" if "events" in said else ""
+    return ", ".join(part for part in (said["outcome"], numbers, said["version"]) if part)
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value).decode())

@@ -1,0 +1,278 @@
+"""Holds and probes against the real tracker and store: one at a time, whoever dies when."""
+
+from __future__ import annotations
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.integration import parking_lot
+from tests.support import orders, parked_orders
+from typer.testing import CliRunner
+
+from waybill.cli import holding, lazy
+from waybill.errors import InputError
+from waybill.operations import probing
+from waybill.operations.probing import probe_held
+from waybill.operations.registry import deploy
+from waybill.parking.holds import (
+    BREAKER,
+    begin_probe,
+    end_probe,
+    held_pipelines,
+    read_holds,
+    record_storm,
+    to_replay,
+    waiting,
+)
+
+pytestmark = pytest.mark.serves
+lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
+ID = "test-orders"
+CAUSE = {
+    "version": "v1",
+    "stage": "transformation",
+    "error_type": "null_value",
+    "place": "",
+    "message": "no amount",
+    "failed": 60,
+    "events": 100,
+}
+
+
+def storm(lot, *, version="v1"):
+    with lot.tracker.transaction() as connection:
+        return record_storm(connection, ID, CAUSE | {"version": version})
+
+
+def deployed(lot, folder, *, fixed):
+    """Deploy a version: the first fails on all held orders, the fixed one on none."""
+    return deploy(lot.tracker, orders.write_orders(folder, rows=1, fixed=fixed), who="t").version
+
+
+def hold_orders(lot, numbers, *, attempt=0, number=1, note="n"):
+    events = []
+    for one in numbers:
+        event = parked_orders.order(one, "team", note)
+        event.attempt = attempt
+        events.append(parked_orders.parked(event, code="pipeline_held"))
+    lot.park(events, number)
+
+
+def probe(lot, *, pass_rate=0.9):
+    return probe_held(lot.tracker, lot.parking, pass_rate=pass_rate, fetch=lot.objects.get)
+
+
+def age(lot, seconds):
+    """Let a hold and its last probe be older than they are."""
+    lot.sql(
+        "UPDATE pipeline_holds SET held_at = held_at - make_interval(secs => :s), "
+        "probed_at = probed_at - make_interval(secs => :s), "
+        "released_at = released_at - make_interval(secs => :s)",
+        s=seconds,
+    )
+
+
+def test_a_storm_is_held_once_with_its_notice_and_its_audit_entry(lot):
+    assert storm(lot)
+    assert not storm(lot), "it is held already"
+    assert held_pipelines(lot.tracker) == {ID}
+    assert lot.sql("SELECT kind, pipeline_id, detail->'cause'->>'failed' FROM notices") == [
+        ("hold", ID, "60")
+    ]
+    assert lot.sql("SELECT who, action, target FROM audit_log") == [(BREAKER, "hold", ID)]
+
+
+def test_a_hold_whose_batch_is_rolled_back_never_was(lot):
+    with pytest.raises(RuntimeError), lot.tracker.transaction() as connection:
+        record_storm(connection, ID, CAUSE)
+        raise RuntimeError("the offsets had moved")
+    assert held_pipelines(lot.tracker) == frozenset()
+    assert lot.sql("SELECT count(*) FROM notices") == [(0,)]
+
+
+def test_of_many_that_hold_a_pipeline_at_once_one_does(lot, tmp_path):
+    deployed(lot, tmp_path, fixed=False)
+    together = threading.Barrier(8)
+
+    def try_it(number):
+        together.wait()
+        if number % 2:
+            return storm(lot)
+        try:
+            return bool(lot.parking.hold("orders", who="ada", why="looks odd"))
+        except InputError:
+            return False
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(try_it, range(8))) == 1
+    assert lot.sql("SELECT count(*) FROM pipeline_holds") == [(1,)]
+    assert lot.sql("SELECT count(*) FROM notices") == [(1,)]
+
+
+def test_a_release_by_hand_wins_over_a_probe_that_was_under_way(lot, tmp_path):
+    deployed(lot, tmp_path, fixed=False)
+    storm(lot)
+    [found] = read_holds(lot.tracker)
+    assert begin_probe(lot.tracker, found, "v1")
+    assert not begin_probe(lot.tracker, found, "v1"), "another probe has begun it"
+    lot.parking.release("orders", who="ada", why="the service is back")
+    assert not end_probe(lot.tracker, found, {"version": "v1"}, passed=True)
+    [over] = lot.parking.holds(active=False)
+    assert (over.released_by, over.probes) == ("ada", 1)
+    with pytest.raises(InputError, match="not held"):
+        lot.parking.release("orders", who="ada", why="again")
+
+
+def test_what_a_person_held_no_probe_releases(lot, tmp_path):
+    deployed(lot, tmp_path, fixed=True)
+    lot.parking.hold("orders", who="ada", why="wait for the audit")
+    hold_orders(lot, range(5))
+    age(lot, 100_000)
+    assert probe(lot).probes == []
+    assert held_pipelines(lot.tracker) == {ID}
+
+
+def test_a_probe_of_the_version_that_failed_waits_its_time_and_twice_as_long_each_time(
+    lot, tmp_path
+):
+    version = deployed(lot, tmp_path, fixed=False)
+    storm(lot, version=version)
+    hold_orders(lot, range(30))
+    for wait_s in (60, 120, 240, 480, 960, 1920, 3600, 3600):
+        age(lot, wait_s - 5)
+        assert probe(lot).probes == []
+        age(lot, 6)
+        [found] = probe(lot).probes
+        assert (found.events, found.would_pass, found.released) == (30, 0, False)
+        assert found.would_fail == {"transformation/null_value": 30}
+    assert to_replay(lot.tracker) == [], "it is held still"
+
+
+def test_a_fix_is_probed_at_once_and_what_was_held_is_to_go_back(lot, tmp_path):
+    storm(lot, version=deployed(lot, tmp_path, fixed=False))
+    hold_orders(lot, range(30))
+    fixed = deployed(lot, tmp_path, fixed=True)
+    report = probe(lot)
+    [found] = report.probes
+    assert (found.version, found.would_pass, found.released) == (fixed, 30, True)
+    assert (report.held, [p.parked for p in report.to_replay]) == ([], [30])
+    assert lot.sql("SELECT who, action FROM audit_log WHERE action = 'release'") == [
+        ("probe", "release")
+    ]
+    again = probe(lot)
+    assert again.probes == []
+    assert [p.id for p in again.to_replay] == [p.id for p in report.to_replay], (
+        "a round that died before its launches is made good by the next"
+    )
+
+
+@pytest.mark.parametrize(("good", "released"), [(90, True), (89, False)])
+def test_the_share_that_must_pass_decides(lot, tmp_path, good, released):
+    storm(lot)
+    deployed(lot, tmp_path, fixed=False)  # a note is NOT NULL, and there is none without an amount
+    code = "def transform(event):\n    if event.data['number'] >= 90: 1/0\n    return None\n"
+    code = code.replace("90", str(good))
+    folder = orders.write_orders(tmp_path, rows=1, code=code)
+    deploy(lot.tracker, folder, who="t")
+    hold_orders(lot, range(100))
+    [found] = probe(lot).probes
+    assert (found.events, found.would_pass, found.released) == (100, good, released)
+
+
+def test_a_probe_killed_before_its_end_is_not_begun_again_before_its_time(
+    lot, tmp_path, monkeypatch
+):
+    storm(lot)
+    deployed(lot, tmp_path, fixed=True)
+    hold_orders(lot, range(10))
+
+    def dies(*_given, **_named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(probing, "dry_run", dies)
+        with pytest.raises(KeyboardInterrupt):
+            probe(lot)
+    assert probe(lot).probes == []
+    age(lot, 121)
+    assert probe(lot).probes[0].released
+
+
+def test_a_sample_is_taken_from_all_partitions_and_of_fresh_events_where_there_are_any(
+    lot, tmp_path
+):
+    storm(lot)
+    deployed(lot, tmp_path, fixed=False)
+    hold_orders(lot, range(1000), attempt=1)
+    hold_orders(lot, range(1000, 2000), number=2)
+    assert waiting(lot.tracker, ID)[0][1] == 2000
+    [found] = probe(lot).probes
+    assert found.events == 100
+
+
+def test_nothing_left_to_probe_releases(lot, tmp_path):
+    storm(lot)
+    deployed(lot, tmp_path, fixed=False)
+    [found] = probe(lot).probes
+    assert (found.events, found.released) == (0, True)
+
+
+def test_a_storm_that_comes_back_soon_waits_longer_and_one_after_a_rest_does_not(lot, tmp_path):
+    deployed(lot, tmp_path, fixed=False)
+    waits = []
+    for rest_s in (0, 0, 3700):
+        storm(lot)
+        [found] = read_holds(lot.tracker)
+        waits.append(found.wait_s)
+        lot.parking.release("orders", who="ada", why="try")
+        age(lot, rest_s)
+    storm(lot)
+    waits.append(read_holds(lot.tracker)[0].wait_s)
+    assert waits == [60, 120, 240, 60]
+
+
+def test_a_replay_that_runs_or_was_cancelled_since_is_not_launched_again(lot, tmp_path):
+    deployed(lot, tmp_path, fixed=False)
+    storm(lot)
+    hold_orders(lot, range(3))
+    lot.parking.release("orders", who="ada", why="try")
+    [partition_id] = to_replay(lot.tracker)
+    begun = lot.parking.begin_replay(partition_id, who="t", run_id="r1")
+    hold_orders(lot, range(3, 5), number=2)
+    assert to_replay(lot.tracker) == [], "the one that runs ends first"
+    lot.parking.cancel_replay(begun.id, who="ada")
+    assert to_replay(lot.tracker) == [], "ada decides"
+    storm(lot)
+    lot.parking.release("orders", who="ada", why="now")
+    assert to_replay(lot.tracker) == [partition_id]
+
+
+def test_the_commands_hold_show_and_release(lot, tmp_path, monkeypatch):
+    deployed(lot, tmp_path, fixed=False)
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
+    app = lazy.typer.Typer()
+    for name in ("holds", "hold", "release"):
+        app.command(name)(getattr(holding, name))
+
+    def run(*arguments):
+        done = CliRunner().invoke(app, list(arguments))
+        assert done.exception is None, done.exception
+        return done.output
+
+    assert run("holds") == "No pipeline is held.\n"
+    storm(lot)
+    shown = run("holds")
+    assert "orders: held since" in shown
+    assert "60 of 100 events would have been parked: transformation/null_value" in shown
+    assert "released; what waits goes back" in run("release", "orders", "--why", "fixed")
+    held = json.loads(run("hold", ID, "--why", "by me", "--who", "ada", "--json"))
+    assert (held["pipeline"], held["held_by"], held["wait_s"]) == ("orders", "ada", None)
+    assert "released only by hand" in run("holds")
+    run("release", "orders", "--why", "done", "--json")
+    assert [one["released_at"] is None for one in json.loads(run("holds", "--all", "--json"))] == [
+        False,
+        False,
+    ]
