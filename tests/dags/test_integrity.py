@@ -14,6 +14,7 @@ PARAMS = {
     "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
+    "probe_held_pipelines": set(),
     "stream_default": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
@@ -24,6 +25,7 @@ SCHEDULES = {
     "auto_replay": "* * * * *",
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
+    "probe_held_pipelines": "* * * * *",
     "stream_default": "@continuous",
 }
 

@@ -18,6 +18,7 @@ from waybill_airflow.operators.maintenance import (
 )
 from waybill_airflow.operators.replay import (
     PlanReplaysOperator,
+    ProbeHeldPipelinesOperator,
     ReplayParkedPartitionOperator,
     moment,
     replay_run_id,
@@ -81,10 +82,11 @@ def real_operators():
         PlanReplaysOperator(task_id="t", filters={"pipeline": "flights"}),
         CleanUpParkedFilesOperator(task_id="t"),
         RefreshTrackerOperator(task_id="t"),
+        ProbeHeldPipelinesOperator(task_id="t"),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_with_the_tracker_away_the_real_library_asks_for_a_retry(number, monkeypatch):
     """No stand-in: the library is called, and finds nobody at the tracker's address."""
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", NOWHERE)
@@ -297,3 +299,45 @@ def test_the_filter_reaches_the_library_with_times_as_times(calls):
         "since": datetime(2013, 1, 1, tzinfo=UTC),
         "until": None,
     }
+
+
+# Held pipelines ---------------------------------------------------------------------------------
+
+
+def probed(calls, rows, *, ti=None):
+    """Return the launches of a round that finds these partitions to send back."""
+    found = {"probes": [{"pipeline": "flights"}], "held": ["weather"], "to_replay": rows}
+    calls.record("probe_held_pipelines", Report(found))
+    return ProbeHeldPipelinesOperator(task_id="probe").execute(context(ti=ti))
+
+
+def test_a_round_with_nothing_to_send_back_launches_nothing(calls):
+    assert probed(calls, []) == []
+
+
+def test_what_was_held_is_launched_once_however_often_it_is_listed(calls):
+    held = row(1, error_type="pipeline_held").to_json()
+    first, again = probed(calls, [held]), probed(calls, [held])
+    assert first == again
+    assert first[0]["conf"] == {**PARTITION, "error_type": "pipeline_held"}
+    more = probed(calls, [held | {"parked": 9}])
+    assert more[0]["trigger_run_id"] != first[0]["trigger_run_id"]
+
+
+def test_a_failed_run_of_what_was_held_is_cleared(calls):
+    held = row(1, error_type="pipeline_held").to_json()
+    [launch] = probed(calls, [held])
+    assert launch["reset_dag_run"] is False
+    [again] = probed(calls, [held], ti=Run(failed=[launch["trigger_run_id"]]))
+    assert again["reset_dag_run"] is True
+
+
+def test_the_launch_of_what_was_held_passes_the_schema_of_the_replay_dag(calls):
+    from airflow.sdk.definitions.param import process_params
+    from tests.dags.conftest import ROOT, load_dags
+
+    dag = load_dags(ROOT / "dags" / "replay.py").dags["replay"]
+    [launch] = probed(calls, [row(1, error_type="pipeline_held").to_json()])
+    task = dag.get_task("replay")
+    params = process_params(dag, task, launch["conf"], suppress_exception=False)
+    assert params["error_type"] == "pipeline_held"
