@@ -4,7 +4,8 @@ Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequ
              ledger, ledger_minutes, load_positions, connector_positions, refused_messages,
              staged_objects
 Parking      parked_partitions, parked_objects, segments, replays, replay_outcomes, auto_replays,
-             pipeline_holds, notices
+             pipeline_holds
+Being told   notices, notice_messages, notice_digests, digested_partitions
 Who did what audit_log
 """
 
@@ -355,11 +356,45 @@ notices = Table(
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     _time("made_at", now=True),
     _time("sent_at"),
+    Column("reached", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+)
+"""What owners are still to be told: written with what it tells of, sent later, at least once.
+
+``reached``: the sinks that took it; ``sent_at`` is set once all have.
+"""
+Index("ix_notices_unsent", notices.c.id, postgresql_where=text("sent_at IS NULL"))
+Index("ix_notices_sent", notices.c.sent_at, postgresql_where=text("sent_at IS NOT NULL"))
+
+notice_messages = Table(
+    "notice_messages",
+    METADATA,
+    Column("owner", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("id", Uuid, nullable=False),
+    Column("notice_ids", ARRAY(BigInteger), nullable=False),
     _count("attempts"),
     Column("problem", Text, nullable=False, server_default=text("''")),
+    _time("made_at", now=True),
+    _time("next_try_at", now=True),
+    PrimaryKeyConstraint("owner", "sink"),
 )
-"""What owners are still to be told: written with what it tells of, sent later, at least once."""
-Index("ix_notices_unsent", notices.c.id, postgresql_where=text("sent_at IS NULL"))
+"""The one message on its way to an owner by a sink: what it tells and its id stay until it came."""
+
+notice_digests = Table(
+    "notice_digests",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    _time("digested_at", now=True),
+)
+
+digested_partitions = Table(
+    "digested_partitions",
+    METADATA,
+    Column("partition_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("ever", BigInteger, nullable=False),
+    Column("held", BigInteger, nullable=False),
+)
+"""A partition's events, ever parked and held then, as the last digest told them."""
 
 audit_log = Table(
     "audit_log",
