@@ -9,13 +9,16 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 ENV_FILE_NAME = "stack.env"
+MAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/^_`{|}~-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
+"""One address and nothing else: no space, line end, comma, bracket, or start of an encoded word."""
 
 
 class _Section(BaseModel):
@@ -154,6 +157,61 @@ class ParkingSettings(_Section):
     """A held pipeline is released when at least this share of a sample of its held events pass."""
 
 
+class NoticeSettings(_Section):
+    """How owners are told of what is parked, held, damaged or replayed: by each of these."""
+
+    log: bool = True
+    """Write each message to the log, and so to the log of the Airflow task."""
+    webhook_url: SecretStr | None = None
+    """Address that gets each message as JSON with a `text`, as Slack's webhooks take it."""
+    webhook_secret: SecretStr | None = None
+    """Signs the body: header `X-Waybill-Signature`, HMAC-SHA-256 over time, a dot and the body."""
+    webhook_timeout_s: float = Field(10.0, gt=0)
+    """Longest that connecting, sending or answering may take, each."""
+    smtp_host: str | None = None
+    """Mail server; owners with a mail address get their messages by it."""
+    smtp_port: int = Field(587, ge=1, le=65535)
+    smtp_tls: Literal["starttls", "implicit", "none"] = "starttls"
+    """How the connection is encrypted; the server's certificate is checked."""
+    smtp_ca_file: Path | None = None
+    """Certificates to trust; empty: the system's."""
+    smtp_user: str | None = None
+    """User of the mail server; empty: no login."""
+    smtp_password: SecretStr | None = None
+    """Password of that user."""
+    smtp_from: str | None = None
+    """Address that mails come from; needed with a mail server."""
+    smtp_timeout_s: float = Field(10.0, gt=0)
+    """Longest that the mail server may take for one answer."""
+    fallback_to: str | None = None
+    """Mail address for owners without one, and for pipelines that nobody declared."""
+    error_messages: bool = True
+    """`false`: leave out error messages, which can hold values of events."""
+    digest_interval_s: float = Field(86_400.0, gt=0)
+    """Time between two digests of a pipeline."""
+    retry_first_s: float = Field(60.0, ge=0)
+    """Wait after a message failed; twice as long after each further failure."""
+    retry_longest_s: float = Field(3600.0, ge=0)
+    """Longest such wait."""
+    stuck_after_s: float = Field(3600.0, ge=0)
+    """A message that could not be sent for this long fails the Airflow task that sends."""
+    keep_sent_days: float = Field(30.0, ge=0)
+    """How long the tracker keeps what was sent."""
+
+    @model_validator(mode="after")
+    def _check_addresses(self) -> Self:
+        url = self.webhook_url
+        if url is not None and not url.get_secret_value().startswith(("http://", "https://")):
+            raise ValueError("webhook_url must start with https:// or http://")
+        if self.smtp_host and not self.smtp_from:
+            raise ValueError("smtp_host is set: smtp_from must say where mails come from")
+        for name in ("smtp_from", "fallback_to"):
+            given = getattr(self, name)
+            if given is not None and not MAIL_ADDRESS.fullmatch(given):
+                raise ValueError(f"{name} must be one mail address such as data@example.org")
+        return self
+
+
 class Settings(BaseSettings):
     """Read once per process; frozen afterwards."""
 
@@ -176,6 +234,7 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     traces: TraceSettings = TraceSettings()
     parking: ParkingSettings = ParkingSettings()
+    notices: NoticeSettings = NoticeSettings()
     destinations: dict[str, DestinationSettings] = {}
     airflow: AirflowSettings = AirflowSettings()
     stack: StackSettings = StackSettings()

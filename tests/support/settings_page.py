@@ -29,6 +29,7 @@ TITLES = {
     "spark": "Spark applications",
     "traces": "Traces",
     "parking": "Parked files",
+    "notices": "Being told",
     "airflow": "Airflow, as the command line reaches it",
     "stack": "Embedded stack",
 }
@@ -74,6 +75,7 @@ WORDS = {
     "traces.backend": "What answers `waybill trail`: DuckDB over the objects, or Athena.",
     "traces.athena_database": "With backend `athena`: its database.",
     "traces.athena_workgroup": "With backend `athena`: its workgroup.",
+    "notices.smtp_port": "Port of the mail server.",
     "airflow.url": "Address of Airflow's API server. `waybill up` sets it.",
     "airflow.user": "User that the command line signs in as.",
     "airflow.password": "Password of that user.",
@@ -95,6 +97,7 @@ UNITS = (
     ("_ms", "milliseconds"),
     ("_mb", "MiB"),
     ("_port", "port"),
+    ("_days", "days"),
     ("_s", "seconds"),
     ("_dir", "path"),
     ("partitions", "count"),

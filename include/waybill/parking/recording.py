@@ -24,6 +24,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
 from waybill.errors import StopError
+from waybill.notices import write_first
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
@@ -82,7 +83,10 @@ def record_objects(
     scope: str,
     commit_number: int,
 ) -> None:
-    """Write objects, partitions and segments. Three statements, whatever the number of segments."""
+    """Write objects, partitions and segments, and a notice for each partition that was empty.
+
+    Three statements, whatever the number of segments; one more where there is somebody to tell.
+    """
     if not objects:
         return
     rows = [(item.key, segment) for item in objects for segment in item.segments]
@@ -140,7 +144,14 @@ def _upsert_partitions(
         columns[name] = [getattr(sums[key], name) for key in keys]
     statement = _upsert(columns)
     rows = connection.execute(statement).all()
-    return {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
+    ids = {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
+    write_first(connection, [int(row[0]) for row in rows if _was_empty(row, sums)])
+    return ids
+
+
+def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:  # noqa: ANN401 - a row
+    """Tell whether nothing was parked or replaying in a partition before this commit."""
+    return bool(row.parked == sums[row[1], row[2], row[3], row[4]].parked and not row.replaying)
 
 
 def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement with RETURNING
@@ -159,7 +170,7 @@ def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement
             "last_parked_at": func.clock_timestamp(),
             "last_message": new.last_message,
         },
-    ).returning(old.id, *[old[name] for name in NAMES])
+    ).returning(old.id, *[old[name] for name in NAMES], old.parked, old.replaying)
 
 
 def _rows(types: dict[str, TypeEngine[Any]], columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401

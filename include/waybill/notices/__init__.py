@@ -1,0 +1,42 @@
+"""Notices: the owners of pipelines are told what happened to their events.
+
+A notice is a row, written in the transaction that does what it tells of. Sending is another run:
+it puts the notices of an owner together into one message, and sends it by each sink.
+
+Invariants
+  I1  What is told happened, and what happened is told: a notice is committed with its cause.
+  I2  A notice is never lost: it stays unsent until every sink has taken the message that tells it.
+  I3  A message has one id from when it is put together until it came: a double is known by it.
+  I4  One owner gets at most one message a run and sink, however many notices wait.
+  I5  A sink that fails for one owner, or at all, holds up neither other owners nor other sinks.
+  I6  Names and messages from users are text: no header, mark-up or mention is made of them.
+
+How a message goes (``outbox``): it is put together and committed with its id and the notices in it;
+sent; and, in one more transaction, its notices are marked and it is deleted. A SIGKILL before the
+first commit leaves notices, one after it a message that the next run sends, one after sending a
+message that the next run sends again, under the same id.
+"""
+
+from waybill.notices.outbox import Waiting, waiting
+from waybill.notices.rendering import Message, Named
+from waybill.notices.sending import SendReport, send_notices, send_test
+from waybill.notices.sinks import Sink, SinkAwayError, SinkError, open_sinks
+from waybill.notices.writing import KINDS, Kind, write_first, write_notice
+
+__all__ = [
+    "KINDS",
+    "Kind",
+    "Message",
+    "Named",
+    "SendReport",
+    "Sink",
+    "SinkAwayError",
+    "SinkError",
+    "Waiting",
+    "open_sinks",
+    "send_notices",
+    "send_test",
+    "waiting",
+    "write_first",
+    "write_notice",
+]

@@ -1,0 +1,98 @@
+"""Writing notices, in the transaction that does what they tell of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+from sqlalchemy import BigInteger, Connection, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from waybill.storage.tracker.tables import notices
+from waybill.storage.tracker.tables import parked_partitions as partitions
+
+Kind = Literal["hold", "missing", "damage", "release", "replay", "digest", "first"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""What can be told, the most urgent first: a message names them in this order.
+
+``hold``, ``release``: a pipeline was held, goes on. ``missing``, ``damage``: an object is gone, a
+frame is broken. ``replay``: how one ended. ``digest``: numbers of what is parked. ``first``: events
+parked where none were.
+"""
+_LONGEST_TEXT = 2000
+_DEEPEST = 6
+
+
+def write_first(connection: Connection, partition_ids: Sequence[int]) -> None:
+    """Write that events parked where none were: a notice for each partition, in one statement.
+
+    The caller has just parked them: the numbers and the message are those of the partitions now.
+    Cost: nothing without partitions; else one statement, about 15 µs a partition.
+    """
+    if not partition_ids:
+        return
+    names = ("event_name", "stage", "error_type")
+    shown = [(name, partitions.c[name]) for name in names]
+    shown += [("message", partitions.c.last_message), ("count", partitions.c.parked)]
+    query = (
+        select(
+            literal("first"),
+            partitions.c.pipeline_id,
+            partitions.c.id,
+            func.jsonb_build_object(*[part for pair in shown for part in pair]),
+        )
+        .where(partitions.c.id == func.any(cast(list(partition_ids), ARRAY(BigInteger))))
+        .order_by(partitions.c.id)
+    )
+    columns = ["kind", "pipeline_id", "partition_id", "detail"]
+    connection.execute(notices.insert().from_select(columns, query))
+
+
+def write_notice(
+    connection: Connection,
+    *,
+    kind: Kind,
+    pipeline_id: str,
+    partition_id: int | None = None,
+    **detail: Any,  # noqa: ANN401 - whatever has a JSON form
+) -> None:
+    """Write one notice.
+
+    Args:
+        connection: the transaction that does what the notice tells of.
+        kind: one of ``KINDS``.
+        pipeline_id: whose owner is told.
+        partition_id: the parked partition that it is about, if one.
+        detail: what is said, in the order given: ``message`` is cut out of messages where the
+            settings say so, the rest is shown as ``name: value``. Texts longer than 2,000
+            characters are cut; what SQL cannot hold is escaped: no value makes this fail.
+    """
+    connection.execute(
+        notices.insert().values(
+            kind=kind,
+            pipeline_id=str(_storable(pipeline_id, 0)),
+            partition_id=partition_id,
+            detail=_storable(detail, 0),
+        )
+    )
+
+
+def _storable(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON
+    """Return a value that ``jsonb`` takes: no NUL, lone surrogate, NaN or endless nesting."""
+    if depth > _DEEPEST:
+        return "…"
+    if isinstance(value, dict):
+        return {_text(str(name)): _storable(item, depth + 1) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_storable(item, depth + 1) for item in value]
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    cut = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+    return cut.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")
