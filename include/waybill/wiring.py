@@ -19,6 +19,7 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 
 if TYPE_CHECKING:
+    from waybill.notices import SendReport, Waiting
     from waybill.operations.applications import ApplicationStatus, Kind
     from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.balancing import BalanceReport
@@ -361,6 +362,29 @@ def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> Refr
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)
         return Parking(tracker, open_objects(settings.s3)).refresh(grace_s=grace)
+
+
+def send_notices(settings: Settings) -> SendReport:
+    """Tell owners what waits to be told, and write the digests that are due."""
+    from waybill.notices import send_notices as send  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return send(tracker, settings.notices)
+
+
+def waiting_notices(settings: Settings) -> list[Waiting]:
+    """Return what owners are still to be told, and what keeps it."""
+    from waybill.notices import waiting  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return waiting(tracker)
+
+
+def send_test_notice(settings: Settings, owner: str, *, who: str) -> dict[str, str]:
+    """Send an owner a test message by each sink; returns {sink: problem, empty if none}."""
+    from waybill.notices import send_test  # noqa: PLC0415
+
+    return send_test(settings.notices, owner, who=who)
 
 
 def balance(

@@ -15,6 +15,7 @@ PARAMS = {
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
     "probe_held_pipelines": set(),
+    "tell_owners": set(),
     "stream_default": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
@@ -26,6 +27,7 @@ SCHEDULES = {
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "probe_held_pipelines": "* * * * *",
+    "tell_owners": "* * * * *",
     "stream_default": "@continuous",
 }
 

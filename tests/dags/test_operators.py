@@ -15,6 +15,7 @@ from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
     RefreshTrackerOperator,
+    TellOwnersOperator,
 )
 from waybill_airflow.operators.replay import (
     PlanReplaysOperator,
@@ -83,6 +84,7 @@ def real_operators():
         CleanUpParkedFilesOperator(task_id="t"),
         RefreshTrackerOperator(task_id="t"),
         ProbeHeldPipelinesOperator(task_id="t"),
+        TellOwnersOperator(task_id="t"),
     ]
 
 
@@ -142,6 +144,18 @@ def test_maintenance_passes_its_grace(calls, grace_s):
         ("clean_up_parked_files", {"grace_s": grace_s}),
         ("refresh_tracker", {"grace_s": grace_s}),
     ]
+
+
+def test_telling_returns_its_report_and_fails_at_once_where_a_message_is_stuck(calls):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.notices import SendReport
+
+    calls.record("send_notices", SendReport(messages=2))
+    assert TellOwnersOperator(task_id="t").execute(context())["messages"] == 2
+    calls.record("send_notices", SendReport(failed=1, stuck=["smtp: message 7 to ann waits"]))
+    with pytest.raises(AirflowFailException, match="message 7 to ann"):
+        TellOwnersOperator(task_id="t").execute(context())
 
 
 def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):

@@ -37,6 +37,9 @@ COMMANDS = {
             "auto-replay": "waybill.cli.auto_replay:auto_replay",
         },
     ),
+    "notices": Later(
+        "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
+    ),
     "traces": Later("Event traces: ship them, see their files.", "waybill.cli.traces:app"),
     "trail": Later("Show where one event was.", "waybill.cli.books:trail"),
     "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),

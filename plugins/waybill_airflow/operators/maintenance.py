@@ -1,4 +1,4 @@
-"""Keep the bucket and the tracker tidy."""
+"""Keep the bucket and the tracker tidy; tell owners what happened."""
 
 from __future__ import annotations
 
@@ -60,3 +60,28 @@ class RefreshTrackerOperator(BaseOperator):
             from waybill.wiring import refresh_tracker  # noqa: PLC0415 - workers only
 
             return refresh_tracker(read_settings(), grace_s=self.grace_s).to_json()
+
+
+class TellOwnersOperator(BaseOperator):
+    """Tell owners what happened to their events: by the log, a webhook, mail, as the settings say.
+
+    A message that a sink does not take is kept and tried again by a later run. Safe to kill and to
+    retry: a message may then come twice, under one id.
+
+    :raises AirflowFailException: a message could not be sent for longer than the setting
+        ``notices.stuck_after_s``; all others were sent before that.
+    :raises waybill.errors.RetryError: the tracker did not answer.
+    :returns: the ``SendReport`` as a dict.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Send what waits, and return what was sent."""
+        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415 - workers only
+
+        with as_task_failures():
+            from waybill.wiring import send_notices  # noqa: PLC0415 - workers only
+
+            report = send_notices(read_settings())
+        if report.stuck:
+            raise AirflowFailException("\n".join(report.stuck))
+        return report.to_json()

@@ -1,0 +1,29 @@
+"""Tells the owners of pipelines what happened to their events. Every minute.
+
+What parks where nothing was parked is told at once, the numbers of all that is parked once a day. A
+message that cannot be sent is kept and tried again; this DAG fails once one waits for too long.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG
+
+from waybill_airflow.operators.maintenance import TellOwnersOperator
+
+with DAG(
+    "tell_owners",
+    schedule="* * * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(seconds=20),
+        "execution_timeout": timedelta(minutes=10),
+    },
+    tags={"waybill", "maintenance"},
+    doc_md=__doc__,
+) as dag:
+    TellOwnersOperator(task_id="tell")

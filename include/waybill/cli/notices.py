@@ -1,0 +1,120 @@
+"""``waybill notices``: what owners are told, and what keeps it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from waybill.notices import Waiting
+
+app = typer.Typer(no_args_is_help=True, help="What owners are told: see what waits, send, test.")
+
+_MOST_SHOWN = 100
+
+
+@app.command("list")
+def list_(
+    *, as_json: Annotated[bool, typer.Option("--json", help="For machines; all of it.")] = False
+) -> None:
+    """List what owners are still to be told: messages on their way, and what is in none yet."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import waiting_notices  # noqa: PLC0415
+
+    found = waiting_notices(Settings())
+    if as_json:
+        typer.echo(orjson.dumps([item.to_json() for item in found]).decode())
+    else:
+        _show(found)
+
+
+@app.command()
+def send(*, as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+    """Send what waits and is due. Exit code 2 if a sink did not take a message."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.cli.words import counted  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import send_notices  # noqa: PLC0415
+
+    report = send_notices(Settings())
+    if as_json:
+        typer.echo(orjson.dumps(report.to_json()).decode())
+    else:
+        told = f"{counted(report.messages, 'message')} sent, {counted(report.notices, 'notice')}"
+        failed = f"; {report.failed:,} not taken: `waybill notices list`" if report.failed else ""
+        typer.echo(told + failed)
+    if report.failed:
+        raise typer.Exit(2)
+
+
+@app.command()
+def test(
+    owner: Annotated[str, typer.Argument(help="Whom to tell, as `owner` in pipeline.yaml.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Send a test message to an owner by each sink. Exit code 2 if one did not take it."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, send_test_notice  # noqa: PLC0415
+
+    answers = send_test_notice(Settings(), owner, who=current_user())
+    if as_json:
+        typer.echo(orjson.dumps(answers).decode())
+    else:
+        for sink, problem in answers.items():
+            typer.echo(f"{sink}: {plain(problem) or 'taken'}")
+    if any(answers.values()) or not answers:
+        raise typer.Exit(2)
+
+
+def _show(found: list[Waiting]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    if not found:
+        console.print("Owners have been told everything.")
+        return
+    grid = Table(title="Still to be told", title_justify="left", header_style="bold")
+    for name in ("owner", "by", "what"):
+        grid.add_column(name, overflow="fold")
+    for name in ("notices", "tries"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for name in ("since (UTC)", "next try (UTC)"):
+        grid.add_column(name, no_wrap=True)
+    grid.add_column("problem", overflow="fold")
+    for item in found[:_MOST_SHOWN]:
+        grid.add_row(
+            Text(plain(item.owner) or "nobody"),
+            item.sink or "·",
+            Text(f"message {item.message_id[:8]}" if item.sink else _what(item)),
+            f"{item.notices:,}",
+            str(item.attempts) if item.sink else "·",
+            _clock(item.since),
+            _clock(item.next_try_at),
+            Text(plain(item.problem)),
+        )
+    console.print(grid)
+    if len(found) > _MOST_SHOWN:
+        console.print(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
+
+
+def _what(item: Waiting) -> str:
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    return plain(f"{item.kind} in {item.pipeline}")
+
+
+def _clock(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
