@@ -32,6 +32,7 @@ The declaration::
         version: null                  # payload field that rises with each change of a record
         table: flights
         policy: strict                 # a field without a column: strict parks, ignore drops it
+        personal: [pilot, crew.email]  # masked wherever people look, but for whom it is granted
         columns:
           carrier: string              # short form: a type
           origin: string not null      # short form of NOT NULL

@@ -275,4 +275,5 @@ def _event(form: PipelineForm, name: str) -> EventDeclaration:
             key=tuple(event.key),
         ),
         policy=event.policy,
+        personal=tuple(event.personal),
     )

@@ -104,6 +104,9 @@ class EventForm(_Form):
     policy: Literal["strict", "ignore"] = Field(
         "strict", description="strict or ignore", examples=["strict", "ignore"]
     )
+    personal: list[FieldName] = Field(
+        default=[], description="a list of payload fields (a.b: a field inside another)"
+    )
     columns: dict[Identifier, ColumnForm] = Field(
         min_length=1,
         description="columns with a type each: 'string', 'string not null', or"

@@ -97,6 +97,8 @@ class EventDeclaration(_Model):
     table: TableSpec
     policy: Literal["strict", "ignore"] = "strict"
     """A payload field that no column takes: strict parks the event, ignore leaves the field out."""
+    personal: tuple[str, ...] = ()
+    """Payload fields (``a.b``: a field inside another) that only some people may see."""
 
 
 class Source(_Model):
@@ -137,6 +139,9 @@ class Pipeline(_Model):
     def _fill_in_version(self) -> Self:
         if not self.version:
             content = self.model_dump(mode="json", exclude={"version"})
+            for event in content["events"].values():
+                if not event["personal"]:  # versions from before there was such a field stay
+                    del event["personal"]
             digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
             object.__setattr__(self, "version", digest.hexdigest()[:VERSION_DIGITS])
         return self

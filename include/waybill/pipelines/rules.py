@@ -24,6 +24,7 @@ def check_rules(document: Any) -> Iterator[Finding]:  # noqa: ANN401 - any YAML
         columns = _mapping(event, "columns")
         yield from _key(name, event, columns)
         yield from _twins(name, columns)
+        yield from _personal(name, event, source)
         if name == source.get("event"):
             yield from _source_fields(name, event, columns, source)
     yield from _shared_tables(events)
@@ -67,6 +68,28 @@ def _twins(name: str, columns: dict[str, Any]) -> Iterator[Finding]:
                 f"expected names that differ by more than case; found {shown_name(column)!r}"
                 f" beside {shown_name(twin)!r}, which warehouses take as one",
             )
+
+
+def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding]:  # noqa: ANN401
+    """Refuse unknown names: a misspelt one would leave the field open to everybody."""
+    columns = _mapping(event, "columns")
+    if not columns:
+        return
+    known = set(columns) | {_mapping(columns, column).get("from") for column in columns}
+    if name == source.get("event"):
+        known |= set(_mapping(source, "columns"))
+    fields = {field: None for field in known if isinstance(field, str)}
+    seen: set[str] = set()
+    for index, field in enumerate(_texts(event, "personal")):
+        place = ("events", name, "personal", index)
+        if not any(field == one or field.startswith(f"{one}.") for one in fields):
+            expected = "a field of the payload: a column, or what one is read from"
+            if name == source.get("event"):
+                expected += ", or a column of source.columns"
+            yield place, _unknown(field, expected, fields)
+        elif field in seen:
+            yield place, f"expected each field once; found {shown_name(field)!r} again"
+        seen.add(field)
 
 
 def _source_fields(

@@ -94,6 +94,9 @@ def test_the_version_follows_declaration_and_code_and_nothing_else(folder, good,
 
     assert len(pipeline.version) == 12
     assert version("comment", text="# a comment\n" + good) == pipeline.version
+    personal = good.replace("policy: ignore", "policy: ignore\n    personal: [note]")
+    assert version("nobody", text=personal.replace("[note]", "[]")) == pipeline.version
+    assert version("personal", text=personal) != pipeline.version
     assert version("default", text=good + "keep_source: false\n") == pipeline.version
     assert version("code", code="def transform(event): ...") != pipeline.version
     assert version("owner", text=good.replace("shop@", "me@")) != pipeline.version
@@ -125,3 +128,16 @@ def test_only_types_of_the_list_are_types(text):
     except ValidationError:
         return
     assert isinstance(arrow_type(made), pa.DataType)
+
+
+def test_personal_fields_are_columns_what_they_are_read_from_or_the_sources(folder, good):
+    said = "personal: [note, placed, changed, note.street]"
+    pipeline = load_pipeline(folder.write(text=good.replace("policy: ignore", said)))
+    assert pipeline.events["order"].personal == ("note", "placed", "changed", "note.street")
+    assert Pipeline.from_json(pipeline.to_json()) == pipeline
+
+
+def test_the_version_of_a_pipeline_stored_before_there_were_personal_fields_stays(pipeline):
+    stored = pipeline.to_json()
+    del stored["events"]["order"]["personal"]
+    assert Pipeline.from_json(stored | {"version": ""}).version == pipeline.version
