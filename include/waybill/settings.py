@@ -212,6 +212,28 @@ class NoticeSettings(_Section):
         return self
 
 
+Permission = Literal["view", "replay", "discard", "download", "personal"]
+PERMISSIONS: tuple[Permission, ...] = ("view", "replay", "discard", "download", "personal")
+
+
+class Grant(_Section):
+    """What some people may do with the parked events of some teams."""
+
+    who: str = Field(min_length=1)
+    """A user's name in Airflow; ``role:admin``: all with that role there; ``*``: all signed in."""
+    teams: Literal["*"] | tuple[str, ...]
+    """``*``: every team, and partitions of pipelines that nobody deployed."""
+    permissions: tuple[Permission, ...] = Field(min_length=1)
+
+
+class AccessSettings(_Section):
+    """Who may do what with parked events in Airflow's pages and in the REST API."""
+
+    grants: tuple[Grant, ...] = (Grant(who="role:admin", teams="*", permissions=PERMISSIONS),)
+    """A JSON list of `{"who", "teams", "permissions"}`; what is in no grant is refused. See
+    [REST API](api.md#access)."""
+
+
 class Settings(BaseSettings):
     """Read once per process; frozen afterwards."""
 
@@ -237,6 +259,7 @@ class Settings(BaseSettings):
     notices: NoticeSettings = NoticeSettings()
     destinations: dict[str, DestinationSettings] = {}
     airflow: AirflowSettings = AirflowSettings()
+    access: AccessSettings = AccessSettings()
     stack: StackSettings = StackSettings()
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - pydantic's own signature

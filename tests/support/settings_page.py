@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ TITLES = {
     "parking": "Parked files",
     "notices": "Being told",
     "airflow": "Airflow, as the command line reaches it",
+    "access": "Access to parked events in Airflow",
     "stack": "Embedded stack",
 }
 
@@ -188,6 +190,9 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "none: required"
     value = field.default
+    if isinstance(value, tuple):
+        said = json.dumps([item.model_dump() for item in value])
+        return f"`{said}`"
     if value is None or value == "":
         return "empty"
     if isinstance(value, bool):
