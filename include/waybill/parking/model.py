@@ -25,6 +25,8 @@ class PartitionFilter:
     until: datetime | str | None = None
     held: bool = False
     """Only partitions, and in the window only segments, with events parked or replaying now."""
+    teams: tuple[str, ...] | None = None
+    """Only pipelines of these teams; of none, those without a team too."""
 
     @property
     def window(self) -> tuple[datetime | None, datetime | None]:

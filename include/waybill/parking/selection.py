@@ -17,7 +17,7 @@ from waybill.errors import InputError
 from waybill.parking.model import PartitionFilter, Replay, Segment
 from waybill.parking.names import storable
 from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import replays, segments
+from waybill.storage.tracker.tables import pipelines, replays, segments
 
 NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 HELD = ("parked", "replaying")
@@ -42,6 +42,9 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
             conditions.append(partitions.c[name] == storable(value))
     if wanted.held:
         conditions.append(partitions.c.parked + partitions.c.replaying > 0)
+    if wanted.teams is not None:
+        own = select(pipelines.c.id).where(pipelines.c.team.in_(wanted.teams))
+        conditions.append(partitions.c.pipeline_id.in_(own))
     return conditions
 
 

@@ -1,0 +1,103 @@
+"""A partition's events a page at a time, in replay order, by a cursor that says where to go on.
+
+The cursor names the next line by its segment's place in the order, not by a count: a page costs its
+own segments, however deep it lies, and what is replayed or discarded meanwhile shifts nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from sqlalchemy import ColumnElement, tuple_
+
+from waybill.errors import InputError
+from waybill.parking import browsing
+from waybill.parking.event import ParkedEvent
+from waybill.parking.model import Segment
+from waybill.parking.selection import HELD, REPLAY_ORDER
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import segments
+
+_PAGE_BYTES = 8 * 1024**2
+"""A page ends once its events' own bytes are over this: few huge ones do not fill the memory."""
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events of a partition."""
+
+    events: tuple[ParkedEvent, ...]
+    next: str | None
+    """The cursor of the page after it; None: this was the last."""
+
+
+def read_event_page(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    partition_id: int,
+    *,
+    after: str | None = None,
+    limit: int = 20,
+    states: Sequence[str] = HELD,
+) -> EventPage:
+    """Return up to ``limit`` events from a cursor on. Cost: one read a segment.
+
+    Raises:
+        InputError: the cursor is none that a page gave.
+        CorruptSegmentError: a segment is damaged, or its object is gone though its row stands.
+    """
+    wanted: list[ColumnElement[bool]] = [
+        segments.c.partition_id == partition_id,
+        segments.c.state.in_(list(states)),
+    ]
+    place = None if after is None else _place(after)
+    if place is not None:
+        wanted.append(tuple_(*REPLAY_ORDER) >= tuple_(*place[:-1]))
+    found: list[ParkedEvent] = []
+    taken = 0
+    for segment, index, event in _lines(tracker, objects, wanted, place):
+        if len(found) >= limit or taken > _PAGE_BYTES:
+            return EventPage(tuple(found), _cursor(segment, index))
+        found.append(event)
+        taken += len(event.value)
+    return EventPage(tuple(found), None)
+
+
+def _lines(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    wanted: list[ColumnElement[bool]],
+    place: list[int] | None,
+) -> Iterator[tuple[Segment, int, ParkedEvent]]:
+    for segment in browsing.segments_in_order(tracker, *wanted):
+        begun = place is not None and place[-2] == segment.id
+        first = place[-1] if begun and place is not None else 0
+        lines = enumerate(browsing.read(tracker, objects, segment))
+        for index, event in islice(lines, first, None):
+            yield segment, index, event
+
+
+def _cursor(segment: Segment, index: int) -> str:
+    numbers = [getattr(segment, column.name) for column in REPLAY_ORDER]
+    return base64.urlsafe_b64encode(json.dumps([*numbers, index]).encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> list[int]:
+    try:
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        numbers = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, RecursionError):
+        numbers = None
+    if (
+        isinstance(numbers, list)
+        and len(numbers) == len(REPLAY_ORDER) + 1
+        and all(type(number) is int and -_INT64 <= number < _INT64 for number in numbers)
+        and numbers[-1] >= 0
+    ):
+        return numbers
+    raise InputError(f"after: {cursor[:80]!r} is no cursor that a page gave; begin without it")

@@ -1,0 +1,128 @@
+"""Personal fields: nothing of their values is left, wherever an event says them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.support.parked_orders import order, parked
+
+from waybill.parking import ParkedEvent
+from waybill.parking.masking import MASK, masked_event
+
+
+def made(value, message="", where="") -> ParkedEvent:
+    event = parked(order(1, "shop"))
+    event.value = value if isinstance(value, bytes) else json.dumps(value).encode()
+    event.message, event.where = message, where
+    return event
+
+
+def wire(data, **more):
+    return {"specversion": "1.0", "id": "e1", "subject": '["Ann"]', "data": data, **more}
+
+
+def test_declared_fields_are_masked_in_rows_and_on_the_wire():
+    row = {"name": "Ann", "age": 41, "n": 7}
+    for value, inside in ((row, lambda v: v), (wire(row), lambda v: v["data"])):
+        event, masked = masked_event(made(value), ("age", "name"))
+        assert inside(json.loads(event.value)) == {"name": MASK, "age": MASK, "n": 7}
+        assert masked == ("age", "name")
+    assert json.loads(event.value)["subject"] == f'["{MASK}"]'
+    assert json.loads(event.value)["id"] == "e1"
+
+
+def test_fields_inside_others_and_inside_lists_are_reached():
+    data = {"crew": [{"mail": "a@b.c", "no": 1}, {"mail": "d@e.f"}], "to": {"at": {"zip": "12345"}}}
+    event, masked = masked_event(made(wire(data)), ("crew.mail", "to.at", "gone.away"))
+    assert json.loads(event.value)["data"] == {
+        "crew": [{"mail": MASK, "no": 1}, {"mail": MASK}],
+        "to": {"at": MASK},
+    }
+    assert masked == ("crew.mail", "to.at")
+    assert b"12345" not in event.value
+
+
+def test_a_field_whose_own_name_has_a_dot_is_masked_too():
+    event, _ = masked_event(made({"a.b": 5, "a": {"b": 6}}), ("a.b",))
+    assert json.loads(event.value) == {"a.b": MASK, "a": {"b": MASK}}
+
+
+def test_null_stays_null_as_it_is_what_many_errors_are_about():
+    event, masked = masked_event(made({"name": None}), ("name",))
+    assert json.loads(event.value) == {"name": None}
+    assert masked == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "no such customer: Ann-Marie O'Neil",
+        'no such customer: "Ann-Marie O\'Neil"',
+        "no such customer: 'ANN-MARIE O\\'NEIL'",
+        "no such customer: ann-marie o'neil",
+        "no such customer: 'Ann-Mar…",
+        "no such customer: Ann-Mari",
+        "41 is too young for Ann-Marie O'Neil (41)",
+    ],
+)
+def test_messages_lose_the_values_they_quote(message):
+    data = {"name": "Ann-Marie O'Neil", "age": 41}
+    event, _ = masked_event(made(data, message, message), ("name", "age"))
+    for text in (event.message, event.where):
+        assert MASK in text
+        assert "ann" not in text.casefold()
+        assert "neil" not in text.casefold()
+        assert "41" not in text
+
+
+def test_a_short_value_is_masked_as_a_word_only():
+    event, _ = masked_event(made({"age": 4}, "line 14: 4 is not over 40"), ("age",))
+    assert event.message == f"line 14: {MASK} is not over 40"
+
+
+def test_values_inside_masked_objects_are_looked_for_too():
+    data = {"who": {"names": ["Berta", {"last": "Example"}]}}
+    event, _ = masked_event(made(data, "Berta Example failed"), ("who",))
+    assert event.message == f"{MASK} {MASK} failed"
+
+
+@pytest.mark.parametrize("value", [b"\xff\xfe secret", b"{secret", b"secret", b"[" * 5000 + b"]" * 5000])
+def test_what_cannot_be_searched_is_masked_whole(value):
+    event, masked = masked_event(made(value, "secret!", "secret"), ("name",))
+    assert (event.message, event.where, masked) == (MASK, MASK, ("*",))
+    assert json.loads(event.value) == MASK
+
+
+def test_a_payload_that_is_no_object_is_masked_whole():
+    for data in ("Ann", 5, True):
+        event, masked = masked_event(made(wire(data), f"{data} failed"), ("name",))
+        assert json.loads(event.value)["data"] == MASK
+        assert masked == ("*",)
+    event, _ = masked_event(made({"specversion": "1.0", "id": "e1", "data_base64": "QW5u"}), ("name",))
+    assert json.loads(event.value)["data_base64"] == MASK
+
+
+def test_when_nobody_knows_which_fields_are_personal_all_values_are_masked():
+    event, masked = masked_event(made(wire({"a": "x1", "b": [{"c": 2.5}], "n": None}), "x1"), None)
+    assert json.loads(event.value)["data"] == {"a": MASK, "b": [{"c": MASK}], "n": None}
+    assert event.message == MASK
+    assert set(masked) == {"a", "c"}
+
+
+def test_without_declared_fields_not_a_byte_changes():
+    event = made(b'{"a" : 1.0000000000000000001}', "a")
+    assert masked_event(event, ()) == (event, ())
+
+
+def test_other_numbers_keep_every_digit():
+    value = b'{"big":123456789012345678901234567890,"exact":1.0000000000000000001,"name":"Ann"}'
+    event, _ = masked_event(made(value), ("name",))
+    assert b"123456789012345678901234567890" in event.value
+    assert b"1.0000000000000000001" in event.value
+
+
+def test_a_great_number_of_values_masks_the_message_whole():
+    data = {"names": [f"name{n}" for n in range(2000)]}
+    event, _ = masked_event(made(data, "name7 is bad"), ("names",))
+    assert event.message == MASK
