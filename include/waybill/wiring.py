@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waybill.operations.applications import ApplicationStatus, Kind
     from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.balancing import BalanceReport
+    from waybill.operations.desk import Desk
     from waybill.operations.dry_run import DryRunReport
     from waybill.operations.ingest import IngestReport
     from waybill.operations.outcome import ReplayOutcome
@@ -56,6 +57,15 @@ def opened_parking(settings: Settings) -> Iterator[Parking]:
 
     with open_tracker(settings.tracker) as tracker:
         yield Parking(tracker, open_objects(settings.s3))
+
+
+@contextmanager
+def opened_desk(settings: Settings) -> Iterator[Desk]:
+    """Open the desk where people look at parked events and decide."""
+    from waybill.operations.desk import Desk  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        yield Desk(tracker, open_objects(settings.s3), settings.destinations)
 
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:

@@ -100,6 +100,24 @@ def test_a_sample_shows_events_next_to_their_errors(run, flights):
     assert both[0]["event"].keys() == {"n"}
 
 
+def test_a_sample_masks_what_is_personal_and_says_who_saw_it(run, flights, lot):
+    event = {"personal": ["n"], "table": {"columns": [{"name": "n"}]}}
+    lot.sql(
+        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+        "VALUES ('pl-1', 1, 'v1', CAST(:declared AS jsonb), 'test')",
+        declared=json.dumps({"events": {"flight": event}}),
+    )
+    masked = run("sample", "flights", "-t", "null_value", "-n", "2", "--json")
+    assert [row["event"] for row in masked] == [{"n": "•••"}] * 2
+    assert [row["error"]["message"] for row in masked] == ["message •••"] * 2
+    assert lot.sql("SELECT count(*) FROM audit_log") == [(0,)]
+    seen = run("sample", "flights", "-t", "null_value", "-n", "2", "--json", "--personal")
+    assert [row["event"] for row in seen] == [{"n": 0}, {"n": 3}]
+    assert lot.sql("SELECT action, detail ->> 'fields' FROM audit_log") == [
+        ("sample_personal", '["n"]')
+    ]
+
+
 def test_downloads_hold_every_event(run, flights, tmp_path):
     plain, packed, cells = (tmp_path / f"out{kind}" for kind in (".jsonl", ".jsonl.zst", ".csv"))
     assert run("download", "-o", plain, "--json")["events"] == 7

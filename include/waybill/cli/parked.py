@@ -16,11 +16,8 @@ import typer
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from waybill.parking import (
         DiscardReport,
-        ParkedEvent,
         Parking,
         Partition,
         PartitionFilter,
@@ -122,36 +119,35 @@ def show(  # noqa: PLR0913 - filters on every dimension
 
 
 @app.command()
-def sample(
+def sample(  # noqa: PLR0913 - filters on every dimension
     pipeline: PipelineName = None,
     event_name: EventName = None,
     stage: Stage = None,
     error_type: ErrorType = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 5,
     *,
+    personal: Annotated[
+        bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show some parked events next to their errors, spread over what is parked."""
-    from waybill.cli import parked_views  # noqa: PLC0415
+    """Show some parked events next to their errors, spread over what is parked.
 
-    with _opened() as parking:
-        wanted = _filter(parking, pipeline, event_name, stage, error_type, held=True)
-        events = list(_sampled(parking, _some(parking, wanted), number))
+    Fields that the pipeline declares as personal are masked, also where messages quote them.
+    """
+    from waybill.cli import parked_views  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import opened_desk  # noqa: PLC0415
+
+    with opened_desk(Settings()) as desk:
+        wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
+        found = _some(desk.parking, wanted)
+        events = desk.sampled(found, number, who=_user(), personal=personal)
     if as_json:
         typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
         return
     for event in events:
         parked_views.event(event)
-
-
-def _sampled(parking: Parking, found: Sequence[Partition], number: int) -> Iterator[ParkedEvent]:
-    """Share a sample out over partitions, as evenly as they hold events."""
-    left = number
-    for index, partition in enumerate(found):
-        share = -(-left // (len(found) - index))
-        events = parking.sample(partition.id, share, states=_HELD) if share else []
-        left -= len(events)
-        yield from events
 
 
 @app.command()

@@ -1,0 +1,340 @@
+"""The desk where people look at parked events and decide: what pages and APIs ask.
+
+Who may do what is decided by ``access`` before; here lists are cut to the teams of the one who
+looks, personal fields are masked unless that person may see them, and what was looked at
+unmasked, downloaded or asked for is written to the audit log, before it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, func, or_, select
+
+from waybill.errors import InputError
+from waybill.operations.access import Access
+from waybill.operations.personal import Personal, personal_of
+from waybill.parking import (
+    DiscardReport,
+    ParkedEvent,
+    Parking,
+    Partition,
+    PartitionFilter,
+    Replay,
+)
+from waybill.parking.auto_replays import AutoReplay, read_mark, remove_mark
+from waybill.parking.event_pages import read_event_page
+from waybill.parking.exporting import KINDS, contents
+from waybill.parking.instants import rfc3339
+from waybill.parking.masking import MASK, masked_event
+from waybill.parking.moves import write_audit
+from waybill.parking.selection import HELD, in_window, matches, read_replay
+from waybill.parking.timelines import Timeline, read_timelines
+from waybill.settings import DestinationSettings
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines, replays
+from waybill.storage.tracker.tables import parked_partitions as partitions
+
+_TIMELINE = timedelta(days=1)
+_MOST_REPLAYS = 20
+_NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    """One event as somebody may see it."""
+
+    event: ParkedEvent
+    masked: tuple[str, ...]
+    """Fields that were masked; ``*``: all."""
+
+
+class Desk:
+    """Parked events, for one who looks. Safe for several threads."""
+
+    def __init__(
+        self,
+        tracker: TrackerStore,
+        objects: ObjectStore,
+        destinations: Mapping[str, DestinationSettings],
+    ) -> None:
+        self._tracker = tracker
+        self._objects = objects
+        self._destinations = destinations
+        self.parking = Parking(tracker, objects)
+
+    def partition(self, partition_id: int) -> Partition:
+        """Return one partition, its last message as parked.
+
+        Raises:
+            InputError: there is none with this id.
+        """
+        return self.parking.partition(partition_id)
+
+    def total(self, wanted: PartitionFilter) -> dict[str, int]:
+        """Return the number of partitions that match, and the sums of their events and bytes."""
+        sums = [func.coalesce(func.sum(partitions.c[name]), 0) for name in ("parked", "bytes")]
+        query = select(func.count(), *sums).where(*matches(wanted), *in_window(wanted))
+        with self._tracker.transaction() as connection:
+            row = connection.execute(query).one()
+        names = ("partitions", "parked", "bytes")
+        return {name: int(number) for name, number in zip(names, row, strict=True)}
+
+    def shown(self, access: Access, found: Sequence[Partition]) -> list[Partition]:
+        """Return partitions with their last message masked where it may quote what is personal."""
+        personal = personal_of(self._tracker, {partition.pipeline_id for partition in found})
+        return [
+            partition
+            if self._may_see(access, personal, partition) or not partition.last_message
+            else replace(partition, last_message=MASK)
+            for partition in found
+        ]
+
+    def hides(self, access: Access, partition: Partition) -> bool:
+        """Tell whether words about a partition's events must be hidden from this person."""
+        personal = personal_of(self._tracker, [partition.pipeline_id])
+        return not self._may_see(access, personal, partition)
+
+    def _may_see(self, access: Access, personal: Personal, partition: Partition) -> bool:
+        return access.may("personal", partition.team) or not personal.are_there(
+            partition.pipeline_id, partition.event_name
+        )
+
+    def events(
+        self, access: Access, partition: Partition, *, after: str | None, limit: int
+    ) -> tuple[list[ShownEvent], str | None]:
+        """Return a page of a partition's held events, and the cursor of the next.
+
+        Raises:
+            InputError: the cursor is none.
+            CorruptSegmentError: a segment is damaged or gone.
+        """
+        page = read_event_page(self._tracker, self._objects, partition.id, after=after, limit=limit)
+        fields = self._fields(access, partition, "see_personal", events=len(page.events))
+        return [ShownEvent(*masked_event(event, fields)) for event in page.events], page.next
+
+    def download(
+        self,
+        access: Access,
+        partition: Partition,
+        *,
+        kind: str,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> Iterator[bytes]:
+        """Return the bytes of a file with a partition's held events, a piece at a time.
+
+        Raises:
+            InputError: there is no such kind, or an edge of the window is no time.
+            CorruptSegmentError: at the first damaged segment, perhaps after some pieces.
+        """
+        window = PartitionFilter(since=since, until=until)
+        asked = {"kind": kind, "since": _said(window.window[0]), "until": _said(window.window[1])}
+        if kind not in KINDS:
+            raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
+        fields = self._fields(access, partition, "download_personal", **asked)
+        self.audit(access.user, "download", partition, **asked)
+        found = self.parking.events(partition.id, states=HELD, since=since, until=until)
+        return contents(kind, (masked_event(event, fields)[0] for event in found))
+
+    def _fields(
+        self, access: Access, partition: Partition, action: str, **detail: object
+    ) -> tuple[str, ...] | None:
+        """Return what to mask; a look at what is personal is written down instead."""
+        personal = personal_of(self._tracker, [partition.pipeline_id])
+        fields = personal.fields(partition.pipeline_id, partition.event_name)
+        if fields == () or not access.may("personal", partition.team):
+            return fields
+        known = ["*"] if fields is None else list(fields)
+        self.audit(access.user, action, partition, fields=known, **detail)
+        return ()
+
+    def sampled(
+        self, found: Sequence[Partition], number: int, *, who: str, personal: bool
+    ) -> list[ParkedEvent]:
+        """Return some held events, shared out over partitions as evenly as they hold events.
+
+        Args:
+            found: the partitions.
+            number: how many events at most.
+            who: the name for the audit log.
+            personal: leave personal fields as they are, which is written down.
+        """
+        declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
+        taken: list[ParkedEvent] = []
+        for index, partition in enumerate(found):
+            share = -(-(number - len(taken)) // (len(found) - index))
+            if not share:
+                break
+            fields = declared.fields(partition.pipeline_id, partition.event_name)
+            if personal and fields != ():
+                known = ["*"] if fields is None else list(fields)
+                self.audit(who, "sample_personal", partition, fields=known, events=share)
+            events = self.parking.sample(partition.id, share, states=HELD)
+            taken += [masked_event(one, () if personal else fields)[0] for one in events]
+        return taken
+
+    def timelines(
+        self,
+        teams: tuple[str, ...] | None,
+        partition_ids: Sequence[int],
+        *,
+        since: datetime | str | None,
+        until: datetime | str | None,
+    ) -> dict[int, Timeline]:
+        """Return when events were parked, for those of the partitions that these teams own.
+
+        Raises:
+            InputError: an edge of the window is no time, or it ends before it begins.
+        """
+        begin, end = PartitionFilter(since=since, until=until).window
+        end = end or datetime.now(UTC)
+        begin = begin or end - _TIMELINE
+        if begin >= end:
+            raise InputError("since: it must be before until")
+        wanted = matches(PartitionFilter(teams=teams))
+        wanted.append(partitions.c.id.in_(list(partition_ids)))
+        with self._tracker.transaction() as connection:
+            own = connection.execute(select(partitions.c.id).where(*wanted)).scalars().all()
+        return read_timelines(self._tracker, own, since=begin, until=end)
+
+    def replays(self, partition_id: int) -> list[Replay]:
+        """Return a partition's newest replays, the newest first."""
+        fields = [replays.c[name] for name in Replay.__slots__]
+        query = select(*fields).where(replays.c.partition_id == partition_id)
+        query = query.order_by(replays.c.started_at.desc()).limit(_MOST_REPLAYS)
+        with self._tracker.transaction() as connection:
+            return [Replay(*row) for row in connection.execute(query)]
+
+    def replay_of_run(self, partition_id: int, run_id: str) -> Replay | None:
+        """Return the replay that a run began, if it did."""
+        with self._tracker.transaction() as connection:
+            return read_replay(
+                connection, replays.c.partition_id == partition_id, replays.c.run_id == run_id
+            )
+
+    def active_version(self, pipeline_id: str) -> str | None:
+        """Return the version of a pipeline that is deployed now."""
+        table = pipeline_versions.c
+        query = select(table.version).where(table.pipeline_id == pipeline_id)
+        with self._tracker.transaction() as connection:
+            return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+
+    def mark(self, partition: Partition, *, on_change: str, who: str) -> AutoReplay:
+        """Mark a partition to be replayed when its cause changes; asks its destination now.
+
+        Raises:
+            InputError: what it holds never was an event, or its pipeline is not deployed.
+        """
+        from waybill.operations.auto_replay import answering, mark_for_auto_replay  # noqa: PLC0415
+
+        return mark_for_auto_replay(
+            self._tracker,
+            self.parking,
+            partition.id,
+            on_change=on_change,
+            healthy=answering(self._destinations),
+            who=who,
+        )
+
+    def unmark(self, partition: Partition, *, who: str) -> bool:
+        """Take a partition's mark away; False: it had none."""
+        return remove_mark(self._tracker, partition.id, who=who)
+
+    def marked(self, partition: Partition) -> AutoReplay | None:
+        """Return a partition's mark."""
+        return read_mark(self._tracker, partition.id)
+
+    def cancel(self, partition: Partition, *, who: str) -> Replay:
+        """Cancel the replay that runs on a partition.
+
+        Raises:
+            InputError: none runs.
+        """
+        running = [replay for replay in self.replays(partition.id) if replay.state == "running"]
+        if not running:
+            raise InputError(
+                f"no replay of {partition.name} is running; there is nothing to cancel"
+            )
+        return self.parking.cancel_replay(running[0].id, who=who)
+
+    def decide(
+        self,
+        verb: Literal["discard", "undo_discard"],
+        partition: Partition,
+        *,
+        since: datetime | str | None,
+        until: datetime | str | None,
+        who: str,
+        why: str,
+    ) -> DiscardReport:
+        """Discard a partition's parked events, or take that back; the library writes it down.
+
+        Raises:
+            InputError: ``why`` is empty, or an edge of the window is no time.
+        """
+        wanted = PartitionFilter(
+            pipeline_id=partition.pipeline_id,
+            event_name=partition.event_name,
+            stage=partition.stage,
+            error_type=partition.error_type,
+            since=since,
+            until=until,
+        )
+        if verb == "discard":
+            return self.parking.discard(wanted, who=who, why=why)
+        return self.parking.undo_discard(wanted, who=who, why=why)
+
+    def names(self, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
+        """Return the deployed pipelines of these teams, by name; None: of all."""
+        query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)
+        if teams is not None:
+            query = query.where(pipelines.c.team.in_(teams))
+        with self._tracker.transaction() as connection:
+            rows = connection.execute(query.order_by(pipelines.c.name)).mappings()
+            return [{name: str(row[name]) for name in ("id", "name", "team")} for row in rows]
+
+    def audit(self, who: str, action: str, partition: Partition, **detail: object) -> None:
+        """Write what somebody did with a partition."""
+        given = {name: value for name, value in detail.items() if value is not None}
+        named = {name: getattr(partition, name) for name in _NAMES}
+        with self._tracker.transaction() as connection:
+            write_audit(
+                connection,
+                who=who,
+                action=action,
+                target=f"partition {partition.id}",
+                **named,
+                **given,
+            )
+
+    def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
+        """Return the newest entries of the audit log about these teams; None: all there are."""
+        fields = [audit_log.c[name] for name in ("at", "who", "action", "target", "detail")]
+        query = select(*fields).order_by(audit_log.c.id.desc()).limit(limit)
+        if teams is not None:
+            query = query.where(_about(teams))
+        with self._tracker.transaction() as connection:
+            rows = [dict(row) for row in connection.execute(query).mappings()]
+        return [row | {"at": rfc3339(row["at"])} for row in rows]
+
+
+def _about(teams: tuple[str, ...]) -> ColumnElement[bool]:
+    """Return the condition that an audit entry names a pipeline or a partition of these teams."""
+    own = select(pipelines.c.id).where(pipelines.c.team.in_(teams))
+    target = func.concat("partition ", partitions.c.id)
+    parked = select(target).where(partitions.c.pipeline_id.in_(own))
+    detail = audit_log.c.detail
+    return or_(
+        detail["pipeline_id"].astext.in_(own),
+        detail["filter"]["pipeline_id"].astext.in_(own),
+        audit_log.c.target.in_(own),
+        audit_log.c.target.in_(parked),
+    )
+
+
+def _said(moment: datetime | None) -> str | None:
+    return None if moment is None else rfc3339(moment)
