@@ -7,10 +7,28 @@ properties that import late.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from airflow.plugins_manager import AirflowPlugin
 
 
 class WaybillPlugin(AirflowPlugin):
-    """Waybill in Airflow: today its operators; pages come with their own app."""
+    """Waybill in Airflow: its page "Parked events" and the REST API under ``/waybill``."""
 
     name = "waybill"
+    external_views: ClassVar[list[dict[str, Any]]] = [
+        {
+            "name": "Parked events",
+            "href": "waybill/parked",
+            "destination": "nav",
+            "url_route": "waybill-parked",
+            "category": "browse",
+        }
+    ]
+
+    @property
+    def fastapi_apps(self) -> list[dict[str, Any]]:
+        """Return the web app; only the API server asks."""
+        from waybill_airflow.web.app import PREFIX, app  # noqa: PLC0415 - web servers only
+
+        return [{"app": app, "url_prefix": PREFIX, "name": "Waybill"}]

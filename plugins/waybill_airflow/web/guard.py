@@ -1,0 +1,141 @@
+"""Who asks, whether they may, and whether it was they who asked: for every route.
+
+Airflow's session cookie is SameSite=Lax and Airflow has no CSRF token, so a page on another port or
+subdomain could send it along. A browser says where a request comes from (Sec-Fetch-Site; Origin in
+older ones), and lets a foreign page set no header of its own without asking first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import Depends, HTTPException, Path, Request, status
+
+from waybill.errors import InputError
+from waybill.operations.access import Access, access_of
+from waybill.parking import Partition
+from waybill.settings import Permission
+from waybill_airflow.web.opened import OPENED, desk
+
+_SAFE = ("GET", "HEAD")
+_HEADER = "x-waybill"
+
+
+def refuse_foreign(request: Request) -> None:
+    """Refuse what another site's page asks for in the name of somebody signed in.
+
+    :raises HTTPException: 403.
+    """
+    if request.headers.get("authorization", "").lower().startswith("bearer "):
+        return  # no browser adds this by itself
+    site = request.headers.get("sec-fetch-site")
+    if request.method in _SAFE:
+        if site == "cross-site" and "/api/" in request.url.path:
+            raise _foreign("this address answers Airflow's own pages only")
+        return
+    if request.headers.get(_HEADER) != "1":
+        raise _foreign("the header X-Waybill: 1 is missing")
+    origin = urlsplit(request.headers.get("origin", "")).netloc
+    own = site == "same-origin" if site else bool(origin) and origin == request.headers.get("host")
+    if not own:
+        raise _foreign("it does not come from Airflow's own pages")
+
+
+def _foreign(why: str) -> HTTPException:
+    return HTTPException(
+        status.HTTP_403_FORBIDDEN,
+        f"request refused: {why}; ask from Airflow's pages, or with an Authorization header",
+    )
+
+
+def roles_of(user: Any) -> list[str]:  # noqa: ANN401 - each auth manager has its own class
+    """Return the names of a user's roles, as far as the auth manager gives users roles."""
+    found = [getattr(user, "role", None), *(getattr(user, "roles", None) or ())]
+    named = (role if isinstance(role, str) else getattr(role, "name", None) for role in found)
+    return [name for name in named if name]
+
+
+def _access(user: GetUserDep) -> Access:
+    grants = OPENED.settings().access.grants
+    return access_of(grants, str(user.get_name()), roles_of(user))
+
+
+AccessDep = Annotated[Access, Depends(_access)]
+
+
+def _refused(access: Access, permission: Permission, team: str | None = None) -> HTTPException:
+    what = "" if team is None else f" of team {team!r}" if team else " of no team"
+    return HTTPException(
+        status.HTTP_403_FORBIDDEN,
+        f"{access.user!r} has no permission {permission!r} for parked events{what}; who may do "
+        "what is said by the setting WAYBILL_ACCESS__GRANTS",
+    )
+
+
+def require(access: Access, permission: Permission, team: str) -> None:
+    """Refuse what a user may not do with a team's events.
+
+    :raises HTTPException: 403.
+    """
+    if not access.may(permission, team):
+        raise _refused(access, permission, team)
+
+
+def _anywhere(permission: Permission) -> Callable[..., Access]:
+    def allowed(access: AccessDep) -> Access:
+        if not access.may_anywhere(permission):
+            raise _refused(access, permission)
+        return access
+
+    return allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Somebody before a partition with which they may do what the route does."""
+
+    access: Access
+    partition: Partition
+
+    @property
+    def who(self) -> str:
+        """Return the user's name, for the audit log."""
+        return self.access.user
+
+
+def seat(access: Access, permission: Permission, partition_id: int) -> Seat:
+    """Return a user's seat before a partition.
+
+    :raises HTTPException: 403 without the permission; 404: there is no such partition.
+    """
+    if not access.may_anywhere(permission):
+        raise _refused(access, permission)
+    try:
+        partition = desk().partition(partition_id)
+    except InputError as error:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
+    require(access, permission, partition.team)
+    return Seat(access, partition)
+
+
+PartitionId = Annotated[
+    int, Path(ge=1, lt=2**63, description="The partition's id, as /partitions gives it.")
+]
+
+
+def _at_partition(permission: Permission) -> Callable[..., Seat]:
+    def allowed(access: AccessDep, partition_id: PartitionId) -> Seat:
+        return seat(access, permission, partition_id)
+
+    return allowed
+
+
+Viewer = Annotated[Access, Depends(_anywhere("view"))]
+Discarder = Annotated[Access, Depends(_anywhere("discard"))]
+ViewerSeat = Annotated[Seat, Depends(_at_partition("view"))]
+ReplayerSeat = Annotated[Seat, Depends(_at_partition("replay"))]
+DownloaderSeat = Annotated[Seat, Depends(_at_partition("download"))]

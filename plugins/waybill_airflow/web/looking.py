@@ -1,0 +1,212 @@
+"""Routes that look: nothing here changes anything but the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from waybill.errors import InputError
+from waybill.events import CATALOGUE, STAGES, dumps, error_type
+from waybill.operations.access import Access
+from waybill.parking import PartitionFilter
+from waybill_airflow.web import models
+from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
+from waybill_airflow.web.opened import desk
+from waybill_airflow.web.showing import shown_event
+
+router = APIRouter(prefix="/api", tags=["looking"])
+
+_MOST_TIMELINES = 200
+_MOST_DIGITS = 18
+"""Of an id: fewer than those of a 64-bit number."""
+_MEDIA = {"jsonl.zst": "application/zstd", "jsonl": "application/x-ndjson", "csv": "text/csv"}
+
+Since = Annotated[str | None, Query(description="Event time from, RFC 3339; UTC without a zone.")]
+Until = Annotated[str | None, Query(description="Event time before.")]
+
+
+@router.get("/me", summary="Who I am and what I may do")
+def me(access: Viewer) -> models.Me:
+    """Return the signed-in user's name, teams and permissions."""
+    teams = access.teams("view")
+    return models.Me(
+        user=access.user,
+        teams="all" if teams is None else list(teams),
+        permissions=access.permissions(),
+        everywhere=sorted(access.everywhere),
+        by_team={team: sorted(granted) for team, granted in sorted(access.by_team.items())},
+    )
+
+
+@router.get("/catalogue", summary="Stages and error types")
+def catalogue(_access: Viewer) -> models.Catalogue:
+    """Return every stage, and every error type with what it means and what to do."""
+    rows = [models.ErrorTypeOut(**asdict(row)) for row in CATALOGUE.values()]
+    return models.Catalogue(stages=list(STAGES), error_types=rows)
+
+
+@router.get("/names", summary="Pipelines")
+def names(access: Viewer) -> models.Names:
+    """Return the deployed pipelines that the user may see."""
+    rows = [models.PipelineName(**row) for row in desk().names(access.teams("view"))]
+    return models.Names(pipelines=rows)
+
+
+@router.get("/partitions", summary="Partitions that match")
+def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    access: Viewer,
+    pipeline: Annotated[str | None, Query(description="The pipeline's name or id.")] = None,
+    event_name: Annotated[str | None, Query(description="The event name, exactly.")] = None,
+    stage: Annotated[str | None, Query(description="The stage that parked.")] = None,
+    error_type: Annotated[str | None, Query(description="Code of the catalogue.")] = None,
+    event_since: Since = None,
+    event_until: Until = None,
+    held: Annotated[  # noqa: FBT002 - a query parameter has a name
+        bool, Query(description="Only with events parked or replaying now.")
+    ] = False,
+    limit: Annotated[int, Query(ge=1, le=500, description="Most partitions.")] = 50,
+) -> models.Partitions:
+    """Return the partitions of the user's teams that match, sorted by name, and their sum."""
+    wanted = PartitionFilter(
+        pipeline_id=_pipeline_id(access, pipeline),
+        event_name=event_name,
+        stage=stage,
+        error_type=error_type,
+        since=event_since,
+        until=event_until,
+        held=held,
+        teams=access.teams("view"),
+    )
+    found = desk().parking.partitions(wanted, limit=limit)
+    return models.Partitions(
+        partitions=desk().shown(access, found),
+        next=None,
+        total=models.Total(**desk().total(wanted)),
+    )
+
+
+def _pipeline_id(access: Access, name: str | None) -> str | None:
+    """Return the id of a pipeline that the user may see; another's is as unknown as none."""
+    if name is None:
+        return None
+    visible = desk().names(access.teams("view"))
+    by_name = {row["name"]: row["id"] for row in visible}
+    return by_name.get(name, name)
+
+
+@router.get("/timelines", summary="When events were parked")
+def timelines(
+    access: Viewer,
+    ids: Annotated[str, Query(description="Up to 200 ids of partitions, with commas between.")],
+    since: Annotated[str | None, Query(description="Parked from; a day before `until`.")] = None,
+    until: Annotated[str | None, Query(description="Parked before; now if not given.")] = None,
+) -> dict[str, models.TimelineOut]:
+    """Return 24 numbers a partition: how many events were parked in each step of the window.
+
+    Partitions that are not the user's are left out.
+    """
+    wanted = _ids(ids)
+    found = desk().timelines(access.teams("view"), wanted, since=since, until=until)
+    return {str(key): models.TimelineOut(**line.to_json()) for key, line in found.items()}
+
+
+def _ids(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
+        raise InputError(f"ids: {text[:80]!r} are no ids; write them with commas between: 1,2,3")
+    if len(parts) > _MOST_TIMELINES:
+        raise InputError(f"ids: {len(parts)} are given; ask for at most {_MOST_TIMELINES} at once")
+    return [int(part) for part in parts]
+
+
+@router.get("/partitions/{partition_id}", summary="One partition")
+def partition(here: ViewerSeat) -> models.PartitionDetail:
+    """Return a partition with what its error means, what to do, its newest replays and its mark."""
+    meaning = error_type(here.partition.error_type)
+    [shown] = desk().shown(here.access, [here.partition])
+    mark = desk().marked(here.partition)
+    return models.PartitionDetail(
+        **{field.name: getattr(shown, field.name) for field in fields(shown)},
+        title=meaning.title,
+        advice=meaning.advice,
+        transient=meaning.transient,
+        replays=desk().replays(here.partition.id),
+        auto_replay=None if mark is None else models.Mark(**mark.to_json()),
+    )
+
+
+@router.get(
+    "/partitions/{partition_id}/events",
+    response_model=models.Events,
+    response_class=JSONResponse,
+    summary="Events with their errors",
+)
+def events(
+    here: ViewerSeat,
+    limit: Annotated[int, Query(ge=1, le=200, description="Most events.")] = 20,
+    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+) -> Response:
+    """Return a page of a partition's events that are parked or replaying, in replay order.
+
+    Personal fields are masked without the permission `personal`; with it, the look is audited.
+    Numbers are written as they came, whatever their size.
+    """
+    page, following = desk().events(here.access, here.partition, after=after, limit=limit)
+    answer: dict[str, Any] = {"events": [shown_event(one) for one in page], "next": following}
+    return Response(dumps(answer), media_type="application/json")
+
+
+@router.get(
+    "/partitions/{partition_id}/download",
+    response_class=StreamingResponse,
+    responses={200: {"content": {kind: {} for kind in _MEDIA.values()}, "description": "A file."}},
+    summary="A file with the events",
+)
+def download(
+    here: DownloaderSeat,
+    kind: Annotated[
+        Literal["jsonl.zst", "jsonl", "csv"],
+        Query(description="`csv`: cells that a spreadsheet takes as formulas get an apostrophe."),
+    ] = "jsonl.zst",
+    since: Since = None,
+    until: Until = None,
+) -> StreamingResponse:
+    """Stream a partition's events that are parked or replaying; every download is audited.
+
+    Personal fields are masked without the permission `personal`. A damaged parked file ends the
+    stream before its end: the browser says that the download failed.
+    """
+    pieces = desk().download(here.access, here.partition, kind=f".{kind}", since=since, until=until)
+    name = f"parked-{here.partition.id}.{kind}"
+    return StreamingResponse(
+        _begun(pieces),
+        media_type=_MEDIA[kind],
+        headers={"content-disposition": f'attachment; filename="{name}"'},
+    )
+
+
+def _begun(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Read the first piece now, so that what is wrong from the start has its own answer."""
+    first = next(pieces, b"")
+    return chain((first,), pieces)
+
+
+@router.get("/audit", summary="Who did what")
+def audit(
+    access: Viewer,
+    limit: Annotated[int, Query(ge=1, le=500, description="Most entries.")] = 50,
+) -> models.Audit:
+    """Return the newest entries of Waybill's audit log about the user's teams."""
+    rows = desk().audit_entries(access.teams("view"), limit=limit)
+    return models.Audit(entries=[models.AuditEntry(**row) for row in rows])
+
+
+@router.get("/openapi.json", response_class=JSONResponse, summary="This description")
+def openapi(_access: Viewer, request: Request) -> JSONResponse:
+    """Return the OpenAPI description of all of these routes."""
+    return JSONResponse(request.app.openapi())

@@ -1,0 +1,241 @@
+"""What the API takes and gives, as OpenAPI describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from waybill.parking import Partition, Replay
+from waybill.parking.auto_replays import OnChange
+from waybill.settings import Permission
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    detail: str = Field(description="What is wrong, where, and what to do.")
+
+
+def problems(**words: str) -> dict[int | str, dict[str, Any]]:
+    """Return OpenAPI's description of refusals: ``problems(_404="There is none.")``."""
+    return {
+        int(code.removeprefix("_")): {"model": Problem, "description": said}
+        for code, said in words.items()
+    }
+
+
+class Me(BaseModel):
+    """The signed-in user, and what they may do."""
+
+    user: str
+    teams: list[str] | Literal["all"] = Field(description="Teams whose events the user may see.")
+    permissions: list[Permission] = Field(description="What the user may do for at least one team.")
+    everywhere: list[Permission] = Field(description="What the user may do for every team.")
+    by_team: dict[str, list[Permission]] = Field(description="What else for one team.")
+
+
+class ErrorTypeOut(BaseModel):
+    """An error type of the catalogue."""
+
+    code: str
+    stage: str
+    title: str
+    advice: str
+    transient: bool
+
+
+class Catalogue(BaseModel):
+    """Every stage and every error type."""
+
+    stages: list[str]
+    error_types: list[ErrorTypeOut]
+
+
+class PipelineName(BaseModel):
+    """A deployed pipeline."""
+
+    id: str
+    name: str
+    team: str
+
+
+class Names(BaseModel):
+    """The pipelines that the user may see."""
+
+    pipelines: list[PipelineName]
+
+
+class Total(BaseModel):
+    """The sum over all partitions that match, beyond this page too."""
+
+    partitions: int
+    parked: int
+    bytes: int
+
+
+class Partitions(BaseModel):
+    """A page of partitions."""
+
+    partitions: list[Partition]
+    next: str | None = Field(description="Cursor of the next page; null: this was the last.")
+    total: Total
+
+
+class Mark(BaseModel):
+    """A mark: the partition is replayed by itself when its cause changes."""
+
+    partition_id: int
+    on_change: str
+    asked_by: str
+    asked_at: str
+    last_run_id: str = Field(description="Of the replay that it launched last; empty: none yet.")
+    tried_at: str | None
+
+
+class Unmarked(BaseModel):
+    """What taking a mark away did."""
+
+    removed: bool = Field(description="False: there was no mark.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDetail(Partition):
+    """A partition with what its error means and its newest replays."""
+
+    title: str
+    advice: str
+    transient: bool
+    replays: list[Replay]
+    auto_replay: Mark | None
+
+
+class TimelineOut(BaseModel):
+    """Events parked in equal steps of time."""
+
+    since: str
+    until: str
+    step_s: float
+    parked: list[int]
+
+
+class EventOut(BaseModel):
+    """One parked event next to its error."""
+
+    error_type: str
+    message: str
+    where: str
+    event_id: str | None
+    event_at: str
+    parked_at: str
+    pipeline_version: str
+    attempt: int
+    topic: str
+    kafka_partition: int = Field(description="-1: it did not come from Kafka.")
+    kafka_offset: int = Field(description="-1: it did not come from Kafka.")
+    bytes: int = Field(description="Of the event as parked.")
+    envelope: dict[str, Any] | None = Field(description="What is around the payload on the wire.")
+    payload: Any = Field(description="The payload as JSON; null when it is none, see `text`.")
+    text: str | None = Field(description="The bytes as text, when they are no JSON or too many.")
+    cut: bool = Field(description="`text` is only the beginning.")
+    masked: list[str] = Field(description="Personal fields that were masked; `*`: everything.")
+
+
+class Events(BaseModel):
+    """A page of a partition's events, in the order in which a replay sends them."""
+
+    events: list[EventOut]
+    next: str | None = Field(description="Cursor of the next page; null: this was the last.")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Window(_Body):
+    """A window on event time."""
+
+    since: AwareDatetime | None = Field(None, description="Events at or after; null: all.")
+    until: AwareDatetime | None = Field(None, description="Events before; null: all.")
+
+
+class DryRunBody(Window):
+    """Which events to try."""
+
+
+class ReplayBody(Window):
+    """Which events to send back, and how."""
+
+    rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
+
+
+class DecisionBody(Window):
+    """Which events to discard, or to park again."""
+
+    partition_id: Annotated[int, Field(ge=1, lt=2**63)]
+    why: str = Field(min_length=1, max_length=2000, description="The reason, for the audit log.")
+
+
+class MarkBody(_Body):
+    """What to wait for."""
+
+    on_change: OnChange = Field(
+        "any", description="A new version of the pipeline, its destination back again, or either."
+    )
+
+
+class Nothing(_Body):
+    """An empty body."""
+
+
+class Started(BaseModel):
+    """A DAG run that was started."""
+
+    dag_id: str
+    run_id: str
+    already: bool = Field(description="True: the same was asked before, and this is its run.")
+
+
+class Discarded(BaseModel):
+    """What a discard, or its undoing, changed."""
+
+    partitions: int
+    segments: int
+    events: int
+    bytes: int
+    left_segments: int = Field(description="Cut through by the window, or claimed by a clean-up.")
+    left_events: int
+
+
+class Progress(BaseModel):
+    """How far a replay is."""
+
+    events: int
+    sent: int
+
+
+class Run(BaseModel):
+    """A DAG run of a replay or dry run."""
+
+    state: str
+    started_at: str | None
+    finished_at: str | None
+    report: dict[str, Any] | None = Field(description="The task's report once there is one.")
+    progress: Progress | None = Field(description="Null for a dry run, or before it has begun.")
+
+
+class AuditEntry(BaseModel):
+    """Who did what."""
+
+    at: str
+    who: str
+    action: str
+    target: str
+    detail: dict[str, Any]
+
+
+class Audit(BaseModel):
+    """The newest entries of the audit log about the user's teams."""
+
+    entries: list[AuditEntry]

@@ -1,0 +1,68 @@
+"""The desk and the settings of this web server, opened at the first request and kept."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from fastapi import HTTPException, status
+from pydantic import ValidationError
+
+from waybill.settings import Settings
+from waybill.wiring import opened_desk
+
+if TYPE_CHECKING:
+    from waybill.operations.desk import Desk
+
+
+class _Opened:
+    """Opened once a process, by whichever request is first; wrong settings stop no other page."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._settings: Settings | None = None
+        self._desk: Desk | None = None
+
+    def settings(self) -> Settings:
+        with self._lock:
+            if self._settings is None:
+                self._settings = _read_settings()
+            return self._settings
+
+    def desk(self) -> Desk:
+        settings = self.settings()
+        with self._lock:
+            if self._desk is None:
+                self._desk = self._stack.enter_context(opened_desk(settings))
+            return self._desk
+
+    def close(self) -> None:
+        with self._lock:
+            self._stack.close()
+            self._settings = self._desk = None
+
+
+def _read_settings() -> Settings:
+    """Read ``WAYBILL_*``; what is wrong with them is said without their values."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        words = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found)
+        raise HTTPException(
+            status.HTTP_500_INTERNAL_SERVER_ERROR,
+            f"settings of this web server are wrong: {words}; correct them and restart it",
+        ) from error
+
+
+OPENED = _Opened()
+
+
+def desk() -> Desk:
+    """Return the desk."""
+    return OPENED.desk()
+
+
+__all__ = ["OPENED", "desk"]

@@ -1,0 +1,47 @@
+"""The page and its files: ordinary routes, since a mount of files would be open to everybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import fastapi
+from fastapi import APIRouter, HTTPException, status
+from fastapi.responses import FileResponse, HTMLResponse
+
+from waybill_airflow.web.guard import Viewer
+from waybill_airflow.web.models import problems
+
+_STATIC = Path(__file__).parent / "static"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+_NO_FILE = problems(_404="There is no such file.")
+
+router = APIRouter(tags=["page"])
+
+
+@router.get("/parked", response_class=HTMLResponse, responses=_NO_FILE, summary="The page")
+def page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Parked events", which Airflow shows in a frame."""
+    return HTMLResponse(_file("parked.html").read_text(encoding="utf-8"))
+
+
+@router.get(
+    "/static/{name}",
+    response_class=FileResponse,
+    responses={200: {"content": {kind: {} for kind in _TYPES.values()}}} | _NO_FILE,
+    summary="A file of the page",
+)
+def static(
+    _access: Viewer, name: Annotated[str, fastapi.Path(pattern=r"^[a-z][a-z0-9_]*\.(js|css|svg)$")]
+) -> FileResponse:
+    """Return a script, a style sheet or a drawing of the page."""
+    path = _file(name)
+    return FileResponse(path, media_type=_TYPES[path.suffix])
+
+
+def _file(name: str) -> Path:
+    path = _STATIC / name
+    if not path.is_file():
+        raise HTTPException(status.HTTP_404_NOT_FOUND, f"the page has no file {name!r}")
+    return path

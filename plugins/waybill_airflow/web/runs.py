@@ -1,0 +1,227 @@
+"""Replays and dry runs: DAG runs, started through Airflow's own API as the caller.
+
+The call goes to the same web application in the same process, with the caller's own credentials: so
+Airflow checks the right to trigger, checks the parameters and writes its audit log, and the run
+carries the user's name. The run's id is made from the request and from what is parked: asked twice
+(a double click), it is the same run. A run that failed is cleared, which resumes its replay.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import fastapi
+import httpx
+from fastapi import APIRouter, HTTPException, Request, status
+from starlette.concurrency import run_in_threadpool
+
+from waybill.errors import InputError
+from waybill.operations.access import Access
+from waybill.operations.replayable import are_events
+from waybill.parking import Partition
+from waybill.parking.masking import MASK
+from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
+from waybill_airflow.web import models
+from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
+from waybill_airflow.web.opened import desk
+
+router = APIRouter(prefix="/api", tags=["runs"])
+
+_TASK = "replay"
+_CREDENTIALS = ("authorization", "cookie")
+_TIMEOUT_S = 60.0
+_REFUSED = models.problems(
+    _404="There is no such partition.", _409="Nothing of it can be replayed."
+)
+
+
+@router.post(
+    "/partitions/{partition_id}/dry-run", status_code=202, responses=_REFUSED, summary="Dry run"
+)
+async def dry_run(here: ReplayerSeat, body: models.DryRunBody, request: Request) -> models.Started:
+    """Start a run that tries the deployed version on the parked events and writes nothing.
+
+    The same request gives the same run until something else is parked or another version deployed.
+    """
+    return await _start(here, request, _conf(here.partition, body) | {"dry_run": True})
+
+
+@router.post(
+    "/partitions/{partition_id}/replay", status_code=202, responses=_REFUSED, summary="Replay"
+)
+async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) -> models.Started:
+    """Start a run that sends the parked events back, in the order in which they were written.
+
+    The same request gives the same run until that run has changed what is parked.
+    """
+    conf = _conf(here.partition, body) | {"rate_per_s": body.rate_per_s, "dry_run": False}
+    return await _start(here, request, conf)
+
+
+def _conf(partition: Partition, window: models.Window) -> dict[str, Any]:
+    return {
+        "pipeline": partition.pipeline_id,
+        "event_name": partition.event_name,
+        "stage": partition.stage,
+        "error_type": partition.error_type,
+        "since": None if window.since is None else window.since.isoformat(),
+        "until": None if window.until is None else window.until.isoformat(),
+    }
+
+
+async def _start(here: Seat, request: Request, conf: dict[str, Any]) -> models.Started:
+    """Start the run of a request, or find it."""
+    run_id = await run_in_threadpool(_prepared, here, conf)
+    async with _airflow(request) as client:
+        await _unpause(client)
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        answer = await client.post(f"/api/v2/dags/{REPLAY_DAG_ID}/dagRuns", json=body)
+        already = answer.status_code == httpx.codes.CONFLICT
+        if already:
+            await _resume(client, run_id)
+        else:
+            _pass_on(answer)
+    return models.Started(dag_id=REPLAY_DAG_ID, run_id=run_id, already=already)
+
+
+def _prepared(here: Seat, conf: dict[str, Any]) -> str:
+    """Return the run's id, once the request is checked and written to the audit log."""
+    partition = here.partition
+    if not are_events(partition.stage, partition.error_type):
+        raise HTTPException(
+            status.HTTP_409_CONFLICT,
+            "what is parked here never was an event: correct the source and let the connector read "
+            "it again, then discard these",
+        )
+    newest = desk().replays(partition.id)[:1]
+    if newest and newest[0].state == "running" and not conf["dry_run"]:
+        run_id = newest[0].run_id
+    elif partition.parked:
+        salt = [partition.parked, str(partition.last_parked_at), [str(r.id) for r in newest]]
+        if conf["dry_run"]:
+            salt.append(desk().active_version(partition.pipeline_id))
+        run_id = replay_run_id(partition.id, conf, salt)
+    else:
+        raise HTTPException(status.HTTP_409_CONFLICT, f"nothing of {partition.name} is parked now")
+    action = "ask_dry_run" if conf["dry_run"] else "ask_replay"
+    options = {name: conf.get(name) for name in ("since", "until", "rate_per_s")}
+    desk().audit(here.who, action, partition, run_id=run_id, **options)
+    return run_id
+
+
+def _airflow(request: Request) -> httpx.AsyncClient:
+    """Return a client of this very web application, signed in as the caller."""
+    from airflow.api_fastapi.app import cached_app  # noqa: PLC0415 - it loads this app first
+
+    # The same argument as the server's own: another would build a second application.
+    root = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
+    given = {name: request.headers.get(name) for name in _CREDENTIALS}
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=root),
+        base_url=str(request.base_url.replace(path="", query="", fragment="")),
+        headers={name: value for name, value in given.items() if value},
+        timeout=_TIMEOUT_S,
+    )
+
+
+async def _unpause(client: httpx.AsyncClient) -> None:
+    """Let the DAG's runs be scheduled: it is paused until its first replay."""
+    path = f"/api/v2/dags/{REPLAY_DAG_ID}"
+    answer = await client.get(path)
+    _pass_on(answer)
+    if answer.json()["is_paused"]:
+        _pass_on(await client.patch(path, json={"is_paused": False}))
+
+
+async def _resume(client: httpx.AsyncClient, run_id: str) -> None:
+    """Clear a run that failed: it goes on where it stood."""
+    path = _run_path(REPLAY_DAG_ID, run_id)
+    answer = await client.get(path)
+    _pass_on(answer)
+    if answer.json()["state"] == "failed":
+        body = {"dry_run": False, "only_failed": False}
+        _pass_on(await client.post(f"{path}/clear", json=body))
+
+
+def _run_path(dag_id: str, run_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns/{quote(run_id, safe='')}"
+
+
+def _pass_on(answer: httpx.Response) -> None:
+    """Give Airflow's refusal to the caller, in Airflow's words.
+
+    :raises HTTPException: Airflow's own status; 502 for an answer that is none.
+    """
+    if not answer.is_error:
+        return
+    if answer.is_server_error:
+        raise HTTPException(status.HTTP_502_BAD_GATEWAY, f"Airflow failed: {answer.text[:500]}")
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text[:500]
+    raise HTTPException(answer.status_code, f"Airflow refused: {detail}")
+
+
+@router.get(
+    "/runs/{dag_id}/{run_id}",
+    responses=models.problems(_404="There is no such run."),
+    summary="Follow a run",
+)
+async def run(
+    access: Viewer,
+    request: Request,
+    dag_id: Annotated[str, fastapi.Path(max_length=250, description="`replay`.")],
+    run_id: Annotated[str, fastapi.Path(max_length=250, description="As the start gave it.")],
+) -> models.Run:
+    """Return the state of a replay or dry run, its progress, and its report once there is one."""
+    if dag_id != REPLAY_DAG_ID:
+        raise _no_run(dag_id, run_id)
+    path = _run_path(dag_id, run_id)
+    async with _airflow(request) as client:
+        answer = await client.get(path)
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            raise _no_run(dag_id, run_id)
+        _pass_on(answer)
+        found = answer.json()
+        partition = await run_in_threadpool(_partition_of, found.get("conf") or {})
+        if partition is None:
+            raise _no_run(dag_id, run_id)
+        require(access, "view", partition.team)
+        value = await client.get(f"{path}/taskInstances/{_TASK}/xcomEntries/return_value")
+    report = value.json()["value"] if value.status_code == httpx.codes.OK else None
+    return await run_in_threadpool(_shown, access, partition, found, report)
+
+
+def _no_run(dag_id: str, run_id: str) -> HTTPException:
+    return HTTPException(
+        status.HTTP_404_NOT_FOUND, f"there is no replay or dry run {run_id!r} of {dag_id!r}"
+    )
+
+
+def _partition_of(conf: dict[str, Any]) -> Partition | None:
+    """Return the partition that a run is about."""
+    names = {name: str(conf.get(name)) for name in ("event_name", "stage", "error_type")}
+    try:
+        return desk().parking.find(str(conf.get("pipeline")), **names)
+    except InputError:
+        return None
+
+
+def _shown(
+    access: Access, partition: Partition, found: dict[str, Any], report: dict[str, Any] | None
+) -> models.Run:
+    if report and report.get("examples") and desk().hides(access, partition):
+        report |= {"examples": dict.fromkeys(report["examples"], MASK)}
+    replay = desk().replay_of_run(partition.id, found["dag_run_id"])
+    return models.Run(
+        state=found["state"],
+        started_at=found["start_date"],
+        finished_at=found["end_date"],
+        report=report,
+        progress=None
+        if replay is None
+        else models.Progress(events=replay.events, sent=replay.sent),
+    )

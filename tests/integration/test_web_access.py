@@ -1,0 +1,256 @@
+"""Every route of the REST API and the page, asked by those who may not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastapi.routing import APIRoute
+from tests.support import web_app
+from tests.support.web_app import OWN
+
+pytestmark = pytest.mark.serves
+airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+
+BODIES = {
+    "/api/discard": {"partition_id": 1, "why": "test"},
+    "/api/undo-discard": {"partition_id": 1, "why": "test"},
+    "/api/partitions/{partition_id}/auto-replay": {"on_change": "any"},
+}
+OF_A_TEAM = "{partition_id}"
+NO_TEAM = {"/parked", "/static/{name}", "/api/me", "/api/catalogue", "/api/openapi.json"}
+"""Routes that tell nothing about any team's events."""
+LISTS = {
+    "/api/names": "pipelines",
+    "/api/partitions": "partitions",
+    "/api/timelines": None,
+    "/api/audit": "entries",
+}
+"""Routes that show each user the own teams' only: where in the answer."""
+
+
+def routes():
+    """Return (method, path) of every route that the application answers."""
+    from waybill_airflow.web.app import app
+
+    found = []
+    for route in app.routes:
+        assert isinstance(route, APIRoute), f"{route} is no route that is guarded"
+        found += [(method, route.path) for method in sorted(route.methods)]
+    return sorted(found)
+
+
+def ask(web, user, method, path, partition_id, **given):
+    filled = path.format(
+        partition_id=partition_id, name="parked.js", dag_id="replay", run_id="nobody"
+    )
+    query = {"ids": str(partition_id)} if path == "/api/timelines" else None
+    body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
+    if body and "partition_id" in body:
+        body["partition_id"] = partition_id
+    return web.ask(user, method, filled, params=query, json=body, **given)
+
+
+def test_there_are_the_routes_that_these_tests_know(airflow_app):
+    paths = {path for _, path in routes()}
+    known = NO_TEAM | set(LISTS) | {path for path in paths if OF_A_TEAM in path}
+    known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
+    assert paths == known
+    assert len(routes()) >= 18
+
+
+def test_anonymous_is_refused_by_every_route(web):
+    own, _, _ = web.two_teams()
+    for method, path in routes():
+        assert ask(web, None, method, path, own).status_code == 401, (method, path)
+        wrong = {"authorization": "Bearer made.up.token"}
+        answer = ask(web, None, method, path, own, headers=wrong)
+        assert answer.status_code in (401, 403), (method, path)
+
+
+def test_without_a_grant_every_route_is_refused(web):
+    own, _, _ = web.two_teams()
+    for method, path in routes():
+        answer = ask(web, "nell", method, path, own)
+        assert answer.status_code == 403, (method, path)
+        assert "WAYBILL_ACCESS__GRANTS" in answer.json()["detail"]
+    assert web.lot.states() == {"parked": 5}
+    assert web.audit() == []
+
+
+def test_another_teams_partition_is_refused_by_every_route(web):
+    own, others, nobodys = web.two_teams()
+    tried = 0
+    for method, path in routes():
+        if path in NO_TEAM or path in LISTS or path.startswith("/api/runs/"):
+            continue
+        for partition_id in (others, nobodys):
+            answer = ask(web, "pia", method, path, partition_id)
+            assert answer.status_code == 403, (method, path)
+        assert ask(web, "otto", method, path, own).status_code == 403, (method, path)
+        tried += 1
+    assert tried >= 9
+    assert web.lot.states() == {"parked": 5}
+    assert web.audit() == []
+
+
+def test_another_teams_run_is_refused(web):
+    own, _, _ = web.two_teams()
+    run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    assert web.ask("otto", "GET", f"/api/runs/replay/{run_id}").status_code == 403
+    assert web.get("uma", f"/api/runs/replay/{run_id}")["state"] == "queued"
+
+
+def test_lists_show_the_own_teams_only(web):
+    own, others, nobodys = web.two_teams()
+    for partition_id, why in ((own, "aviation"), (others, "shipping"), (nobodys, "nobody")):
+        web.post("ann", "/api/discard", {"partition_id": partition_id, "why": why})
+    for user, ids in (("uma", {own}), ("otto", {others}), ("ann", {own, others, nobodys})):
+        found = web.get(user, "/api/partitions")
+        assert {row["id"] for row in found["partitions"]} == ids
+        assert found["total"]["partitions"] == len(ids)
+        lines = web.get(user, "/api/timelines", params={"ids": f"{own},{others},{nobodys}"})
+        assert set(lines) == {str(one) for one in ids}
+        assert len(web.get(user, "/api/audit")["entries"]) == len(ids)
+    assert [row["team"] for row in web.get("uma", "/api/names")["pipelines"]] == ["aviation"]
+    assert len(web.get("ann", "/api/names")["pipelines"]) == 2
+    assert web.get("uma", "/api/partitions", params={"pipeline": "boxes"})["partitions"] == []
+    assert (
+        web.get("otto", "/api/partitions", params={"pipeline": "boxes"})["total"]["partitions"] == 1
+    )
+    assert set(LISTS) == {"/api/names", "/api/partitions", "/api/timelines", "/api/audit"}
+
+
+@pytest.mark.parametrize(
+    ("user", "method", "path"),
+    [
+        ("vic", "GET", "/api/partitions/{}/download"),
+        ("vic", "POST", "/api/discard"),
+        ("vic", "POST", "/api/undo-discard"),
+    ],
+)
+def test_a_permission_that_is_not_granted_is_refused(web, user, method, path):
+    own, _, _ = web.two_teams()
+    body = {"partition_id": own, "why": "x"} if method == "POST" else None
+    assert web.ask(user, method, path.format(own), json=body).status_code == 403
+    assert web.get(user, f"/api/partitions/{own}")["id"] == own
+
+
+def test_what_airflow_refuses_stays_refused(web):
+    own, _, _ = web.two_teams()
+    answer = web.ask("vic", "POST", f"/api/partitions/{own}/replay", json={})
+    assert answer.status_code == 403
+    assert "Airflow refused" in answer.json()["detail"]
+
+
+def test_the_answer_to_me_says_what_is_granted(web):
+    assert web.get("ann", "/api/me") == {
+        "user": "ann",
+        "teams": "all",
+        "permissions": ["view", "replay", "discard", "download", "personal"],
+        "everywhere": ["discard", "download", "personal", "replay", "view"],
+        "by_team": {},
+    }
+    uma = web.get("uma", "/api/me")
+    assert uma["teams"] == ["aviation"]
+    assert "personal" not in uma["permissions"]
+
+
+FOREIGN = [
+    {"x-waybill": "1", "sec-fetch-site": "cross-site"},
+    {"x-waybill": "1", "sec-fetch-site": "same-site"},
+    {"x-waybill": "1", "sec-fetch-site": "none"},
+    {"x-waybill": "1", "sec-fetch-site": "cross-site", "origin": "http://testserver"},
+    {"x-waybill": "1", "sec-fetch-site": "", "origin": "http://evil.example"},
+    {"x-waybill": "1", "sec-fetch-site": "", "origin": "http://testserver.evil.example"},
+    {"x-waybill": "1", "sec-fetch-site": "", "origin": "http://testserver:8081"},
+    {"x-waybill": "1", "sec-fetch-site": "", "origin": "null"},
+    {"x-waybill": "1", "sec-fetch-site": ""},
+    {"x-waybill": "", "sec-fetch-site": "same-origin"},
+    {"x-waybill": "", "sec-fetch-site": "same-origin", "authorization": "Basic YTpi"},
+]
+
+
+def test_no_other_site_can_ask_for_a_change(web):
+    own, _, _ = web.two_teams()
+    changing = [(method, path) for method, path in routes() if method != "GET"]
+    assert len(changing) >= 7
+    for method, path in changing:
+        for headers in FOREIGN:
+            answer = ask(web, "ann", method, path, own, headers=headers)
+            assert answer.status_code == 403, (method, path, headers)
+            assert "request refused" in answer.json()["detail"]
+    assert web.lot.states() == {"parked": 5}
+    assert web.audit() == []
+
+
+def test_no_form_of_another_site_can_ask_for_a_change(web):
+    own, _, _ = web.two_teams()
+    web.client.cookies.set("_token", web.tokens["ann"])
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data"):
+        answer = web.client.post(
+            "/waybill/api/discard",
+            content=f'{{"partition_id": {own}, "why": "x"}}',
+            headers={"content-type": kind, "origin": "http://evil.example"},
+        )
+        assert answer.status_code == 403
+    assert web.lot.states() == {"parked": 5}
+
+
+def test_older_browsers_and_tokens_can_ask(web):
+    own, _, _ = web.two_teams()
+    origin = {"x-waybill": "1", "sec-fetch-site": "", "origin": "http://testserver"}
+    body = {"partition_id": own, "why": "x"}
+    answer = web.ask("ann", "POST", "/api/discard", json=body, headers=origin)
+    assert answer.status_code == 200, answer.text
+    web.client.cookies.clear()
+    token = {"authorization": f"Bearer {web.tokens['ann']}"}
+    answer = web.client.post("/waybill/api/undo-discard", json=body, headers=token)
+    assert answer.status_code == 200, answer.text
+
+
+def test_other_sites_cannot_read_the_api_but_may_link_to_the_page(web):
+    web.two_teams()
+    foreign = {**OWN, "sec-fetch-site": "cross-site"}
+    assert web.ask("ann", "GET", "/api/partitions", headers=foreign).status_code == 403
+    assert web.ask("ann", "GET", "/parked", headers=foreign).status_code in (200, 404)
+
+
+def test_every_answer_has_the_headers_that_protect_it(web):
+    own, _, _ = web.two_teams()
+    paths = ("/api/me", f"/api/partitions/{own}/download", "/api/nothing", "/api/partitions/999")
+    for user, path in [("ann", path) for path in paths] + [(None, "/api/me"), ("nell", "/api/me")]:
+        headers = web.ask(user, "GET", path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'self'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_static_files_are_those_of_the_page_only(web):
+    for name in ("../app.py", "..%2fapp.py", "parked.html", "app.py", ".parked.js", "no_such.js"):
+        assert web.ask("ann", "GET", f"/static/{name}").status_code in (404, 422), name
+
+
+def test_openapi_describes_every_route(web):
+    said = web.get("ann", "/api/openapi.json")
+    described = {
+        (method.upper(), path): call
+        for path, calls in said["paths"].items()
+        for method, call in calls.items()
+    }
+    assert set(described) == set(routes())
+    for (_, path), call in described.items():
+        assert call["summary"], path
+        assert len(call["description"]) > 20, path
+        assert {"401", "403", "422", "503"} <= set(call["responses"]), path
+        good = next(answer for code, answer in call["responses"].items() if code < "300")
+        kind = good["content"].get("application/json")
+        assert kind is None or kind["schema"] != {} or path.endswith("openapi.json"), path
+        for parameter in call.get("parameters", []):
+            assert parameter.get("description") or parameter["name"] == "name", (path, parameter)
+    problem = said["components"]["schemas"]["Problem"]
+    assert problem["properties"]["detail"]["type"] == "string"
+    assert not re.search(r"HTTPValidationError", str(said["paths"]))

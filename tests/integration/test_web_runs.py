@@ -1,0 +1,171 @@
+"""Replays, dry runs and decisions by the REST API, on Airflow's own runs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.integration.parking_lot import make_event
+from tests.support import web_app
+
+from waybill.parking.masking import MASK
+
+pytestmark = pytest.mark.serves
+airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+DAG = "/api/v2/dags/replay"
+
+
+@pytest.fixture(autouse=True)
+def no_runs(web):
+    """Begin without runs, with the DAG paused, as it is when Airflow first sees it."""
+    headers = {"authorization": f"Bearer {web.tokens['ann']}"}
+    for run in web.client.get(f"{DAG}/dagRuns", headers=headers).json()["dag_runs"]:
+        assert web.client.delete(f"{DAG}/dagRuns/{run['dag_run_id']}", headers=headers).is_success
+    web.client.patch(DAG, json={"is_paused": True}, headers=headers)
+
+
+def airflow(web, method, path, **given):
+    headers = {"authorization": f"Bearer {web.tokens['ann']}"}
+    answer = web.client.request(method, f"{DAG}{path}", headers=headers, **given)
+    assert answer.is_success, answer.text
+    return answer.json()
+
+
+def runs(web):
+    return airflow(web, "GET", "/dagRuns")["dag_runs"]
+
+
+def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
+    own, _, _ = web.two_teams()
+    asked = {"rate_per_s": 5, "since": "2013-01-01T00:00:00Z"}
+    first = web.post("uma", f"/api/partitions/{own}/replay", asked, status=202)
+    second = web.post("uma", f"/api/partitions/{own}/replay", asked, status=202)
+    assert (first["already"], second["already"]) == (False, True)
+    assert first["run_id"] == second["run_id"]
+    [run] = runs(web)
+    assert run["dag_run_id"] == first["run_id"]
+    assert run["triggering_user_name"] == "uma"
+    assert run["conf"] == {
+        "pipeline": "pl-1",
+        "event_name": "flight",
+        "stage": "transformation",
+        "error_type": "null_value",
+        "since": "2013-01-01T00:00:00+00:00",
+        "until": None,
+        "rate_per_s": 5,
+        "dry_run": False,
+    }
+    assert airflow(web, "GET", "")["is_paused"] is False
+    asks = [(who, action, detail["run_id"]) for who, action, _, detail in web.audit()]
+    assert asks == [("uma", "ask_replay", first["run_id"])] * 2
+
+
+def test_another_request_is_another_run(web):
+    own, _, _ = web.two_teams()
+    for body in ({}, {"rate_per_s": 5}):
+        assert (
+            web.post("uma", f"/api/partitions/{own}/replay", body, status=202)["already"] is False
+        )
+    assert web.post("uma", f"/api/partitions/{own}/dry-run", status=202)["already"] is False
+    web.lot.park([make_event(9)], 9)
+    assert web.post("uma", f"/api/partitions/{own}/replay", status=202)["already"] is False
+    assert len(runs(web)) == 4
+
+
+def test_while_a_replay_runs_asking_again_is_that_run_and_afterwards_a_new_one(web):
+    own, _, _ = web.two_teams()
+    run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    replay = web.lot.parking.begin_replay(own, who="uma", run_id=run_id)
+    again = web.post("uma", f"/api/partitions/{own}/replay", status=202)
+    assert again == {"dag_id": "replay", "run_id": run_id, "already": True}
+    shown = web.get("uma", f"/api/runs/replay/{run_id}")
+    assert shown["progress"] == {"events": 3, "sent": 0}
+    [found] = web.get("uma", f"/api/partitions/{own}")["replays"]
+    assert (found["id"], found["state"]) == (str(replay.id), "running")
+    cancelled = web.post("uma", f"/api/partitions/{own}/cancel")
+    assert cancelled["state"] == "cancelled"
+    assert web.lot.states() == {"parked": 5}
+    new = web.post("uma", f"/api/partitions/{own}/replay", status=202)
+    assert new["already"] is False
+    assert web.ask("uma", "POST", f"/api/partitions/{own}/cancel").status_code == 409
+    whos = {who for who, action, _, _ in web.audit() if action == "cancel_replay"}
+    assert whos == {"uma"}
+
+
+def test_a_run_that_failed_is_resumed_by_asking_again(web):
+    own, _, _ = web.two_teams()
+    run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    airflow(web, "PATCH", f"/dagRuns/{run_id}", json={"state": "failed"})
+    assert web.get("uma", f"/api/runs/replay/{run_id}")["state"] == "failed"
+    again = web.post("uma", f"/api/partitions/{own}/replay", status=202)
+    assert (again["run_id"], again["already"]) == (run_id, True)
+    assert web.get("uma", f"/api/runs/replay/{run_id}")["state"] == "queued"
+
+
+def test_a_report_is_shown_with_its_examples_masked(web):
+    web.deploy("pl-1", "flights", "aviation", personal=["name"])
+    web.lot.park([make_event(1)])
+    own = web.lot.only().id
+    run_id = web.post("uma", f"/api/partitions/{own}/dry-run", status=202)["run_id"]
+    assert web.get("uma", f"/api/runs/replay/{run_id}")["report"] is None
+    report = {"events": 1, "would_pass": 0, "examples": {"mapping/null_value": "Ann is null"}}
+    body = {"key": "return_value", "value": report}
+    airflow(web, "POST", f"/dagRuns/{run_id}/taskInstances/replay/xcomEntries", json=body)
+    assert web.get("pia", f"/api/runs/replay/{run_id}")["report"] == report
+    masked = web.get("uma", f"/api/runs/replay/{run_id}")["report"]
+    assert masked == report | {"examples": {"mapping/null_value": MASK}}
+
+
+def test_what_cannot_be_replayed_is_refused_before_a_run_is_made(web):
+    web.deploy("pl-1", "flights", "aviation")
+    web.lot.park([make_event(1, stage="ingestion", code="key_missing")])
+    rows = web.lot.only().id
+    refused = web.ask("uma", "POST", f"/api/partitions/{rows}/replay", json={})
+    assert (refused.status_code, "never was an event" in refused.json()["detail"]) == (409, True)
+    web.lot.park([make_event(2)], 2)
+    own = next(p.id for p in web.lot.parking.partitions() if p.stage == "transformation")
+    web.post("uma", "/api/discard", {"partition_id": own, "why": "gone"})
+    refused = web.ask("uma", "POST", f"/api/partitions/{own}/replay", json={})
+    assert (refused.status_code, "nothing of" in refused.json()["detail"]) == (409, True)
+    assert runs(web) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"rate_per_s": 0}, "rate_per_s"),
+        ({"since": "2013-01-01T00:00:00"}, "since"),
+        ({"since": "soon"}, "since"),
+        ({"rate": 5}, "rate"),
+        ([], "body"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_field(web, body, words):
+    own, _, _ = web.two_teams()
+    answer = web.ask("uma", "POST", f"/api/partitions/{own}/replay", json=body)
+    assert answer.status_code == 422
+    assert words in answer.json()["detail"]
+    assert runs(web) == []
+
+
+def test_a_discard_says_what_it_did_and_is_undone(web):
+    own, _, _ = web.two_teams()
+    report = web.post("uma", "/api/discard", {"partition_id": own, "why": "test flights"})
+    assert (report["partitions"], report["events"], report["left_events"]) == (1, 3, 0)
+    assert web.lot.states() == {"parked": 2, "discarded": 3}
+    report = web.post("uma", "/api/undo-discard", {"partition_id": own, "why": "wrong ones"})
+    assert report["events"] == 3
+    assert web.lot.states() == {"parked": 5}
+    said = [(who, action, detail["why"]) for who, action, _, detail in web.audit()]
+    assert said == [("uma", "discard", "test flights"), ("uma", "undo_discard", "wrong ones")]
+    entries = web.get("uma", "/api/audit")["entries"]
+    assert [entry["action"] for entry in entries] == ["undo_discard", "discard"]
+
+
+def test_a_discard_takes_the_segments_of_its_window_only(web):
+    own, _, _ = web.two_teams()
+    window = {"since": "2013-01-01T00:00Z", "until": "2013-01-01T01:00Z"}
+    report = web.post("uma", "/api/discard", {"partition_id": own, "why": "x", **window})
+    assert (report["events"], report["left_events"]) == (0, 3)
+    for why in ("", "  ", "\x00"):
+        body = {"partition_id": own, "why": why}
+        assert web.ask("uma", "POST", "/api/discard", json=body).status_code == 422
+    assert web.lot.states() == {"parked": 5}

@@ -1,0 +1,203 @@
+"""Airflow's real web application in this process, on a metadata database of its own.
+
+Made once a session; tests get it over a fresh tracker and bucket by the fixture ``web``. Users and
+what Waybill grants them: ``ann`` (Airflow admin) everything; ``uma`` all but personal fields of team
+aviation; ``pia`` that and personal fields; ``otto`` everything of team shipping; ``vic`` (Airflow viewer)
+looks at and replays aviation, which Airflow refuses; ``nell`` nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.integration.parking_lot import ParkingLot, make_event
+from tests.integration.parking_lot import _open as open_lot
+
+from waybill.storage.tracker.tables import METADATA
+
+ROOT = Path(__file__).parents[2]
+if "AIRFLOW_HOME" not in os.environ:  # read once, when Airflow is first imported
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="waybill-airflow-")
+
+USERS = {
+    "ann": "admin",
+    "uma": "user",
+    "pia": "user",
+    "otto": "user",
+    "vic": "viewer",
+    "nell": "user",
+}
+_ALL = ["view", "replay", "discard", "download", "personal"]
+GRANTS = [
+    {"who": "role:admin", "teams": "*", "permissions": _ALL},
+    {"who": "uma", "teams": ["aviation"], "permissions": _ALL[:-1]},
+    {"who": "pia", "teams": ["aviation"], "permissions": _ALL},
+    {"who": "otto", "teams": ["shipping"], "permissions": _ALL},
+    {"who": "vic", "teams": ["aviation"], "permissions": ["view", "replay"]},
+]
+OWN = {"x-waybill": "1", "sec-fetch-site": "same-origin"}
+"""Headers of a request from the page itself."""
+
+
+@dataclass
+class Web:
+    """A client of the application, and what lies below it."""
+
+    client: object
+    lot: ParkingLot
+    tokens: dict[str, str]
+    patch: pytest.MonkeyPatch
+
+    def ask(self, user, method, path, **given):
+        """Ask as a browser in which this user is signed in; None: nobody is."""
+        self.client.cookies.clear()
+        if user is not None:
+            self.client.cookies.set("_token", self.tokens[user])
+        headers = {**OWN, **given.pop("headers", {})}
+        return self.client.request(method, f"/waybill{path}", headers=headers, **given)
+
+    def get(self, user, path, **given):
+        answer = self.ask(user, "GET", path, **given)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def post(self, user, path, body=None, *, status=200):
+        answer = self.ask(user, "POST", path, json={} if body is None else body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def deploy(self, pipeline_id, name, team, personal=(), columns=("n",)):
+        """Write a deployed version as ``deploy`` does, in as far as looking needs it."""
+        table = {"columns": [{"name": name, "source": name} for name in columns]}
+        declaration = {"events": {"flight": {"personal": list(personal), "table": table}}}
+        self.lot.sql(
+            "INSERT INTO pipelines (id, name, team) VALUES (:id, :name, :team)",
+            id=pipeline_id, name=name, team=team,
+        )  # fmt: skip
+        self.lot.sql(
+            "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+            "VALUES (:id, 1, 'v1', CAST(:declaration AS jsonb), 'test')",
+            id=pipeline_id, declaration=json.dumps(declaration),
+        )  # fmt: skip
+
+    def grant(self, grants):
+        """Replace the grants for the rest of the test."""
+        from waybill_airflow.web.opened import OPENED
+
+        self.patch.setenv("WAYBILL_ACCESS__GRANTS", json.dumps(grants))
+        OPENED.close()
+
+    def audit(self):
+        return self.lot.sql("SELECT who, action, target, detail FROM audit_log ORDER BY id")
+
+    def two_teams(self, **changes):
+        """Park an event of team aviation, one of shipping, one of nobody; return their ids."""
+        self.deploy("pl-1", "flights", "aviation")
+        self.deploy("pl-2", "boxes", "shipping")
+        self.lot.park([make_event(n, **changes) for n in range(3)], 1)
+        self.lot.park([make_event(4, pipeline_id="pl-2")], 2)
+        self.lot.park([make_event(5, pipeline_id="pl-3")], 3)
+        found = {one.pipeline_id: one.id for one in self.lot.parking.partitions()}
+        return found["pl-1"], found["pl-2"], found["pl-3"]
+
+
+@pytest.fixture(scope="session")
+def airflow_app(_postgres, servers_home):
+    """The application, with the DAG ``replay`` known to it, and a token for each user."""
+    dsn = _postgres.database("airflow")
+    passwords = servers_home / "passwords.json"
+    passwords.write_text(json.dumps({user: user for user in USERS}))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _airflow_options(dsn, passwords).items():
+            patch.setenv(name, value)
+        from airflow import settings
+
+        settings.configure_vars()
+        settings.dispose_orm(do_log=False)
+        settings.configure_orm()
+        from airflow.utils import db
+
+        db.initdb()
+        _write_dag()
+        from airflow.api_fastapi.app import cached_app, purge_cached_app
+        from fastapi.testclient import TestClient
+
+        purge_cached_app()
+        with TestClient(cached_app(apps="core"), base_url="http://testserver") as client:
+            tokens = {user: _token(client, user) for user in USERS}
+            yield client, tokens
+        purge_cached_app()
+        settings.dispose_orm(do_log=False)
+
+
+def _airflow_options(dsn, passwords):
+    return {
+        "AIRFLOW_API_APPS": "core",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{u}:{r}" for u, r in USERS.items()),
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": dsn.replace(
+            "postgresql://", "postgresql+psycopg2://"
+        ),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": dsn.replace(
+            "postgresql://", "postgresql+asyncpg://"
+        ),
+        "AIRFLOW__API_AUTH__JWT_SECRET": "a-secret-of-the-tests-" * 4,
+        "AIRFLOW__API__SECRET_KEY": "another-secret-of-the-tests",
+    }
+
+
+def _write_dag():
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.models.dagbundle import DagBundleModel  # noqa: TID251 - Airflow itself is set up
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.merge(DagBundleModel(name="dags-folder"))
+    bag = DagBag(
+        str(ROOT / "dags" / "replay.py"), bundle_path=ROOT / "dags", bundle_name="dags-folder"
+    )
+    assert not bag.import_errors
+    sync_bag_to_db(bag, "dags-folder", None)
+
+
+def _token(client, user):
+    answer = client.post("/auth/token", json={"username": user, "password": user})
+    return answer.json()["access_token"]
+
+
+@pytest.fixture(scope="session")
+def _web_lot(_postgres, _s3):
+    lot = open_lot(_postgres.database("web"), _s3.bucket("web", keep=True))
+    yield lot
+    lot.tracker.close()
+
+
+@pytest.fixture
+def web(airflow_app, _web_lot, monkeypatch, tmp_path):
+    """The application over an empty tracker and bucket."""
+    from waybill_airflow.web.opened import OPENED
+
+    s3 = _web_lot.settings["s3"]
+    for name, value in {
+        "WAYBILL_HOME": str(tmp_path),
+        "WAYBILL_TRACKER__DSN": _web_lot.settings["dsn"],
+        "WAYBILL_S3__ENDPOINT_URL": s3.endpoint_url,
+        "WAYBILL_S3__BUCKET": s3.bucket,
+        "WAYBILL_S3__ACCESS_KEY": s3.access_key.get_secret_value(),
+        "WAYBILL_S3__SECRET_KEY": s3.secret_key.get_secret_value(),
+        "WAYBILL_ACCESS__GRANTS": json.dumps(GRANTS),
+    }.items():
+        monkeypatch.setenv(name, value)
+    names = ", ".join(f'"{name}"' for name in METADATA.tables)
+    _web_lot.sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
+    OPENED.close()
+    yield Web(airflow_app[0], _web_lot, airflow_app[1], monkeypatch)
+    OPENED.close()
