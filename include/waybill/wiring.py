@@ -148,6 +148,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     """Replay a parked partition, or say what a replay with the active version would do."""
     from waybill.operations.replay import ReplayRequest  # noqa: PLC0415
     from waybill.operations.replayable import find_replayable  # noqa: PLC0415
+    from waybill.parking import ReplayConditions  # noqa: PLC0415
 
     if dry_run:
         return run_dry_run(
@@ -163,7 +164,8 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
-    request = ReplayRequest(found.id, who, run_id, since, until, rate_per_s)
+    conditions = ReplayConditions(since=since, until=until)
+    request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s)
     return _replay(settings, found.pipeline_id, request)
 
 

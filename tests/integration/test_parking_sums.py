@@ -8,7 +8,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 
 from waybill.errors import InputError, RetryError
-from waybill.parking import PartitionFilter
+from waybill.parking import PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -57,7 +57,9 @@ class Walk:
         since = self.random.choice((None, f"2013-01-01T{self.random.randint(0, 19):02}:00Z"))
         run = self.random.choice(("again", f"run-{self.number}"))
         partition = self.partition()
-        replay = self.lot.parking.begin_replay(partition.id, who="a", run_id=run, since=since)
+        replay = self.lot.parking.begin_replay(
+            partition.id, who="a", run_id=run, conditions=ReplayConditions(since=since)
+        )
         self.replays.append(replay.id)
 
     def replay(self):

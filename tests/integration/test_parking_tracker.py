@@ -9,14 +9,21 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 
 from waybill.errors import InputError, RetryError
-from waybill.parking import CorruptSegmentError, ObjectDescriptor, PartitionFilter
+from waybill.parking import (
+    CorruptSegmentError,
+    ObjectDescriptor,
+    PartitionFilter,
+    ReplayConditions,
+)
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 
 
-def begin(lot, run="run-1", **changes):
-    return lot.parking.begin_replay(lot.only().id, **({"who": "ann", "run_id": run} | changes))
+def begin(lot, run="run-1", who="ann", **conditions):
+    return lot.parking.begin_replay(
+        lot.only().id, who=who, run_id=run, conditions=ReplayConditions(**conditions)
+    )
 
 
 def test_what_was_parked_is_listed_with_its_numbers(lot):
@@ -181,7 +188,9 @@ def test_a_segment_whose_object_is_gone_is_an_alarm_not_an_empty_answer(lot):
 def test_a_replay_takes_marks_and_ends(lot):
     for number in (1, 2, 3):
         lot.park([make_event(10 * number + n) for n in range(4)], number)
-    replay = begin(lot, rate_per_s=50)
+    replay = lot.parking.begin_replay(
+        lot.only().id, who="ann", run_id="run-1", rate_per_s=50
+    )
     assert (replay.state, replay.events, replay.sent) == ("running", 12, 0)
     assert (lot.only().parked, lot.only().replaying) == (0, 12)
     segments = lot.parking.replay_segments(replay.id)
@@ -227,12 +236,13 @@ def test_the_same_run_resumes_its_replay_and_after_its_end_finds_it_done(lot):
     assert begin(lot, "run-2").id != replay.id
 
 
-def test_a_window_takes_the_segments_that_touch_it(lot):
+def test_a_window_takes_the_events_in_it(lot):
     lot.park([make_event(n) for n in range(5)], 1)
     lot.park([make_event(n) for n in range(5, 10)], 2)
     lot.park([make_event(n) for n in range(10, 15)], 3)
     replay = begin(lot, since="2013-01-01T07:00Z", until="2013-01-01T10:00Z")
-    assert [s.commit_number for s in lot.parking.replay_segments(replay.id)] == [2]
+    assert [(s.commit_number, s.count) for s in lot.parking.replay_segments(replay.id)] == [(2, 3)]
+    assert lot.states() == {"parked": 12, "replaying": 3, "replaced": 5}
 
 
 def test_cancelling_puts_the_rest_back_and_loses_nothing(lot):

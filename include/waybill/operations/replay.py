@@ -1,18 +1,19 @@
 """Replay: a parked partition's segments back to their topic, in the order they were written.
 
-Segments go through the lossless producer; after each comes a mark, and once all before it is
-acknowledged the segment is marked ``replayed`` in the tracker. Killed anywhere, a run with the same
-run id resumes: marks found in the log are settled first, events found behind the last mark are not
-sent again. An event that Kafka refuses for good is parked again: see ``undeliverable``.
+Groups of segments (``parking.merging``) go through the lossless producer; after each comes a mark,
+and once all before it is acknowledged the group's segments are marked ``replayed`` in the tracker.
+Killed anywhere, a run with the same run id resumes: marks found in the log are settled first,
+events found behind the last mark are not sent again. An event that Kafka refuses for good is parked
+again: see ``undeliverable``. A damaged segment is set apart before the first event of its group is
+sent; the rest goes on, and the report says so.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, decode, encode
 from waybill.operations.replayable import refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
-from waybill.parking import ParkedEvent, Parking, Segment
+from waybill.parking import ParkedEvent, Parking, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer
 from waybill.tracing import Recorder, traces
@@ -38,8 +39,7 @@ class ReplayRequest:
     partition_id: int
     who: str
     run_id: str
-    since: datetime | None = None
-    until: datetime | None = None
+    conditions: ReplayConditions = field(default_factory=ReplayConditions)
     rate_per_s: int | None = None
 
 
@@ -58,7 +58,21 @@ class ReplayReport:
     """Events that a run before had put into the log already."""
     refused: int
     """Events that Kafka refused for good, parked again since this run opened the log."""
+    quarantined: int
+    """Events that were not sent: their segments are damaged, or gone from the store."""
     seconds: float
+
+    @property
+    def problem(self) -> str:
+        """Return what kept this replay from sending all it was asked for, in words; empty: none."""
+        if not self.quarantined:
+            return ""
+        return (
+            f"{self.quarantined:,} events of partition {self.partition_id} were not sent back: "
+            "their parked files are damaged or gone from the store, and they are quarantined; all "
+            f"else was sent ({self.events:,} events). Restore the objects that the log and the "
+            "notices name, then `waybill parked recheck`, then replay again"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -84,7 +98,6 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
     Raises:
         RetryError: another replay of the partition runs, or Kafka or the tracker is away.
         InputError: what is parked there never was an event; or it was cancelled.
-        CorruptSegmentError: a segment is damaged; nothing after it is sent.
     """
     return _Run(parts, request).run()
 
@@ -94,52 +107,54 @@ class _Run:
         self._parts = parts
         self._request = request
         self._topic = topic_of(parts.pipeline)
+        self._partition = parts.parking.partition(request.partition_id)
         self._sent = self._resumed = 0
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
         parts, request = self._parts, self._request
-        partition = parts.parking.partition(request.partition_id)
-        refuse_ingestion(partition.stage, partition.error_type)
+        refuse_ingestion(self._partition.stage, self._partition.error_type)
+        self._settle_marks()
         begun = parts.parking.begin_replay(
             request.partition_id,
             who=request.who,
             run_id=request.run_id,
-            since=request.since,
-            until=request.until,
+            conditions=request.conditions,
             rate_per_s=request.rate_per_s,
         )
-        self._settle_marks()
         unfinished = self._unfinished(str(begun.id))
-        segments = parts.parking.replay_segments(begun.id)
         pace = _Pace(request.rate_per_s)
-        for segment in segments:
-            if segment.state == "replaying":
-                self._segment(begun.id, segment, unfinished, pace)
-                unfinished = Counter()
-        parts.parking.finish_replay(begun.id)
+        for group in parts.parking.replay_groups(begun.id):
+            self._group(begun.id, group, unfinished, pace)
+            unfinished = Counter()
+        ended = parts.parking.finish_replay(begun.id)
         return ReplayReport(
             partition_id=request.partition_id,
-            replay_id=str(begun.id),
-            state="done",
-            segments=len(segments),
-            events=sum(segment.count for segment in segments),
+            replay_id=str(ended.id),
+            state=ended.state,
+            segments=parts.parking.replay_size(ended.id),
+            events=ended.events,
             sent=self._sent,
             resumed=self._resumed,
             refused=parts.undeliverable.parked if parts.undeliverable else 0,
+            quarantined=ended.quarantined,
             seconds=round(time.monotonic() - began, 2),
         )
 
     def _settle_marks(self) -> None:
-        """Tell the tracker of segments that a dead run finished; recovery acknowledged them."""
+        """Tell the tracker of segments that a dead run finished; recovery acknowledged them.
+
+        Before the replay begins: a segment that is cut can no longer be marked.
+        """
         producer = self._parts.producer
         for lsn, payload in producer.recovered.marks:
             mark = orjson.loads(payload)
-            self._parts.parking.mark_replayed(UUID(mark["replay"]), [mark["segment"]])
+            marked = mark.get("segments") or [mark["segment"]]
+            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked)
             producer.confirm(lsn)
 
     def _unfinished(self, replay_id: str) -> Counter[str]:
-        """Return the ids behind the log's last mark: the beginning of an unfinished segment."""
+        """Return the ids behind the log's last mark: the beginning of an unfinished group."""
         found: Counter[str] = Counter()
         for record in self._parts.producer.recovered.unmarked:
             event = decode(record.value or b"")
@@ -147,12 +162,17 @@ class _Run:
                 found[event.id] += 1
         return found
 
-    def _segment(
-        self, replay_id: UUID, segment: Segment, unfinished: Counter[str], pace: _Pace
+    def _group(
+        self, replay_id: UUID, group: list[Segment], unfinished: Counter[str], pace: _Pace
     ) -> None:
         parts = self._parts
-        ids: list[str] = []
-        for parked in parts.parking.read(segment):
+        reading = parts.parking.read_group(group)
+        if reading.damaged:
+            parts.parking.quarantine(replay_id, reading.damaged)
+        if not reading.segments:
+            return
+        sent: dict[str, list[str]] = defaultdict(list)
+        for segment, parked in reading.events:
             event = returning(parked, replay_id=str(replay_id))
             if unfinished[event.id] > 0:
                 unfinished[event.id] -= 1
@@ -160,37 +180,43 @@ class _Run:
                 continue
             pace.wait()
             parts.producer.produce(self._topic, encode(event), event.key.encode())
-            ids.append(event.id)
-        self._sent += len(ids)
-        self._trace(ids, segment, str(replay_id))
-        lsn = parts.producer.mark(orjson.dumps({"replay": str(replay_id), "segment": segment.id}))
+            sent[segment.object_key].append(event.id)
+        self._sent += sum(map(len, sent.values()))
+        self._trace(sent, reading.segments[0].id, str(replay_id))
+        self._mark(replay_id, reading.segments)
+
+    def _mark(self, replay_id: UUID, segments: Sequence[Segment]) -> None:
+        parts, ids = self._parts, [segment.id for segment in segments]
+        lsn = parts.producer.mark(orjson.dumps({"replay": str(replay_id), "segments": ids}))
         if left := parts.producer.flush(_FLUSH_S):
             raise RetryError(f"{left} events wait for Kafka; the next run goes on from here")
-        still_wanted = parts.parking.mark_replayed(replay_id, [segment.id])
+        still_wanted = parts.parking.mark_replayed(replay_id, ids)
         parts.producer.confirm(lsn)
         if not still_wanted:
             raise InputError(f"replay {replay_id} was cancelled; what is left stays parked")
         if parts.on_progress is not None:
-            parts.on_progress(self._sent, segment.count)
+            parts.on_progress(self._sent, sum(segment.count for segment in segments))
 
-    def _trace(self, ids: list[str], segment: Segment, replay_id: str) -> None:
-        if self._parts.recorder is None or not ids:
+    def _trace(self, sent: dict[str, list[str]], first_id: int, replay_id: str) -> None:
+        recorder, partition = self._parts.recorder, self._partition
+        if recorder is None:
             return
-        partition = self._parts.parking.partition(self._request.partition_id)
-        batch = traces(
-            ids,
-            pipeline_id=partition.pipeline_id,
-            event_name=partition.event_name,
-            phase="replay",
-            outcome="replayed",
-            error_type=partition.error_type,
-            at_us=time.time_ns() // 1000,
-            topic=self._topic,
-            object_key=segment.object_key,
-            batch=f"replay:{replay_id}:{segment.id}",
-            replay_id=replay_id,
-        )
-        self._parts.recorder.write([batch])
+        at_us = time.time_ns() // 1000
+        for object_key, ids in sent.items():
+            batch = traces(
+                ids,
+                pipeline_id=partition.pipeline_id,
+                event_name=partition.event_name,
+                phase="replay",
+                outcome="replayed",
+                error_type=partition.error_type,
+                at_us=at_us,
+                topic=self._topic,
+                object_key=object_key,
+                batch=f"replay:{replay_id}:{first_id}",
+                replay_id=replay_id,
+            )
+            recorder.write([batch])
 
 
 class _Pace:

@@ -7,7 +7,8 @@ Invariants
       that no such transaction names is garbage.
   I4  Numbers of a partition are the sums of its segments, after every transaction.
   I5  A segment moves parked -> replaying -> replayed, parked -> discarded, and back by cancelling
-      or undoing; at most one replay of a partition runs.
+      or undoing; parked -> replaced when it is cut; parked or replaying -> quarantined when it is
+      damaged, and back once it is mended. At most one replay of a partition runs.
   I6  An object is deleted only when all its segments are replayed or discarded, and nothing brings
       a segment back once its object is claimed for deletion.
   I7  What users named never becomes part of a key.
@@ -28,8 +29,10 @@ from waybill.parking.model import (
     ObjectDescriptor,
     Partition,
     PartitionFilter,
+    RecheckReport,
     RefreshReport,
     Replay,
+    ReplayConditions,
     Segment,
 )
 from waybill.parking.names import storable
@@ -59,8 +62,10 @@ __all__ = [
     "Parking",
     "Partition",
     "PartitionFilter",
+    "RecheckReport",
     "RefreshReport",
     "Replay",
+    "ReplayConditions",
     "Segment",
     "SegmentDescriptor",
     "export",

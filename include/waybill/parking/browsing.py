@@ -25,7 +25,7 @@ from waybill.parking.selection import (
     select_segments,
     to_segment,
 )
-from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+from waybill.storage import ObjectMissingError, ObjectShorterError, ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_partitions as partitions
 from waybill.storage.tracker.tables import pipelines, segments
 
@@ -148,16 +148,35 @@ def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -
         after = tuple_(*REPLAY_ORDER) > tuple_(*values)
 
 
+def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> int:
+    """Return how many segments match."""
+    query = select(func.count()).select_from(segments).where(*conditions)
+    with tracker.transaction() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
 def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Iterator[ParkedEvent]:
     """Yield one segment's events; see ``Parking.read``."""
+    frame = read_frame(tracker, objects, segment)
+    return iter(()) if frame is None else events_of(segment, frame)
+
+
+def read_frame(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> bytes | None:
+    """Return one segment's frame, unchecked; None: a clean-up took it, and was right to."""
     try:
-        frame = objects.get(segment.object_key, position=segment.position, length=segment.length)
+        return objects.get(segment.object_key, position=segment.position, length=segment.length)
+    except ObjectShorterError:
+        return b""
     except ObjectMissingError as error:
         if _was_deleted(tracker, segment):
-            return iter(())
+            return None
         raise CorruptSegmentError(
-            segment.object_key, segment.position, "the object is gone from the store"
+            segment.object_key, segment.position, "the object is gone from the store", missing=True
         ) from error
+
+
+def events_of(segment: Segment, frame: bytes) -> Iterator[ParkedEvent]:
+    """Yield the events of a segment's frame, checked by its SHA-256 before the first."""
     return read_segment(
         frame,
         sha256=segment.sha256,
@@ -168,11 +187,11 @@ def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Itera
 
 
 def _was_deleted(tracker: TrackerStore, segment: Segment) -> bool:
-    """Tell whether a clean-up took the segment, after it was replayed or discarded by someone."""
+    """Tell whether a clean-up took the segment, after someone replayed, discarded or cut it."""
     query = select(segments.c.state).where(segments.c.id == segment.id)
     with tracker.transaction() as connection:
         state = connection.execute(query).scalar()
-    return state in ("replayed", "discarded", "deleted")
+    return state in ("replayed", "discarded", "replaced", "deleted")
 
 
 def read_events(  # noqa: PLR0913 - conditions of one partition's events

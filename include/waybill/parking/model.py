@@ -123,6 +123,47 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayConditions:
+    """Which parked events of a partition a replay takes; what is None takes all.
+
+    A time without a zone is UTC; windows go from their first edge to before their second.
+    """
+
+    since: datetime | str | None = None
+    """Event time."""
+    until: datetime | str | None = None
+    parked_since: datetime | str | None = None
+    """Time of parking, in the tracker: one for all events of a commit."""
+    parked_until: datetime | str | None = None
+    fingerprint: str | None = None
+    max_events: int | None = None
+    """The first so many, in the order of replay."""
+    about: bool = False
+    """``max_events`` may be exceeded by half of it where that saves cutting a segment."""
+
+    @property
+    def window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the edges on event time in UTC.
+
+        Raises:
+            InputError: one is no time.
+        """
+        return window_edge(self.since, "since"), window_edge(self.until, "until")
+
+    @property
+    def parked_window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the edges on the time of parking in UTC.
+
+        Raises:
+            InputError: one is no time.
+        """
+        return (
+            window_edge(self.parked_since, "parked_since"),
+            window_edge(self.parked_until, "parked_until"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """One partition's way back, from its begin to its end."""
 
@@ -183,6 +224,20 @@ class DiscardReport(_Report):
     left_segments: int
     """Segments that the window cuts through, or whose object a clean-up claimed: as they were."""
     left_events: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecheckReport(_Report):
+    """What another look at quarantined segments found."""
+
+    segments: int
+    """Parked again: their bytes are those that were parked."""
+    events: int
+    left_segments: int
+    """Still damaged, or their objects still gone."""
+    left_events: int
+    reasons: dict[str, int]
+    """Why, with the number of segments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,13 @@ _KEY_FIELDS = ("pipeline_id", "event_name", "stage", "error_type")
 class CorruptSegmentError(StopError):
     """A parked object, or a segment of it, is damaged or gone; nothing of it was used."""
 
-    def __init__(self, key: str, position: int, reason: str) -> None:
+    def __init__(self, key: str, position: int, reason: str, *, missing: bool = False) -> None:
         super().__init__(f"{key or 'parked object'}, byte {position}: {reason}")
         self.key = key
         self.position = position
         self.reason = reason
+        self.missing = missing
+        """The object is not in the store at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ class Packer:
                 segments.append(SegmentDescriptor(position=position, **descriptor))
                 frames.append(frame)
                 position += len(frame)
-        frames.append(_directory(segments))
+        frames.append(directory(segments))
         return PackedObject(b"".join(frames), tuple(segments))
 
 
@@ -258,7 +260,8 @@ class _Builder:
         self._start = None
 
 
-def _directory(segments: Sequence[SegmentDescriptor]) -> bytes:
+def directory(segments: Sequence[SegmentDescriptor]) -> bytes:
+    """Return the frame that ends an object with these segments."""
     rows = [replace(segment, ids="", origins=()).to_json() for segment in segments]
     listing = orjson.dumps({"version": _VERSION, "segments": rows})
     packed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(listing)

@@ -8,20 +8,34 @@ from uuid import UUID
 
 from sqlalchemy import Connection, exists, select
 
-from waybill.parking import browsing, cleaning, discards, holds, recording, refreshing, replays
+from waybill.parking import (
+    browsing,
+    cleaning,
+    discards,
+    holds,
+    merging,
+    quarantine,
+    recording,
+    refreshing,
+    replays,
+    taking,
+)
 from waybill.parking.event import ParkedEvent
 from waybill.parking.holds import Hold
+from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
     ObjectDescriptor,
     Partition,
     PartitionFilter,
+    RecheckReport,
     RefreshReport,
     Replay,
+    ReplayConditions,
     Segment,
 )
-from waybill.parking.packed import SegmentDescriptor
+from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects, segments
 
@@ -172,27 +186,65 @@ class Parking:
         *,
         who: str,
         run_id: str,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
+        conditions: ReplayConditions | None = None,
         rate_per_s: int | None = None,
+        step: str = "",
     ) -> Replay:
-        """Take a partition's parked segments for a replay: those with events in the window.
+        """Take a partition's parked events for a replay: exactly those that the conditions name.
 
-        The same run id again returns the same replay, running or done: that is how a run resumes.
+        A segment that a condition cuts through is cut in two. Events parked after the call began
+        stay. The same run id (and step, of a canary) again returns the same replay, running or
+        done, whatever the conditions: that is how a run resumes.
 
         Raises:
             RetryError: another run replays this partition; says which.
-            InputError: no such partition; this run's replay was cancelled; who or run is empty.
+            InputError: no such partition; this run's replay was cancelled; who or run is empty; a
+                time is none; a limit below 1.
         """
-        return replays.begin_replay(
-            self._tracker,
-            partition_id,
-            who=who,
-            run_id=run_id,
-            since=since,
-            until=until,
-            rate_per_s=rate_per_s,
+        asked = taking.Asked(
+            partition_id, who, run_id, conditions or ReplayConditions(), rate_per_s, step
         )
+        return taking.begin_replay(self._tracker, self._objects, asked)
+
+    def replay_size(self, replay_id: UUID) -> int:
+        """Return how many segments a replay took."""
+        return browsing.count_segments(self._tracker, segments.c.replay_id == replay_id)
+
+    def replay_groups(self, replay_id: UUID) -> Iterator[list[Segment]]:
+        """Yield what a replay has still to send: groups of segments whose events go out merged.
+
+        In replay order. Memory: a page of rows, and one group's.
+        """
+        own = segments.c.replay_id == replay_id, segments.c.state == "replaying"
+        return merging.groups(browsing.segments_in_order(self._tracker, *own))
+
+    def read_group(self, group: Sequence[Segment]) -> GroupReading:
+        """Read a group of segments, each checked whole before the first event is given.
+
+        Memory: the group's frames, compressed, and the lines of segments that overlap.
+        """
+        return merging.read_group(self._tracker, self._objects, group)
+
+    def quarantine(
+        self, replay_id: UUID, damaged: Sequence[tuple[Segment, CorruptSegmentError]]
+    ) -> int:
+        """Set damaged segments of a running replay apart, alarm their owner; return their events.
+
+        Again changes nothing.
+        """
+        return quarantine.quarantine_all(self._tracker, replay_id, damaged)
+
+    def recheck(self, partition_id: int | None = None, *, who: str) -> RecheckReport:
+        """Park quarantined segments again whose bytes are right, as after a restore.
+
+        Args:
+            partition_id: of one partition; None: of all.
+            who: goes into the audit log.
+
+        Raises:
+            InputError: ``who`` is empty.
+        """
+        return quarantine.recheck(self._tracker, self._objects, partition_id, who=who)
 
     def replay_segments(self, replay_id: UUID) -> list[Segment]:
         """Return a replay's segments with their states, in the order in which they were written."""

@@ -45,6 +45,23 @@ def read_segment(
     return _events(frame, key, position, frozenset(copies))
 
 
+def check_segment(frame: bytes, sha256: str, lines: int, key: str, position: int) -> None:
+    """Check a frame whole: its bytes, that zstd can read them, and how many lines they are.
+
+    Cost: a hash and a decompression; the lines are not parsed.
+
+    Raises:
+        CorruptSegmentError: something is not as it was parked.
+    """
+    read_segment(frame, sha256=sha256, key=key, position=position)
+    try:
+        found = sum(1 for _ in _lines(frame))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise CorruptSegmentError(key, position, f"the frame is damaged: {error}") from error
+    if found != lines:
+        raise CorruptSegmentError(key, position, f"it holds {found} lines, not {lines}")
+
+
 def _events(frame: bytes, key: str, position: int, copies: frozenset[int]) -> Iterator[ParkedEvent]:
     try:
         for ordinal, line in enumerate(_lines(frame)):

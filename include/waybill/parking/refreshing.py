@@ -13,6 +13,7 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
 - staged: once each processing consumer, after the object was written, has committed a batch or was
   taken over: batches of one consumer follow each other;
 - parked, a message that Kafka refused: once its row names another object;
+- parked, the parts of a segment that was cut: once no cut of that segment can commit;
 - parked, otherwise not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's
   outcome in the destination, name it for as long as they wait for the tracker. Kept, counted.
 An empty or a wrong tracker decides nothing, so it deletes nothing.
@@ -45,6 +46,8 @@ from sqlalchemy.schema import CreateTable
 
 from waybill.parking.aggregates import correct_aggregates
 from waybill.parking.cleaning import tracker_now
+from waybill.parking.cutting import cut_segment
+from waybill.parking.cutting import is_decided as cut_is_decided
 from waybill.parking.model import RefreshReport
 from waybill.parking.packed import (
     CorruptSegmentError,
@@ -205,6 +208,9 @@ def _decided(
 
 def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> bool:
     """Tell whether no commit can name a parked object any more."""
+    source = cut_segment(item.key)
+    if source is not None:
+        return cut_is_decided(tracker, source)
     message = refused_message(item.key)
     if message is not None:
         return _is_parked_elsewhere(tracker, message, item.key)

@@ -23,6 +23,7 @@ NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 HELD = ("parked", "replaying")
 REPLAY_ORDER = (
     segments.c.commit_number,
+    segments.c.scope,
     segments.c.kafka_partition,
     segments.c.first_offset,
     segments.c.position,

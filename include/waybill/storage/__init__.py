@@ -6,13 +6,20 @@ Invariants
 """
 
 from waybill.storage.log import KafkaLog, TopicInfo, open_log
-from waybill.storage.objects import ObjectInfo, ObjectMissingError, ObjectStore, open_objects
+from waybill.storage.objects import (
+    ObjectInfo,
+    ObjectMissingError,
+    ObjectShorterError,
+    ObjectStore,
+    open_objects,
+)
 from waybill.storage.tracker import TrackerStore, open_tracker
 
 __all__ = [
     "KafkaLog",
     "ObjectInfo",
     "ObjectMissingError",
+    "ObjectShorterError",
     "ObjectStore",
     "TopicInfo",
     "TrackerStore",

@@ -18,7 +18,16 @@ from waybill.settings import S3Settings
 
 _DELETE_MOST = 1000
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
+_BEYOND = {"InvalidRange", "416"}
 _DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "NoSuchBucket"}
+
+
+class ObjectShorterError(WaybillError):
+    """The object ends before the bytes that were asked for."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key!r} ends before the bytes that were asked for")
+        self.key = key
 
 
 class ObjectMissingError(WaybillError):
@@ -87,6 +96,7 @@ class ObjectStore:
 
         Raises:
             ObjectMissingError: there is no such object.
+            ObjectShorterError: it ends before ``position``.
             RetryError: the store did not answer.
         """
         extra: dict[str, Any] = {}
@@ -159,6 +169,8 @@ def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa
     message = str(response.get("Error", {}).get("Message", ""))
     if code in _NOT_FOUND:
         return ObjectMissingError(key)
+    if code in _BEYOND:
+        return ObjectShorterError(key)
     if code in _DENIED:
         return InputError(
             f"object store refused {key!r} in bucket {bucket!r}: {code} {message}; "

@@ -1,0 +1,189 @@
+"""Cutting a segment: its events in two or more others, so that a condition takes whole segments.
+
+Steps
+  1  read    the frame, checked
+  2  store   the parts, as frames of one new object, whose key names the segment
+  3  swap    parked -> replaced by compare-and-set, the parts parked in its place  (one transaction)
+A kill after 2 leaves an object that no row names; so does a segment that somebody took, discarded
+or cut meanwhile. Such an object is garbage once its segment can be cut no more: ``is_decided``.
+The parts keep the commit number, the place in Kafka and the time of parking, so that they stand in
+the order of replay where the segment stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, Literal
+from uuid import uuid4
+
+from sqlalchemy import Connection, func, select, update
+
+from waybill.parking.browsing import read
+from waybill.parking.event import ParkedEvent
+from waybill.parking.identities import ID_BYTES, NO_ID, Identity, unpack_ids
+from waybill.parking.model import Segment
+from waybill.parking.packed import (
+    CorruptSegmentError,
+    PackedObject,
+    Packer,
+    SegmentDescriptor,
+    directory,
+)
+from waybill.parking.selection import lock_partition
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import parked_objects, segments
+from waybill.storage.tracker.tables import parked_partitions as partitions
+
+_KEY = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+_FINAL = ("replaced", "replayed", "deleted")
+_GIVEN = [field.name for field in fields(SegmentDescriptor) if field.name in segments.c]
+
+Side = Literal["in", "out"]
+Sides = dict[int, Side]
+"""Segments that lie whole on one side of a condition, by their ids."""
+
+
+def cut(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    segment: Segment,
+    is_wanted: Callable[[int, ParkedEvent], bool],
+) -> Sides:
+    """Cut a parked segment in what is wanted and what is not, and return the parts.
+
+    Args:
+        tracker: the rows.
+        objects: the frames.
+        segment: as it was read; when it is no longer parked, nothing is changed.
+        is_wanted: told each event with its index among the segment's events.
+
+    Returns:
+        the side of each part. A segment that lies whole on one side is not cut and returned
+        itself; nothing is returned when somebody else was faster.
+
+    Cost: one read and one PUT. Memory: the segment.
+
+    Raises:
+        CorruptSegmentError: it is damaged, or its object is gone.
+    """
+    packers: dict[Side, Packer] = {"in": Packer(), "out": Packer()}
+    identities = _identities(tracker, segment)
+    for index, event in enumerate(read(tracker, objects, segment)):
+        side: Side = "in" if is_wanted(index, event) else "out"
+        packers[side].add(event, identities[index] if index < len(identities) else None)
+    number = sum(packer.count for packer in packers.values())
+    if number == 0:
+        return {}
+    if number != segment.count:
+        raise CorruptSegmentError(
+            segment.object_key, segment.position, f"it holds {number} events, not {segment.count}"
+        )
+    if whole := [side for side, packer in packers.items() if packer.count == number]:
+        return {segment.id: whole[0]}
+    parts = {side: packer.finish() for side, packer in packers.items()}
+    joined = _joined(list(parts.values()))
+    key = new_cut_key(segment.id)
+    objects.put(key, joined.body)
+    ids = _swap(tracker, segment, key, joined)
+    names = [side for side, part in parts.items() for _ in part.segments]
+    return dict(zip(ids, names, strict=True)) if ids else {}
+
+
+def _identities(tracker: TrackerStore, segment: Segment) -> list[Identity | None]:
+    """Return who the segment's events are, without its copies; nothing where no row says it.
+
+    Minute and replay of an identity count only where copies are found, which was done.
+    """
+    query = select(segments.c.ids).where(segments.c.id == segment.id)
+    with tracker.transaction() as connection:
+        ids = connection.execute(query).scalar() or b""
+    copies = set(segment.copies)
+    digests = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+    return [
+        None if digest == NO_ID else Identity(digest, 0, "")
+        for line, digest in enumerate(digests)
+        if line not in copies
+    ]
+
+
+def _joined(parts: Sequence[PackedObject]) -> PackedObject:
+    """Return one object with the frames of several, and a directory of its own."""
+    frames: list[bytes] = []
+    placed: list[SegmentDescriptor] = []
+    position = 0
+    for part in parts:
+        for one in part.segments:
+            frames.append(part.body[one.position : one.position + one.length])
+            placed.append(replace(one, position=position))
+            position += one.length
+    return PackedObject(b"".join([*frames, directory(placed)]), tuple(placed))
+
+
+def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject) -> list[int]:
+    """Put the parts in the segment's place; returns their ids, none if it was not parked."""
+    with tracker.transaction() as connection:
+        lock_partition(connection, source.partition_id)
+        taken = (
+            update(segments)
+            .where(segments.c.id == source.id, segments.c.state == "parked")
+            .values(state="replaced", changed_at=func.clock_timestamp())
+            .returning(segments.c.parked_at)
+        )
+        row = connection.execute(taken).first()
+        if row is None:
+            return []
+        connection.execute(parked_objects.insert().values(key=key, bytes=len(packed.body)))
+        ids = [_insert(connection, source, row[0], key, one) for one in packed.segments]
+        more = sum(one.bytes for one in packed.segments) - source.bytes
+        connection.execute(
+            update(partitions)
+            .where(partitions.c.id == source.partition_id)
+            .values(bytes=partitions.c.bytes + more)
+        )
+    return ids
+
+
+def _insert(
+    connection: Connection, source: Segment, parked_at: datetime, key: str, one: SegmentDescriptor
+) -> int:
+    given: dict[str, Any] = {name: getattr(one, name) for name in _GIVEN}
+    for name in ("first_event_at", "last_event_at"):
+        given[name] = datetime.fromisoformat(given[name])
+    given["ids"] = unpack_ids(one.ids) or None
+    given["copies"] = None
+    kept = {
+        "partition_id": source.partition_id,
+        "object_key": key,
+        "scope": source.scope,
+        "commit_number": source.commit_number,
+        "kafka_partition": source.kafka_partition,
+        "parked_at": parked_at,
+        "source_id": source.id,
+    }
+    statement = segments.insert().values(given | kept).returning(segments.c.id)
+    return int(connection.execute(statement).scalar_one())
+
+
+def new_cut_key(segment_id: int) -> str:
+    """Return a fresh key: ``parked/cut/<segment id>/<uuid4>.jsonl.zst``."""
+    return f"parked/cut/{segment_id}/{uuid4().hex}.jsonl.zst"
+
+
+def cut_segment(key: str) -> int | None:
+    """Return the id of the segment whose parts an object holds; None: it is another kind."""
+    found = _KEY.fullmatch(key)
+    return None if found is None else int(found[1])
+
+
+def is_decided(tracker: TrackerStore, segment_id: int) -> bool:
+    """Tell whether no cut of a segment can commit any more: no state leads back to parked.
+
+    A process that froze between storing the parts and the swap may wake up after any time; asking
+    for the offset that the ledger stands at would not stop it.
+    """
+    query = select(segments.c.state).where(segments.c.id == segment_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query).scalar() in _FINAL

@@ -1,0 +1,100 @@
+"""Segments of one commit as one stream: events in the order of their offsets.
+
+A task writes one frame for each fingerprint, so events of one key may stand in several. Segments
+that share commit number, scope and Kafka partition are a group: they go back together, merged, so
+that a key's events keep the order of the source (G4).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from waybill.parking.browsing import events_of, read_frame
+from waybill.parking.event import ParkedEvent
+from waybill.parking.model import Segment
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.reading import check_segment
+from waybill.storage import ObjectStore, TrackerStore
+
+
+def group_of(segment: Segment) -> tuple[int, str, int]:
+    """Return what the segments of one group have in common."""
+    return segment.commit_number, segment.scope, segment.kafka_partition
+
+
+def groups(in_order: Iterable[Segment]) -> Iterator[list[Segment]]:
+    """Yield segments in replay order as groups. Memory: one group's rows."""
+    for _, group in groupby(in_order, group_of):
+        yield list(group)
+
+
+def merged(
+    group: Sequence[Segment], read: Callable[[Segment], Iterator[ParkedEvent]]
+) -> Iterator[tuple[Segment, ParkedEvent]]:
+    """Yield the events of a group's segments by offset, each with its segment.
+
+    Args:
+        group: segments in replay order.
+        read: opens one; called when the stream has come to its first offset.
+
+    Events of one segment keep their order, whatever their offsets. Memory: the segments that
+    overlap where the stream is.
+    """
+    heap: list[tuple[int, int, ParkedEvent, Iterator[ParkedEvent]]] = []
+    waiting = 0
+    while heap or waiting < len(group):
+        while waiting < len(group) and (not heap or group[waiting].first_offset <= heap[0][0]):
+            _advance(heap, waiting, read(group[waiting]))
+            waiting += 1
+        if not heap:
+            continue
+        _, index, event, rest = heapq.heappop(heap)
+        yield group[index], event
+        _advance(heap, index, rest)
+
+
+def _advance(
+    heap: list[tuple[int, int, ParkedEvent, Iterator[ParkedEvent]]],
+    index: int,
+    rest: Iterator[ParkedEvent],
+) -> None:
+    event = next(rest, None)
+    if event is not None:
+        heapq.heappush(heap, (event.kafka_offset, index, event, rest))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReading:
+    """A group's events, and what of it is damaged."""
+
+    segments: tuple[Segment, ...]
+    """Those that are whole."""
+    events: Iterator[tuple[Segment, ParkedEvent]]
+    """Theirs, merged, each with its segment; to be read once."""
+    damaged: tuple[tuple[Segment, CorruptSegmentError], ...]
+
+
+def read_group(
+    tracker: TrackerStore, objects: ObjectStore, group: Sequence[Segment]
+) -> GroupReading:
+    """Read a group, each segment checked whole; see ``Parking.read_group``."""
+    frames: dict[int, bytes] = {}
+    damaged: list[tuple[Segment, CorruptSegmentError]] = []
+    for segment in group:
+        try:
+            frames[segment.id] = _checked(tracker, objects, segment)
+        except CorruptSegmentError as error:
+            damaged.append((segment, error))
+    whole = tuple(segment for segment in group if segment.id in frames)
+    stream = merged(whole, lambda segment: events_of(segment, frames.pop(segment.id)))
+    return GroupReading(whole, stream, tuple(damaged))
+
+
+def _checked(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> bytes:
+    frame = read_frame(tracker, objects, segment)
+    lines = segment.count + len(segment.copies)
+    check_segment(frame or b"", segment.sha256, lines, segment.object_key, segment.position)
+    return frame or b""

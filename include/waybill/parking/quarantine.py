@@ -1,0 +1,146 @@
+"""Quarantine: segments whose frames are damaged, or whose objects are gone, set apart and told.
+
+A quarantined segment is kept, counted, and left out of replays. ``recheck`` looks at it again: once
+its bytes are those that were parked, as after the object was restored, it is parked again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, select, update
+
+from waybill.parking.browsing import read, segments_in_order
+from waybill.parking.model import RecheckReport, Segment
+from waybill.parking.moves import move, words, write_audit
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.selection import lock_partition, select_segments, to_segment
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import notices, replays, segments
+from waybill.storage.tracker.tables import parked_partitions as partitions
+
+_LOG = logging.getLogger(__name__)
+
+
+def quarantine_all(
+    tracker: TrackerStore, replay_id: UUID, damaged: Sequence[tuple[Segment, CorruptSegmentError]]
+) -> int:
+    """Set a running replay's damaged segments apart; returns their events. Again: nothing more."""
+    number = 0
+    for segment, error in damaged:
+        with tracker.transaction() as connection:
+            lock_partition(connection, segment.partition_id)
+            query = select(replays.c.requested_by).where(replays.c.id == replay_id)
+            who = str(connection.execute(query).scalar_one())
+            number += quarantine(
+                connection, replay_id, segment.id, error, source="replaying", who=who
+            )
+    return number
+
+
+def quarantine(
+    connection: Connection,
+    replay_id: UUID,
+    segment_id: int,
+    error: CorruptSegmentError,
+    *,
+    source: str,
+    who: str,
+) -> int:
+    """Set one segment apart, count it in its replay, and have its owner told.
+
+    The caller holds the partition's row. Returns the segment's events; 0: it was not in ``source``.
+    """
+    segment = to_segment(connection.execute(select_segments(segments.c.id == segment_id)).one())
+    moved = move(
+        connection, source, "quarantined", segments.c.id == segment_id, replay_id=replay_id
+    )
+    if not moved.segments:
+        return 0
+    connection.execute(
+        update(replays)
+        .where(replays.c.id == replay_id)
+        .values(quarantined=replays.c.quarantined + moved.events)
+    )
+    kind = "missing" if error.missing else "damage"
+    detail: dict[str, Any] = {
+        "segment": segment.id,
+        "events": moved.events,
+        "object": segment.object_key,
+        "position": segment.position,
+        "reason": error.reason,
+        "replay_id": str(replay_id),
+    }
+    target = f"partition {segment.partition_id}"
+    write_audit(connection, who=who, action="quarantine", target=target, kind=kind, **detail)
+    pipeline = select(partitions.c.pipeline_id).where(partitions.c.id == segment.partition_id)
+    connection.execute(
+        notices.insert().values(
+            kind=kind,
+            pipeline_id=pipeline.scalar_subquery(),
+            partition_id=segment.partition_id,
+            detail=detail,
+        )
+    )
+    _LOG.error(
+        "%s: %d parked events of partition %d are quarantined: %s",
+        kind,
+        moved.events,
+        segment.partition_id,
+        error,
+    )
+    return moved.events
+
+
+def recheck(
+    tracker: TrackerStore, objects: ObjectStore, partition_id: int | None, *, who: str
+) -> RecheckReport:
+    """Park quarantined segments again whose bytes are right; see ``Parking.recheck``."""
+    asked_by = words(who, "who")
+    mended = events = left = left_events = 0
+    reasons: dict[str, int] = {}
+    for segment in _quarantined(tracker, partition_id):
+        try:
+            _read_whole(tracker, objects, segment)
+        except CorruptSegmentError as error:
+            reasons[error.reason] = reasons.get(error.reason, 0) + 1
+            left, left_events = left + 1, left_events + segment.count
+            continue
+        number = _mend(tracker, segment, who=asked_by)
+        mended, events = mended + (number > 0), events + number
+    return RecheckReport(mended, events, left, left_events, reasons)
+
+
+def _quarantined(tracker: TrackerStore, partition_id: int | None) -> Iterator[Segment]:
+    conditions = [segments.c.state == "quarantined"]
+    if partition_id is not None:
+        conditions.append(segments.c.partition_id == partition_id)
+    return segments_in_order(tracker, *conditions)
+
+
+def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> None:
+    number = sum(1 for _ in read(tracker, objects, segment))
+    if number != segment.count:
+        raise CorruptSegmentError(
+            segment.object_key, segment.position, f"it holds {number} events, not {segment.count}"
+        )
+
+
+def _mend(tracker: TrackerStore, segment: Segment, *, who: str) -> int:
+    with tracker.transaction() as connection:
+        lock_partition(connection, segment.partition_id)
+        own = segments.c.id == segment.id
+        moved = move(connection, "quarantined", "parked", own, replay_id=None)
+        if moved.segments:
+            write_audit(
+                connection,
+                who=who,
+                action="recheck",
+                target=f"partition {segment.partition_id}",
+                segment=segment.id,
+                events=moved.events,
+            )
+    return moved.events
