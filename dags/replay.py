@@ -2,7 +2,8 @@
 
 The partition is named by pipeline, event name, stage and error type. `dry_run` runs the deployed
 stages over the parked events instead, and reports how many would pass; it changes nothing. Clearing
-a failed run resumes its replay. See the parked partitions with `waybill parked list`.
+a failed run resumes its replay. A run that meets damaged parked files sends all else, then fails
+and says so. See the parked partitions with `waybill parked list`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from airflow.sdk import DAG, Param
 
 from waybill.events import CATALOGUE, STAGES
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
-from waybill_airflow.params import replay_options, window
+from waybill_airflow.params import replay_conditions, replay_options, window
 
 with DAG(
     "replay",
@@ -41,6 +42,7 @@ with DAG(
             section="Partition",
         ),
         **window(),
+        **replay_conditions(),
         **replay_options(),
     },
 ) as dag:
@@ -52,6 +54,10 @@ with DAG(
         error_type=dag.param("error_type"),
         since=dag.param("since"),
         until=dag.param("until"),
+        parked_since=dag.param("parked_since"),
+        parked_until=dag.param("parked_until"),
+        fingerprint=dag.param("fingerprint"),
+        max_events=dag.param("max_events"),
         rate_per_s=dag.param("rate_per_s"),
         dry_run=dag.param("dry_run"),
     )

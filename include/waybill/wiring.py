@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from waybill.operations.probing import ProbeReport
     from waybill.operations.replay import ReplayReport, ReplayRequest
     from waybill.operations.trails import Trail
-    from waybill.parking import CleanUpReport, Parking, Partition, RefreshReport
+    from waybill.parking import CleanUpReport, Parking, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
     from waybill.pipelines import Pipeline
     from waybill.tracing import Recorder
@@ -140,6 +140,10 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     error_type: str,
     since: datetime | None = None,
     until: datetime | None = None,
+    parked_since: datetime | None = None,
+    parked_until: datetime | None = None,
+    fingerprint: str | None = None,
+    max_events: int | None = None,
     rate_per_s: int | None = None,
     dry_run: bool = False,
     who: str,
@@ -150,7 +154,10 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     from waybill.operations.replayable import find_replayable  # noqa: PLC0415
     from waybill.parking import ReplayConditions  # noqa: PLC0415
 
+    conditions = ReplayConditions(since, until, parked_since, parked_until, fingerprint, max_events)
     if dry_run:
+        if conditions != ReplayConditions(since, until):
+            raise InputError("a dry run takes a window on event time here, and no other condition")
         return run_dry_run(
             settings,
             pipeline=pipeline,
@@ -164,7 +171,6 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
-    conditions = ReplayConditions(since=since, until=until)
     request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s)
     return _replay(settings, found.pipeline_id, request)
 
@@ -274,6 +280,15 @@ def run_dry_run(  # noqa: PLR0913 - a partition has four names
             )
         events = parking.events(found.id, since=since, until=until, limit=limit)
         return dry_run(version, events, fetch=objects.get)
+
+
+def recheck_quarantine(
+    settings: Settings, *, pipeline: str | None = None, who: str | None = None
+) -> RecheckReport:
+    """Park quarantined segments again whose bytes are right again: a pipeline's, or all."""
+    with opened_parking(settings) as parking:
+        pipeline_id = None if pipeline is None else parking.pipeline_id(pipeline)
+        return parking.recheck(pipeline_id, who=who or current_user())
 
 
 def parked_partitions(  # noqa: PLR0913 - filters on every dimension

@@ -19,7 +19,7 @@ def window(**more: Any) -> dict[str, Param]:  # noqa: ANN401 - JSON schema, as P
             format="date-time",
             pattern=_TIME,
             title=title,
-            description=f"Only segments with events {when} this time.",
+            description=f"Only events {when} this time.",
             **more,
         )
         for name, (title, when) in words.items()
@@ -40,6 +40,40 @@ def replay_options() -> dict[str, Param]:
     }
 
 
+def replay_conditions() -> dict[str, Param]:
+    """Return what else a replay of one partition may be narrowed by."""
+    parked = {
+        name: Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            pattern=_TIME,
+            title=title,
+            description=f"Only events that were parked {when} this time.",
+        )
+        for name, title, when in (
+            ("parked_since", "Parked from", "at or after"),
+            ("parked_until", "Parked until", "before"),
+        )
+    }
+    return parked | {
+        "fingerprint": Param(
+            None,
+            type=["null", "string"],
+            pattern="^[0-9a-f]{16}$",
+            title="Fingerprint",
+            description="Only events of this cause.",
+        ),
+        "max_events": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Most events",
+            description="The first so many, in the order in which they were parked.",
+        ),
+    }
+
+
 def grace(title: str, setting: str) -> dict[str, Param]:
     """Return ``grace_s``, which overrides a setting."""
     return {
@@ -53,4 +87,4 @@ def grace(title: str, setting: str) -> dict[str, Param]:
     }
 
 
-__all__ = ["grace", "replay_options", "window"]
+__all__ = ["grace", "replay_conditions", "replay_options", "window"]

@@ -9,7 +9,9 @@ from tests.dags.conftest import ROOT, load_dags
 
 PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
-    "replay": PARTITION | {"since", "until", "rate_per_s", "dry_run"},
+    "replay": PARTITION
+    | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
+    | {"rate_per_s", "dry_run"},
     "replay_parked_partitions": PARTITION | {"since", "until", "rate_per_s", "dry_run", "limit"},
     "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
@@ -145,6 +147,9 @@ def test_replay_takes_the_params_that_the_cli_sends(replay):
         ("rate_per_s", 0),
         ("rate_per_s", "fast"),
         ("since", "yesterday"),
+        ("parked_until", "tomorrow"),
+        ("fingerprint", "no amount"),
+        ("max_events", 0),
         ("dry_run", "maybe"),
         ("pipeline", ""),
         ("pipeline", None),

@@ -102,6 +102,7 @@ def test_with_the_tracker_away_the_real_library_asks_for_a_retry(number, monkeyp
 @dataclass
 class Report:
     content: dict[str, Any]
+    problem: str = ""
 
     def to_json(self):
         return self.content
@@ -160,7 +161,14 @@ def test_telling_returns_its_report_and_fails_at_once_where_a_message_is_stuck(c
 
 def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
     ReplayParkedPartitionOperator(
-        task_id="t", **PARTITION, since="2013-01-01T00:00:00Z", rate_per_s=10, dry_run=True
+        task_id="t",
+        **PARTITION,
+        since="2013-01-01T00:00:00Z",
+        parked_until="2013-01-02T00:00:00Z",
+        fingerprint="00ff00ff00ff00ff",
+        max_events=5,
+        rate_per_s=10,
+        dry_run=True,
     ).execute(context(user="ada", run_id="replay__7"))
     [(name, _, options)] = calls.made
     assert name == "run_replay"
@@ -168,6 +176,10 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         **PARTITION,
         "since": datetime(2013, 1, 1, tzinfo=UTC),
         "until": None,
+        "parked_since": None,
+        "parked_until": datetime(2013, 1, 2, tzinfo=UTC),
+        "fingerprint": "00ff00ff00ff00ff",
+        "max_events": 5,
         "rate_per_s": 10,
         "dry_run": True,
         "who": "ada",
@@ -185,6 +197,15 @@ def test_a_replay_logs_its_counts_and_where_to_look(calls, monkeypatch, dry_run)
     assert task.execute(context()) == counts
     sent = [words for words in said if "9 of 9 events are in the log again" in words]
     assert len(sent) == (0 if dry_run else 1)
+
+
+def test_a_replay_that_met_damaged_files_fails_with_their_words_and_without_a_retry(calls):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    counts = {"events": 9, "sent": 9, "resumed": 0}
+    calls.record("run_replay", Report(counts, problem="3 events are quarantined"))
+    with pytest.raises(AirflowFailException, match="3 events are quarantined"):
+        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context())
 
 
 def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):

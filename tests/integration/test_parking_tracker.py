@@ -188,9 +188,7 @@ def test_a_segment_whose_object_is_gone_is_an_alarm_not_an_empty_answer(lot):
 def test_a_replay_takes_marks_and_ends(lot):
     for number in (1, 2, 3):
         lot.park([make_event(10 * number + n) for n in range(4)], number)
-    replay = lot.parking.begin_replay(
-        lot.only().id, who="ann", run_id="run-1", rate_per_s=50
-    )
+    replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1", rate_per_s=50)
     assert (replay.state, replay.events, replay.sent) == ("running", 12, 0)
     assert (lot.only().parked, lot.only().replaying) == (0, 12)
     segments = lot.parking.replay_segments(replay.id)

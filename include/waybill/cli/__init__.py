@@ -35,6 +35,7 @@ COMMANDS = {
         more={
             "replay": "waybill.cli.replaying:replay",
             "auto-replay": "waybill.cli.auto_replay:auto_replay",
+            "recheck": "waybill.cli.rechecking:recheck",
         },
     ),
     "notices": Later(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 _FOLLOW_S = 3600.0
+_TIMES = ("since", "until", "parked_since", "parked_until")
 _INTERRUPTED = 130
 
 
@@ -27,6 +28,12 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     since: Annotated[datetime | None, typer.Option(help="Event time from (UTC).")] = None,
     until: Annotated[datetime | None, typer.Option(help="Event time before (UTC).")] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Most events a second.")] = None,
+    parked_since: Annotated[datetime | None, typer.Option(help="Parked from (UTC).")] = None,
+    parked_until: Annotated[datetime | None, typer.Option(help="Parked before (UTC).")] = None,
+    fingerprint: Annotated[str | None, typer.Option(help="Only events of this cause.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Most events: the first in the order parked.")
+    ] = None,
     proposed: Annotated[
         Path | None,
         typer.Option(help="With --dry-run: a folder with the pipeline as it would be deployed."),
@@ -43,20 +50,20 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     """Send a parked partition back, by an Airflow run; or dry-run it."""
     import orjson  # noqa: PLC0415
 
-    from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import replay_outcome, replayable  # noqa: PLC0415
 
     settings = Settings()
     window = [None if m is None else m.replace(tzinfo=UTC) for m in (since, until)]
+    parked = [None if m is None else m.replace(tzinfo=UTC) for m in (parked_since, parked_until)]
     partition = {
         "pipeline": pipeline,
         "event_name": event_name,
         "stage": stage,
         "error_type": error_type,
     }
-    if proposed is not None and not dry_run:
-        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
+    narrowed = any((fingerprint, limit, *parked))
+    _check_together(dry_run=dry_run, narrowed=narrowed, proposed=proposed is not None)
     found = replayable(settings, **partition, since=window[0], until=window[1])
     if dry_run:
         _dry_run(settings, partition, window, proposed, as_json=as_json)
@@ -64,9 +71,9 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     conf: dict[str, Any] = dict(partition)
     conf |= {
         name: None if moment is None else moment.isoformat()
-        for name, moment in zip(("since", "until"), window, strict=True)
+        for name, moment in zip(_TIMES, window + parked, strict=True)
     }
-    conf["rate_per_s"] = rate
+    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
     state, run_id = _launch(settings, conf, follow=follow)
     outcome = None
     if state == "success":
@@ -79,6 +86,15 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
         raise typer.Exit(1)
+
+
+def _check_together(*, dry_run: bool, narrowed: bool, proposed: bool) -> None:
+    from waybill.errors import InputError  # noqa: PLC0415
+
+    if dry_run and narrowed:
+        raise InputError("a dry run takes --since and --until here, and no other condition")
+    if proposed and not dry_run:
+        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
 
 
 def _dry_run(

@@ -234,17 +234,17 @@ class Parking:
         """
         return quarantine.quarantine_all(self._tracker, replay_id, damaged)
 
-    def recheck(self, partition_id: int | None = None, *, who: str) -> RecheckReport:
+    def recheck(self, pipeline_id: str | None = None, *, who: str) -> RecheckReport:
         """Park quarantined segments again whose bytes are right, as after a restore.
 
         Args:
-            partition_id: of one partition; None: of all.
+            pipeline_id: of one pipeline; None: of all.
             who: goes into the audit log.
 
         Raises:
             InputError: ``who`` is empty.
         """
-        return quarantine.recheck(self._tracker, self._objects, partition_id, who=who)
+        return quarantine.recheck(self._tracker, self._objects, pipeline_id, who=who)
 
     def replay_segments(self, replay_id: UUID) -> list[Segment]:
         """Return a replay's segments with their states, in the order in which they were written."""

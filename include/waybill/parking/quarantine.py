@@ -96,13 +96,13 @@ def quarantine(
 
 
 def recheck(
-    tracker: TrackerStore, objects: ObjectStore, partition_id: int | None, *, who: str
+    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str | None, *, who: str
 ) -> RecheckReport:
     """Park quarantined segments again whose bytes are right; see ``Parking.recheck``."""
     asked_by = words(who, "who")
     mended = events = left = left_events = 0
     reasons: dict[str, int] = {}
-    for segment in _quarantined(tracker, partition_id):
+    for segment in _quarantined(tracker, pipeline_id):
         try:
             _read_whole(tracker, objects, segment)
         except CorruptSegmentError as error:
@@ -114,10 +114,11 @@ def recheck(
     return RecheckReport(mended, events, left, left_events, reasons)
 
 
-def _quarantined(tracker: TrackerStore, partition_id: int | None) -> Iterator[Segment]:
+def _quarantined(tracker: TrackerStore, pipeline_id: str | None) -> Iterator[Segment]:
     conditions = [segments.c.state == "quarantined"]
-    if partition_id is not None:
-        conditions.append(segments.c.partition_id == partition_id)
+    if pipeline_id is not None:
+        own = select(partitions.c.id).where(partitions.c.pipeline_id == pipeline_id)
+        conditions.append(segments.c.partition_id.in_(own))
     return segments_in_order(tracker, *conditions)
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from waybill_airflow.failures import as_task_failures, read_settings
 
@@ -31,13 +32,18 @@ class ReplayParkedPartitionOperator(BaseOperator):
     :param event_name: name of the event.
     :param stage: stage that parked it: transformation, mapping or destination.
     :param error_type: code of the error catalogue.
-    :param since: only segments with events at or after this RFC 3339 time; ``None``: all.
-    :param until: only segments with events before this time; ``None``: all.
+    :param since: only events at or after this RFC 3339 time; ``None``: all.
+    :param until: only events before this time; ``None``: all.
+    :param parked_since: only events that were parked at or after this time.
+    :param parked_until: only events that were parked before this time.
+    :param fingerprint: only events of this cause.
+    :param max_events: the first so many, in the order in which they were parked.
     :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
     :param dry_run: run the deployed stages over the events, send nothing, change nothing.
-    :raises AirflowFailException: there is no such partition, or a parameter is wrong.
+    :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
+        else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
-    :raises waybill.errors.StopError: a parked file is corrupt; nothing after it is sent.
+    :raises waybill.errors.StopError: going on could lose or double events.
     :returns: the ``ReplayReport`` as a dict: partition_id, replay_id, segments, events, sent,
         state; of a dry run the ``DryRunReport``.
     """
@@ -49,6 +55,10 @@ class ReplayParkedPartitionOperator(BaseOperator):
         "error_type",
         "since",
         "until",
+        "parked_since",
+        "parked_until",
+        "fingerprint",
+        "max_events",
         "rate_per_s",
         "dry_run",
     )
@@ -62,6 +72,10 @@ class ReplayParkedPartitionOperator(BaseOperator):
         error_type: str,
         since: str | None = None,
         until: str | None = None,
+        parked_since: str | None = None,
+        parked_until: str | None = None,
+        fingerprint: str | None = None,
+        max_events: int | None = None,
         rate_per_s: int | None = None,
         dry_run: bool = False,
         **kwargs: Any,  # noqa: ANN401
@@ -73,6 +87,10 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.error_type = error_type
         self.since = since
         self.until = until
+        self.parked_since = parked_since
+        self.parked_until = parked_until
+        self.fingerprint = fingerprint
+        self.max_events = max_events
         self.rate_per_s = rate_per_s
         self.dry_run = dry_run
 
@@ -89,6 +107,10 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 error_type=self.error_type,
                 since=moment("since", self.since),
                 until=moment("until", self.until),
+                parked_since=moment("parked_since", self.parked_since),
+                parked_until=moment("parked_until", self.parked_until),
+                fingerprint=self.fingerprint,
+                max_events=self.max_events,
                 rate_per_s=self.rate_per_s,
                 dry_run=self.dry_run,
                 who=who_asked(context),
@@ -98,6 +120,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.log.info("replay: %s", counts)
         if not self.dry_run:
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
+        if not self.dry_run and report.problem:
+            raise AirflowFailException(report.problem)
         return counts
 
 

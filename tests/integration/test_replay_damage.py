@@ -1,0 +1,120 @@
+"""Damaged frames and lost objects: that segment is set apart and told, all else is replayed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.integration.test_replay_outcome import NAMES, Books
+from tests.support import orders
+from tests.support.parked_orders import order, parked
+from typer.testing import CliRunner
+
+from waybill import wiring
+from waybill.cli import app
+from waybill.parking import Segment
+
+pytestmark = pytest.mark.serves
+COMMITS, EACH = 4, 5
+
+
+@pytest.fixture
+def books(stack_settings: Any, tmp_path: Any) -> Any:
+    orders.write_orders(tmp_path / "pipelines", rows=1)
+    settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    wiring.migrate(settings)
+    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    books = Books(settings, orders.team_of(settings.pipelines_dir))
+    for commit in range(COMMITS):
+        numbers = range(commit * EACH, commit * EACH + EACH)
+        books.park([parked(order(n, books.team)) for n in numbers], commit + 1)
+    yield books
+    books.tracker.close()
+
+
+def segments(books: Books) -> list[Segment]:
+    from waybill.parking.browsing import segments_in_order
+
+    return list(segments_in_order(books.tracker))
+
+
+def rows(books: Books, query: str) -> list[tuple[Any, ...]]:
+    with books.tracker.transaction() as connection:
+        return [tuple(row) for row in connection.execute(text(query))]
+
+
+def spoil(books: Books, number: int, how: str) -> bytes:
+    """Damage one segment's object; returns its bytes as they were."""
+    segment = segments(books)[number]
+    body = books.objects.get(segment.object_key)
+    if how == "gone":
+        books.objects.delete([segment.object_key])
+        return body
+    flipped = bytearray(body)
+    flipped[segment.position + segment.length // 2] ^= 1
+    changed = {"flipped": bytes(flipped), "cut": body[: segment.length // 2], "empty": b""}[how]
+    books.objects.put(segment.object_key, changed)
+    return body
+
+
+def run(books: Books, run_id: str = "r1", **conditions: Any) -> Any:
+    return wiring.run_replay(books.settings, **NAMES, **conditions, who="ann", run_id=run_id)
+
+
+def numbers(books: Books) -> list[int]:
+    return sorted(event.data["number"] for event in books.sent())
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "empty", "gone"])
+def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, how: str) -> None:
+    whole = spoil(books, 1, how)
+    key = segments(books)[1].object_key
+    report = run(books)
+    assert numbers(books) == [n for n in range(20) if n not in range(5, 10)]
+    assert (report.events, report.sent, report.quarantined) == (20, 15, 5)
+    assert "5 events" in report.problem
+    assert "`waybill parked recheck`" in report.problem
+    [partition] = wiring.parked_partitions(books.settings)
+    assert (partition.parked, partition.replaying, partition.replayed) == (0, 0, 15)
+    assert partition.quarantined == 5
+    kind = "missing" if how == "gone" else "damage"
+    [(said, detail)] = rows(books, "SELECT kind, detail FROM notices")
+    assert (said, detail["object"], detail["events"]) == (kind, key, 5)
+    assert rows(books, "SELECT who FROM audit_log WHERE action = 'quarantine'") == [("ann",)]
+    assert run(books).problem == report.problem, "a run that is done says it again"
+    mend_and_replay(books, key, whole)
+
+
+def mend_and_replay(books: Books, key: str, whole: bytes) -> None:
+    left = wiring.recheck_quarantine(books.settings, who="bob")
+    assert (left.segments, left.left_events) == (0, 5)
+    books.objects.put(key, whole)
+    assert wiring.recheck_quarantine(books.settings, who="bob").events == 5
+    report = run(books, "r2")
+    assert (report.sent, report.problem) == (5, "")
+    assert numbers(books) == list(range(20))
+    assert books.parking.refresh(grace_s=0).aggregates_corrected == 0
+
+
+def test_a_segment_that_a_condition_cuts_through_is_told_by_that_replay(books: Books) -> None:
+    spoil(books, 3, "flipped")
+    report = run(books, max_events=17)
+    assert (report.sent, report.quarantined) == (15, 5)
+    assert report.problem
+    assert numbers(books) == list(range(15))
+
+
+def test_the_command_looks_again(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in books.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_HOME", str(books.settings.home))
+    whole = spoil(books, 0, "gone")
+    key = segments(books)[0].object_key
+    run(books)
+    again = CliRunner().invoke(app, ["parked", "recheck", "orders"])
+    assert again.exit_code == 1
+    assert "still quarantined: 1 segment: the object is gone from the store" in again.stdout
+    books.objects.put(key, whole)
+    again = CliRunner().invoke(app, ["parked", "recheck"])
+    assert (again.exit_code, again.stdout) == (0, "5 events parked again\n")
