@@ -120,8 +120,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.log.info("replay: %s", counts)
         if not self.dry_run:
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
-        if not self.dry_run and report.problem:
-            raise AirflowFailException(report.problem)
+        if problem := getattr(report, "problem", ""):
+            raise AirflowFailException(problem)
         return counts
 
 
