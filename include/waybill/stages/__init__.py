@@ -14,6 +14,7 @@ Invariants
 """
 
 from waybill.stages.chain import Chain
+from waybill.stages.clock import MARKER_BYTES, ChildClock, Clock
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
 from waybill.stages.mapping import MappingFault, map_rows
@@ -30,9 +31,12 @@ from waybill.stages.transformation import Watch, compile_transformation
 
 __all__ = [
     "COUNT_NAMES",
+    "MARKER_BYTES",
     "Chain",
     "ChainResult",
+    "ChildClock",
     "Chunk",
+    "Clock",
     "Counts",
     "EventTimeoutError",
     "Failure",

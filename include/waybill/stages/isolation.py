@@ -37,18 +37,40 @@ def compile_isolated(code: str, name: str, watch: Watch) -> Transform:
     """Like ``compile_transformation``, after a child has loaded the code and lived.
 
     Raises:
-        ParkError: ``code_invalid``; it cannot be loaded, or loading it ends the interpreter.
+        ParkError: ``code_invalid``; it cannot be loaded, or loading it ends the interpreter, or
+            never ends. What the child says of it is said: the code is not met again here.
     """
     marked = watch.marker.value
     with _clock_held(watch):
-        pid = os.fork()
-        if pid == 0:
-            _child(watch, lambda: compile_transformation(code, name))
-        _, status = os.waitpid(pid, 0)
+        words, status = _loaded_in_child(code, name, watch)
+    if words:
+        raise ParkError("code_invalid", words)
     if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != _LIVED:
         raise ParkError("code_invalid", f"loading the transformation of {name!r}: {_end(status)}")
     watch.marker.value = marked
     return compile_transformation(code, name)
+
+
+def _loaded_in_child(code: str, name: str, watch: Watch) -> tuple[str, int]:
+    """Return (what is wrong with the code, the child's status)."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _child(watch, lambda: _load(code, name, writing))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        words = pipe.read().decode("utf-8", "replace")
+    _, status = os.waitpid(pid, 0)
+    return words, status
+
+
+def _load(code: str, name: str, writing: int) -> None:
+    try:
+        compile_transformation(code, name)
+    except ParkError as error:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(error.message.encode("utf-8", "replace"))
 
 
 def run_isolated(
@@ -132,8 +154,6 @@ def _child(watch: Watch, work: Callable[[], object]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
         work()
         status = _LIVED
-    except ParkError:
-        status = _LIVED  # the parent meets it again, and there it can be told
     finally:
         os._exit(status)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,11 @@ class StagedPacker:
         key = (head["pipeline_id"], head["event_name"])
         self._frames.setdefault(key, (head, []))[1].append(batch)
         self.rows += batch.num_rows
+
+    def tables(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+        """Yield each table's head and its rows in the order they came; packs nothing."""
+        for head, batches in self._frames.values():
+            yield head, pa.Table.from_batches(batches)
 
     def finish(self) -> bytes:
         """Return the object's bytes. Cost: one zstd pass over the rows."""
