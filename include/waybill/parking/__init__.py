@@ -47,11 +47,15 @@ from waybill.parking.packed import (
 from waybill.parking.parking import Parking
 from waybill.parking.reading import read_segment
 from waybill.parking.refused_keys import new_refused_key
+from waybill.parking.sampling import Drawn, EventChoice, EventSample, Stratum, fingerprint_of
 
 __all__ = [
     "CleanUpReport",
     "CorruptSegmentError",
     "DiscardReport",
+    "Drawn",
+    "EventChoice",
+    "EventSample",
     "ExportReport",
     "Hold",
     "Identity",
@@ -68,8 +72,10 @@ __all__ = [
     "ReplayConditions",
     "Segment",
     "SegmentDescriptor",
+    "Stratum",
     "export",
     "fingerprint",
+    "fingerprint_of",
     "identify",
     "new_key",
     "new_refused_key",

@@ -18,6 +18,7 @@ from waybill.parking import (
     recording,
     refreshing,
     replays,
+    sampling,
     taking,
 )
 from waybill.parking.event import ParkedEvent
@@ -36,6 +37,7 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.sampling import EventChoice, EventSample
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects, segments
 
@@ -171,6 +173,29 @@ class Parking:
         Cost: one read of the store for each of at most ``n`` segments.
         """
         return browsing.read_sample(self._tracker, self._objects, partition_id, n, states=states)
+
+    def draw(
+        self,
+        partition_id: int,
+        choice: EventChoice | None = None,
+        *,
+        n: int | None = None,
+        seed: int | None = None,
+    ) -> EventSample:
+        """Return a partition's parked events to try: all, or ``n`` stratified by fingerprint.
+
+        Damaged segments are left out and counted. ``seed`` makes a sample repeatable.
+
+        Cost: of a sample, two passes over the rows of the partition's segments (about 2 µs a row;
+        memory: the events' places), then one read of the store for each of at most ``n`` segments,
+        10 ms each. Of all: each segment once. Memory: one segment.
+
+        Raises:
+            InputError: an edge of a window is no time.
+        """
+        return sampling.draw(
+            self._tracker, self._objects, partition_id, choice or EventChoice(), n, seed
+        )
 
     def read(self, segment: Segment) -> Iterator[ParkedEvent]:
         """Yield one segment's events, checked by its SHA-256 before the first.
