@@ -94,25 +94,19 @@ class StageTask:
         worker = _worker()
         plans = _plans(worker, self._plan.pipelines)
         watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
-<<<<<<< HEAD
         parking = worker.settings.parking
         retries = Retries(
             parking.transient_attempts,
             backoff_s=parking.transient_backoff_s,
             budget_s=parking.transient_budget_s,
         )
-=======
->>>>>>> ba5d7d7 (Storm breaker: a pipeline whose events would nearly all park for one cause is held, its events wait as they came)
         chain = Chain(
             plans,
             watch=watch,
             isolated=watch.crashed,
             fetch=worker.objects.get,
-<<<<<<< HEAD
             retries=retries,
-=======
             held=self._plan.held,
->>>>>>> ba5d7d7 (Storm breaker: a pipeline whose events would nearly all park for one cause is held, its events wait as they came)
         )
         watch.arm()
         seen: dict[int, list[int]] = {}
