@@ -1,0 +1,166 @@
+// One partition: what its error means, its numbers, what can be done, its runs and its events.
+
+import { hashOf, read, write } from "./address.js";
+import { actionBar, release } from "./actions.js";
+import { ask, offers } from "./client.js";
+import { fill, h, icon } from "./dom.js";
+import { canShowEvents, Events } from "./events.js";
+import { stageClass, waiting } from "./list.js";
+import { problem } from "./notices.js";
+import { refusal, summary } from "./permissions.js";
+import { Runs } from "./runs.js";
+import { ago, count, many, percent, plain, size, time } from "./words.js";
+
+const AGAIN_MS = 5_000;
+const CAUSES = { version: "a new version of the pipeline is deployed", destination: "the destination is healthy again", any: "a new version is deployed, or the destination is healthy again" };
+
+/** The view of one partition; `world` has me and titles. */
+export class Detail {
+  constructor(page, world, id) {
+    this.page = page;
+    this.world = world;
+    this.me = world.me;
+    this.id = id;
+    this.runs = new Runs(id, () => this.reload());
+    this.top = h("div", {});
+    this.bottom = h("div", {});
+    this.history = h("div", {});
+    this.events = null;
+    this.timer = 0;
+    this.left = false;
+  }
+
+  /** The fingerprint that is chosen, or "". */
+  fingerprint() {
+    return read().fingerprint;
+  }
+
+  /** Draw, and ask for the partition. */
+  async show() {
+    fill(this.page, this.back(), fill(this.top, waiting()), this.runs.element, this.bottom, this.history);
+    scrollTo(0, 0);
+    await this.reload();
+    this.runs.show();
+  }
+
+  /** Stop following; another view is shown. */
+  leave() {
+    this.left = true;
+    clearTimeout(this.timer);
+    this.runs.leave();
+  }
+
+  /** Ask for the numbers anew; events are read again when there are others now. */
+  async reload() {
+    clearTimeout(this.timer);
+    try {
+      const partition = await ask(`/partitions/${encodeURIComponent(this.id)}`);
+      if (!this.left) this.draw(partition);
+    } catch (error) {
+      if (!this.left) fill(this.top, problem(error, () => this.reload()));
+    }
+  }
+
+  draw(partition) {
+    const before = this.partition;
+    this.partition = partition;
+    document.title = `${partition.pipeline} / ${partition.event_name} · Parked events`;
+    const focused = document.activeElement?.dataset?.action;
+    fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition));
+    if (focused) this.top.querySelector(`[data-action="${focused}"]`)?.focus();
+    fill(this.history, replays(partition.replays ?? []));
+    this.drawEvents(partition, before);
+    if (partition.replaying > 0) this.timer = setTimeout(() => this.reload(), AGAIN_MS);
+  }
+
+  drawEvents(partition, before) {
+    if (!canShowEvents()) return;
+    if (!this.events) {
+      this.events = new Events(partition, this.fingerprint(), (fingerprint) => write({ ...read(), fingerprint }));
+      fill(this.bottom, this.events.element);
+      this.events.show();
+      return;
+    }
+    this.events.update(partition);
+    if (before && (before.parked !== partition.parked || before.replaying !== partition.replaying)) this.events.load();
+  }
+
+  back() {
+    const href = hashOf({ ...read(), id: "", fingerprint: "" });
+    return h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href: href === "#" ? "#sort=last_parked_at" : href }, icon("back"), "Parked events"));
+  }
+
+  head(partition) {
+    const known = this.world.titles.get(partition.error_type);
+    const transient = partition.transient ?? known?.transient;
+    const may = summary(this.me);
+    return h(
+      "header", { class: "head detail-head" },
+      h("div", {},
+        h("h1", {}, partition.title ?? known?.title ?? plain(partition.error_type)),
+        h("p", { class: "identity" }, h("span", { class: `stage ${stageClass(partition.stage)}` }, partition.stage), h("code", {}, partition.error_type),
+          h("span", {}, h("strong", {}, partition.pipeline), " / ", h("strong", {}, partition.event_name)), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
+          transient !== undefined && h("span", { class: "kind", title: transient ? "The same event may pass later with nothing changed" : "It fails again until something is changed" }, transient ? "transient" : "permanent")),
+        may && h("p", { class: "may" }, may)),
+      h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.reload() }, icon("refresh")),
+    );
+  }
+
+  hold(partition) {
+    const { hold } = partition;
+    if (!hold) return null;
+    const may = refusal(this.me, "replay", partition.team);
+    const cause = hold.cause ?? {};
+    const words = typeof cause === "string" ? cause : cause.message ?? plain(cause.error_type ?? "one cause");
+    return h(
+      "div", { class: "callout warning", role: "status" }, icon("hold"),
+      h("div", {}, h("p", {}, h("strong", {}, `${partition.pipeline} is held. `), `Too many events would have parked for one cause (${words}), so new ones wait raw since ${time(hold.held_at)} UTC. They go on by themselves once a probe passes${hold.probes ? `; ${many(hold.probes, "probe")} so far` : ""}.`)),
+      offers("POST", "/pipelines/{}/release") && h("span", { class: "with-why" },
+        h("button", { type: "button", class: "button", "data-action": "release", "aria-disabled": may ? "true" : null, "aria-describedby": may ? "why-release" : null, onclick: may ? null : () => release(partition, this) }, "Release"),
+        may && h("span", { class: "why", role: "tooltip", id: "why-release" }, may)),
+    );
+  }
+
+  meaning(partition) {
+    const known = this.world.titles.get(partition.error_type);
+    const advice = partition.advice ?? known?.advice;
+    return advice && h("div", { class: "callout" }, icon("info"), h("div", {}, h("p", {}, h("strong", {}, "What to do. "), advice), partition.last_message && h("p", { class: "last" }, "Last message: ", h("span", { class: "message" }, partition.last_message))));
+  }
+
+  numbers(partition) {
+    const rows = [
+      ["waiting", count(partition.parked), size(partition.bytes), "strong"],
+      partition.replaying > 0 && ["replaying", count(partition.replaying), "on their way"],
+      ["replayed", count(partition.replayed), "ever"], ["discarded", count(partition.discarded), "ever"],
+      partition.quarantined > 0 && ["quarantined", count(partition.quarantined), "damaged, set aside"],
+      ["event times", time(partition.first_event_at, { seconds: false }), `to ${time(partition.last_event_at, { seconds: false })}`, "wide"],
+      ["parked", ago(partition.last_parked_at), `first ${time(partition.first_parked_at, { seconds: false })}`, "wide"],
+    ].filter(Boolean);
+    return h("dl", { class: "numbers" }, rows.map(([name, value, more, look]) => h("div", { class: look ?? "", "data-number": name }, h("dt", {}, name), h("dd", {}, value), h("dd", { class: "sub" }, more))));
+  }
+
+  auto(partition) {
+    const { auto_replay: set } = partition;
+    if (!set) return null;
+    const tried = set.tried_at ? ` Last tried ${ago(set.tried_at)}.` : "";
+    return h("p", { class: "auto" }, icon("auto"), h("span", {}, h("strong", {}, "Auto-replay is on: "), `when ${CAUSES[set.on_change] ?? plain(set.on_change)}${set.asked_by ? `, set by ${set.asked_by}` : ""}.${tried}`));
+  }
+}
+
+function replays(rows) {
+  if (!rows.length) return null;
+  const head = ["State", "Started", "By", "Events", "Sent", "Window"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
+  return h(
+    "section", { class: "history", "aria-label": "Replays" }, h("h2", {}, "Replays so far"),
+    h("div", { class: "table-frame" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
+  );
+}
+
+function replayRow(one) {
+  const edges = one.since || one.until ? `${one.since ? time(one.since, { seconds: false }) : "first"} – ${one.until ? time(one.until, { seconds: false }) : "last"}` : "all";
+  return h(
+    "tr", {},
+    h("td", {}, h("span", { class: `state ${/^[a-z_]+$/.test(one.state) ? one.state : ""}` }, one.state)), h("td", { title: `${time(one.started_at)} UTC` }, ago(one.started_at)), h("td", {}, one.requested_by),
+    h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, `${count(one.sent)} (${percent(one.sent, one.events)})`), h("td", {}, edges),
+  );
+}

@@ -1,0 +1,104 @@
+// Dialogs drawn by the page: Airflow's frame lets no confirm() and no window of its own.
+
+import { fill, h, icon } from "./dom.js";
+import { problem } from "./notices.js";
+import { fromField, toField } from "./words.js";
+
+/**
+ * Open a form and wait for its end.
+ * `fields` are made by the functions below. `send` gets the values and may throw: the dialog then
+ * stays open and shows why. Resolves with what `send` returned, or null when it was closed.
+ */
+export function openForm({ title, intro, fields: given, action, danger = false, send }) {
+  const fields = given.filter(Boolean);
+  return new Promise((resolve) => {
+    let result = null;
+    const wrong = h("div", {});
+    const submit = h("button", { type: "submit", class: `button ${danger ? "danger" : "solid"}` }, action);
+    const close = () => dialog.close();
+    const form = h(
+      "form", { onsubmit: (event) => { event.preventDefault(); run(); } },
+      h("header", {}, h("h2", { id: "dialog-title" }, title), h("button", { type: "button", class: "button icon-only quiet", "aria-label": "Close", onclick: close }, icon("close"))),
+      h("div", { class: "dialog-body" }, [intro].flat().filter(Boolean).map((words) => (words instanceof Node ? words : h("p", {}, words))), fields.map((one) => one.element), wrong),
+      h("footer", {}, h("button", { type: "button", class: "button", onclick: close }, "Cancel"), submit),
+    );
+    const ended = () => { dialog.remove(); opener?.focus?.(); resolve(result); };
+    const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title", onclose: ended }, form);
+    const opener = document.activeElement;
+
+    async function run() {
+      submit.disabled = true;
+      fill(wrong);
+      try {
+        result = await send(valuesOf(fields));
+        close();
+      } catch (error) {
+        fill(wrong, problem(error));
+      } finally {
+        submit.disabled = false;
+      }
+    }
+
+    document.body.append(dialog);
+    dialog.showModal();
+    dialog.querySelector(".dialog-body input, .dialog-body select, .dialog-body textarea")?.focus();
+  });
+}
+
+function valuesOf(fields) {
+  return Object.assign({}, ...fields.map((one) => one.values()));
+}
+
+function labelled(label, input, note) {
+  return h("label", { class: "field" }, h("span", { class: "label" }, label), input, note && h("span", { class: "note" }, note));
+}
+
+/** A line of text; required unless said otherwise. */
+export function textField(name, label, { note, required = true, placeholder = "" } = {}) {
+  const input = h("input", { type: "text", name, required, placeholder, maxlength: "500", autocomplete: "off" });
+  return { element: labelled(label, input, note), values: () => ({ [name]: input.value.trim() }) };
+}
+
+/** A whole number, or null when empty. */
+export function numberField(name, label, { note, placeholder = "", value = "" } = {}) {
+  const input = h("input", { type: "number", name, min: "1", step: "1", value, placeholder, inputmode: "numeric" });
+  return {
+    element: labelled(label, input, note),
+    values: () => ({ [name]: input.value === "" ? null : Number(input.value) }),
+  };
+}
+
+/** A switch. */
+export function tick(name, label, { note, checked = false } = {}) {
+  const input = h("input", { type: "checkbox", name, checked });
+  const words = h("span", {}, label, note && h("span", { class: "note" }, note));
+  return { element: h("label", { class: "tick" }, input, words), values: () => ({ [name]: input.checked }) };
+}
+
+/** One of several; `options` are [value, text, note]. */
+export function oneOf(name, label, options, chosen) {
+  const inputs = options.map(([value]) => h("input", { type: "radio", name, value, checked: value === chosen }));
+  const rows = options.map(([, text, note], index) => h("label", { class: "tick" }, inputs[index], h("span", {}, text, note && h("span", { class: "note" }, note))));
+  return {
+    element: h("fieldset", { class: "radios" }, h("legend", { class: "label" }, label), rows),
+    values: () => ({ [name]: inputs.find((input) => input.checked)?.value ?? null }),
+  };
+}
+
+/** A window on event time: since and until, null when open. */
+export function windowField({ since = "", until = "" } = {}) {
+  const from = h("input", { type: "datetime-local", name: "since", value: toField(since) });
+  const to = h("input", { type: "datetime-local", name: "until", value: toField(until) });
+  return {
+    element: h("div", { class: "pair" }, labelled("Events from (UTC)", from, "Empty: from the first"), labelled("to (UTC)", to, "Empty: to the last")),
+    values: () => ({ since: fromField(from.value), until: fromField(to.value) }),
+  };
+}
+
+/** Which kind of error: one fingerprint, or all (null). */
+export function fingerprintField(groups, chosen) {
+  if (!groups?.length) return { element: h("span", { hidden: true }), values: () => ({ fingerprint: null }) };
+  const options = groups.map((group) => h("option", { value: group.fingerprint, selected: group.fingerprint === chosen }, `${group.message.slice(0, 90)} (${group.events})`));
+  const select = h("select", { name: "fingerprint" }, h("option", { value: "" }, "all kinds"), options);
+  return { element: labelled("Kind of error", select), values: () => ({ fingerprint: select.value || null }) };
+}
