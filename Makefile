@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java bench-processing bench-producer faults-producer
+.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer faults-producer
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -18,7 +18,7 @@ demo: venv java  ## install what is missing, start the stack, run the main job (
 down:  ## stop every process that was started here, and no other (ARGS=--wipe: delete the data too)
 	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
 
-test: venv java  ## the whole test suite
+test: venv java chromium  ## the whole test suite
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: venv  ## style, format, types, import layers
@@ -63,3 +63,11 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 		&& apt-get update -qq \
 		&& { apt-get install -y openjdk-17-jre-headless || apt-get install -y openjdk-21-jre-headless; } \
 		&& $(BIN)/python -m waybill.stack.java; }
+
+chromium:  ## Chromium for the browser tests, from the system's packages where that is possible
+	@command -v chromium >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+		&& apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
+		&& command -v chromium >/dev/null; } \
+		|| { echo "Chromium is missing, which the browser tests need: as root, apt-get install -y chromium"; exit 1; }

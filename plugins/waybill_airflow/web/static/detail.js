@@ -129,7 +129,7 @@ export class Detail {
 
   numbers(partition) {
     const rows = [
-      ["waiting", count(partition.parked), size(partition.bytes), "strong"],
+      ["waiting", count(partition.parked), size(partition.bytes), partition.parked ? "strong" : ""],
       partition.replaying > 0 && ["replaying", count(partition.replaying), "on their way"],
       ["replayed", count(partition.replayed), "ever"], ["discarded", count(partition.discarded), "ever"],
       partition.quarantined > 0 && ["quarantined", count(partition.quarantined), "damaged, set aside"],

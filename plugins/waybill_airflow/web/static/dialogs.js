@@ -50,7 +50,9 @@ function valuesOf(fields) {
 }
 
 function labelled(label, input, note) {
-  return h("label", { class: "field" }, h("span", { class: "label" }, label), input, note && h("span", { class: "note" }, note));
+  input.id = `field-${input.name}`;
+  if (note) input.setAttribute("aria-describedby", `note-${input.name}`);
+  return h("div", { class: "field" }, h("label", { class: "label", for: input.id }, label), input, note && h("span", { class: "note", id: `note-${input.name}` }, note));
 }
 
 /** A line of text; required unless said otherwise. */

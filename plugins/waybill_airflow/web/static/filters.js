@@ -45,8 +45,10 @@ export function filterBar(view, world, onchange) {
   );
 }
 
-function field(label, input, extra = {}) {
-  return h("label", { class: "field", ...extra }, h("span", { class: "label" }, label), input);
+function field(label, input) {
+  const control = input.querySelector("input") ?? input;
+  control.id = `filter-${control.name}`;
+  return h("div", { class: "field" }, h("label", { class: "label", for: control.id }, label), input);
 }
 
 function clearButton(view, onchange) {

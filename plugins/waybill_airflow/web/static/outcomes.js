@@ -6,8 +6,8 @@ import { count, many, percent, plain, size } from "./words.js";
 
 const ENDED = ["success", "failed"];
 const KNOWN = new Set([
-  "pipeline", "version", "events", "would_pass", "would_filter", "would_fail", "examples", "parked", "good",
-  "would_change", "newly_break", "changed_examples", "good_sample", "partition_id", "replay_id", "segments", "sent", "state", "resumed",
+  "pipeline", "version", "events", "tried", "would_pass", "would_filter", "would_fail", "pass_rate", "low", "high", "expected_filter", "expected_fail",
+  "by_fingerprint", "examples", "damaged", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
   "delivered", "passed", "parked_again", "superseded", "duplicate", "filtered", "in_flight", "waits_for", "quarantined", "outcome", "step",
 ]);
 
@@ -45,36 +45,71 @@ function replayWords(report) {
   const again = sumOf(outcome.parked_again);
   const rows = [
     ["delivered", "good", outcome.delivered ?? outcome.passed], ["superseded by newer ones", "", outcome.superseded], ["filtered on purpose", "", outcome.filtered],
-    ["duplicates", "", outcome.duplicate], ["parked again", "bad", again], ["in a damaged frame, set aside", "bad", outcome.quarantined], ["still on their way", "", outcome.in_flight],
+    ["duplicates", "", outcome.duplicate], ["parked again", "bad", again], ["refused by Kafka, parked again", "bad", outcome.refused], ["damaged, set aside", "bad", outcome.quarantined], ["still on their way", "", outcome.in_flight],
   ].filter(([, , number]) => number !== undefined && number !== null && number !== 0);
-  if (rows.length) parts.push(shares(rows, sent));
+  if (rows.length) parts.push(shares(rows, outcome.events ?? sent));
+  if (outcome.problem) parts.push(h("p", {}, outcome.problem));
   if (again) parts.push(ways("Parked again", outcome.parked_again, {}));
   return [...parts, others(outcome)];
 }
 
 function dryRunWords(report) {
-  const ownPart = report.parked && typeof report.parked === "object" ? report.parked : report;
-  const goodPart = report.good ?? report.good_sample ?? null;
-  const parts = [h("p", {}, `Tried with version ${report.version ?? "(unknown)"} of ${report.pipeline ?? "the pipeline"}. Nothing was written.`), sample("Parked events", ownPart, "would pass", "would fail again")];
-  if (goodPart) parts.push(sample("Recent good events", goodPart, "still pass", "would newly break"));
-  return [...parts, others(report)];
+  const words = `Tried with version ${report.version ?? "(unknown)"} of ${report.pipeline ?? "the pipeline"}. Nothing was written.`;
+  const samples = h("div", { class: "samples" }, ownSample(report), goodSample(report.good));
+  return [h("p", {}, words), prediction(report), samples, others(report)].filter(Boolean);
 }
 
-function sample(title, part, passes, fails) {
-  const events = part.events ?? 0;
-  const failing = part.would_fail ?? part.newly_break ?? {};
-  const gone = part.would_filter ?? 0;
-  const passing = part.would_pass ?? events - gone - sumOf(failing);
+/** What the events that were tried mean for all of them. */
+function prediction(report) {
+  if (typeof report.pass_rate !== "number") return null;
+  const [rate, low, high] = [report.pass_rate, report.low, report.high].map((share) => percent(share * 1000, 1000));
+  const range = low === high ? "" : ` (from ${low} to ${high} in 95 of 100 samples)`;
+  return h("p", { class: "prediction" }, "Predicted to pass: ", h("strong", {}, rate), ` of ${many(report.events, "event")}${range}.`);
+}
+
+function ownSample(report) {
+  const tried = report.tried ?? report.events ?? 0;
+  const passing = report.would_pass ?? 0;
+  const gone = report.would_filter ?? 0;
   const rows = [
-    [passes, "good", passing], ["would be filtered", "", gone], ["with changed output", "", sumOf(part.would_change ?? part.changed)],
-    [fails, "bad", Math.max(0, events - passing - gone)],
-  ].filter(([, tone, number]) => number > 0 || tone);
-  return h(
-    "section", { class: "sample" },
-    h("h4", {}, title, h("span", { class: "muted" }, ` ${many(events, "event")} tried`)),
-    events ? shares(rows, events) : h("p", { class: "muted" }, "None could be read."),
-    sumOf(failing) > 0 && ways("", failing, part.examples ?? {}),
-  );
+    ["would pass", "good", passing], gone > 0 && ["would be filtered", "", gone],
+    ["would fail again", "bad", Math.max(0, tried - passing - gone)], report.damaged > 0 && ["could not be read", "bad", report.damaged],
+  ];
+  const title = report.tried !== undefined && report.tried < report.events ? "A sample of the parked events" : "The parked events";
+  return sample(title, tried, rows.filter(Boolean), [failing(report), byFingerprint(report.by_fingerprint)]);
+}
+
+function failing(report) {
+  return sumOf(report.would_fail) > 0 && ways("", report.would_fail, report.examples ?? {});
+}
+
+function byFingerprint(groups) {
+  const rows = Object.values(groups ?? {});
+  if (rows.length < 2) return null;
+  const lines = rows.map((one) => h("li", {}, h("strong", {}, percent(one.would_pass, one.tried)), ` of ${many(one.events, "event")}: `, h("span", { class: "message" }, one.message)));
+  return h("details", {}, h("summary", {}, `Would pass, by ${many(rows.length, "kind")} of error`), h("ul", { class: "ways" }, lines));
+}
+
+function goodSample(good) {
+  if (!good) return null;
+  if (!good.tried) {
+    return h("section", { class: "sample" }, h("h4", {}, "Recent good events"), h("p", { class: "muted" }, "None was tried: the version is the one that they passed with, or there is none."));
+  }
+  const rows = [
+    ["same output", "good", good.same], good.changed > 0 && ["with changed output", "", good.changed], ["would newly break", "bad", good.newly_broken],
+  ];
+  return sample("A sample of recent good events", good.tried, rows.filter(Boolean), [sumOf(good.ways) > 0 && ways("", good.ways, {}), goodExamples(good.examples)]);
+}
+
+function goodExamples(examples) {
+  if (!examples?.length) return null;
+  const lines = examples.map((one) => h("li", {}, h("code", {}, one.event_id), one.way && h("p", { class: "message" }, `${one.way}: ${one.message ?? ""}`), Object.entries(one.columns ?? {}).map(([name, [before, after]]) => h("p", { class: "message" }, `${name}: ${JSON.stringify(before)} → ${JSON.stringify(after)}`))));
+  return h("details", {}, h("summary", {}, many(examples.length, "example")), h("ul", { class: "ways" }, lines));
+}
+
+function sample(title, tried, rows, more) {
+  const body = tried ? shares(rows, tried) : h("p", { class: "muted" }, "None could be read.");
+  return h("section", { class: "sample" }, h("h4", {}, title, h("span", { class: "muted" }, ` ${many(tried, "event")} tried`)), body, more);
 }
 
 function sumOf(numbers) {

@@ -1,0 +1,125 @@
+"""The list of partitions: filters, window, pages, an address that can be shared."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+from tests.integration.parking_lot import make_event
+from tests.ui.opened_page import hash_of
+
+PIPELINE = "pl-filters"
+MANY = "pl-many"
+EVENTS = [
+    *(make_event(n, "order", pipeline_id=PIPELINE) for n in range(5)),
+    *(
+        make_event(100 + n, "refund", "type_mismatch", "mapping", pipeline_id=PIPELINE)
+        for n in range(2)
+    ),
+    make_event(200, "order", "type_mismatch", "mapping", pipeline_id=PIPELINE),
+]
+
+
+@pytest.fixture(scope="module")
+def parked(web):
+    web.lot.park(EVENTS)
+    web.lot.park([make_event(n, f"name-{n:02}", pipeline_id=MANY) for n in range(60)])
+
+
+def tiles(one):
+    return one.frame.locator(".tile strong")
+
+
+def test_each_filter_narrows_the_list_and_a_shared_link_shows_the_same(parked, open_page):
+    one = open_page()
+    one.frame.get_by_label("Pipeline", exact=True).fill(PIPELINE)
+    expect(one.rows()).to_have_count(3)
+    expect(tiles(one).nth(1)).to_have_text("8")
+
+    one.frame.get_by_label("Stage").select_option("mapping")
+    expect(one.rows()).to_have_count(2)
+    expect(tiles(one).nth(1)).to_have_text("3")
+    one.frame.get_by_label("Event name").fill("refund")
+    expect(one.rows()).to_have_count(1)
+    expect(one.rows().first).to_contain_text("A value does not fit its column's type")
+    one.frame.get_by_label("Error type").select_option("type_mismatch")
+    expect(one.rows()).to_have_count(1)
+
+    shared = one.page.url
+    view = parse_qs(urlsplit(shared).fragment)
+    assert view == {
+        "pipeline": [PIPELINE],
+        "stage": ["mapping"],
+        "event_name": ["refund"],
+        "error_type": ["type_mismatch"],
+    }
+    other = open_page(f"#{urlsplit(shared).fragment}")
+    expect(other.rows()).to_have_count(1)
+    expect(other.frame.get_by_label("Event name")).to_have_value("refund")
+
+    other.frame.get_by_role("button", name="Clear filters").click()
+    expect(other.rows()).not_to_have_count(1)
+    assert "event_name" not in other.page.url
+
+
+def test_a_window_on_event_time_shows_only_what_lies_in_it(parked, open_page):
+    one = open_page(hash_of(pipeline=PIPELINE))
+    expect(one.rows()).to_have_count(3)
+    one.frame.get_by_label("From (UTC)").fill("2013-01-05T00:00")
+    one.frame.get_by_label("From (UTC)").blur()
+    expect(one.rows()).to_have_count(2)
+    one.frame.get_by_label("To (UTC)").fill("2013-01-06T00:00")
+    one.frame.get_by_label("To (UTC)").blur()
+    expect(one.rows()).to_have_count(1)
+    expect(one.rows().first).to_contain_text("refund")
+    one.frame.get_by_label("To (UTC)").fill("2013-01-05T00:01")
+    one.frame.get_by_label("To (UTC)").blur()
+    expect(one.frame.locator(".empty")).to_contain_text("No partition matches these filters")
+
+
+def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page, takes):
+    takes("/api/partitions", "after")
+    one = open_page(hash_of(pipeline=MANY, limit=25, sort="name", descending="false"))
+    expect(one.frame.locator(".shown")).to_have_text("1–25 of 60 partitions")
+    seen = one.rows().locator("td:nth-child(2)").all_inner_texts()
+    forth, back = (one.frame.get_by_role("button", name=f"{way} page") for way in ("Next", "Previous"))
+    expect(back).to_be_disabled()
+    forth.click()
+    expect(one.frame.locator(".shown")).to_have_text("26–50 of 60 partitions")
+    seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
+    forth.click()
+    expect(one.frame.locator(".shown")).to_have_text("51–60 of 60 partitions")
+    seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
+    expect(forth).to_be_disabled()
+    assert seen == [f"name-{n:02}" for n in range(60)]
+    back.click()
+    expect(one.rows().first).to_contain_text("name-25")
+    one.frame.get_by_role("button", name="First page").click()
+    expect(one.rows().first).to_contain_text("name-00")
+
+
+def test_sorting_by_a_column_turns_with_each_click(parked, open_page, takes):
+    takes("/api/partitions", "sort")
+    one = open_page(hash_of(pipeline=PIPELINE))
+    most = one.frame.get_by_role("button", name="Parked", exact=False).first
+    most.click()
+    expect(one.rows().first).to_contain_text("null_value")
+    expect(one.frame.locator("th[aria-sort]")).to_have_attribute("aria-sort", "descending")
+    most.click()
+    expect(one.rows().last).to_contain_text("null_value")
+    expect(one.frame.locator("th[aria-sort]")).to_have_attribute("aria-sort", "ascending")
+
+
+def test_the_keyboard_alone_opens_a_partition_and_comes_back(parked, open_page):
+    one = open_page(hash_of(pipeline=PIPELINE, stage="transformation"))
+    link = one.rows().first.get_by_role("link")
+    link.focus()
+    one.page.keyboard.press("Shift+Tab")
+    one.page.keyboard.press("Tab")
+    expect(link).to_be_focused()
+    assert link.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
+    one.page.keyboard.press("Enter")
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("The code met a null it did not expect")
+    one.page.go_back()
+    expect(one.rows()).to_have_count(1)

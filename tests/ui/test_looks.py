@@ -1,0 +1,49 @@
+"""How the page looks: Airflow's light and dark mode, and small windows."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+from tests.integration.parking_lot import make_event
+from tests.ui.opened_page import hash_of
+
+PIPELINE = "pl-looks"
+
+
+@pytest.fixture(scope="module")
+def partition(web):
+    web.lot.park([make_event(n, "order", pipeline_id=PIPELINE, where="n") for n in range(30)])
+    [found] = web.lot.sql("SELECT id FROM parked_partitions WHERE pipeline_id = :p", p=PIPELINE)
+    return found[0]
+
+
+def background(one):
+    inner = one.frame.locator("html").evaluate("e => getComputedStyle(e).backgroundColor")
+    outer = one.page.evaluate("() => getComputedStyle(document.documentElement).backgroundColor")
+    return inner, outer
+
+
+def test_the_page_follows_airflows_own_dark_and_light_mode(partition, open_page):
+    one = open_page(hash_of(pipeline=PIPELINE), color_scheme="dark")
+    expect(one.rows()).to_have_count(1)
+    expect(one.frame.locator("html.dark")).to_have_count(1)
+    inner, outer = background(one)
+    assert inner == outer
+    one.page.evaluate("""() => {
+        document.documentElement.classList.remove("dark");
+        document.documentElement.classList.add("light");
+    }""")
+    expect(one.frame.locator("html:not(.dark)")).to_have_count(1)
+    light, outer = background(one)
+    assert light == outer != inner
+
+
+@pytest.mark.parametrize("width", [1440, 800, 400])
+def test_nothing_is_cut_off_at_any_width(partition, open_page, width):
+    options = {"viewport": {"width": width, "height": 900}}
+    for view in (hash_of(pipeline=PIPELINE), hash_of(id=partition)):
+        one = open_page(view, **options)
+        one.frame.locator("tr[data-id], .event-card").first.wait_for()
+        wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
+        assert wide == 0
+        one.close()
