@@ -127,7 +127,7 @@ def opened_lots():
 @pytest.fixture
 def lot(opened_lots, postgres, s3):
     if not opened_lots:
-        opened_lots.append(open_lot(postgres.database("parking"), s3.bucket("parking", keep=True)))
+        opened_lots.append(_open(postgres.database("parking"), s3.bucket("parking", keep=True)))
     [one] = opened_lots
     names = ", ".join(f'"{name}"' for name in METADATA.tables)
     one.sql(f"TRUNCATE {names} RESTART IDENTITY CASCADE")
@@ -136,8 +136,7 @@ def lot(opened_lots, postgres, s3):
     one.check()
 
 
-def open_lot(dsn, s3_settings):
-    """A lot over a fresh database and bucket; close its tracker."""
+def _open(dsn, s3_settings):
     tracker = TrackerStore(TrackerSettings(dsn=dsn))
     tracker.migrate()
     objects = ObjectStore(s3_settings)

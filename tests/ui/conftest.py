@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from tests.integration.parking_lot import open_lot
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 from tests.ui import web_server
 from tests.ui.opened_page import OpenedPage, sign_in
 from tests.ui.web_server import Web
@@ -23,7 +22,7 @@ def web(servers_home, _postgres, _s3) -> Iterator[Web]:
     """The web server; tests park what they need, under names of their own."""
     _postgres.start()
     _s3.start()
-    lot = open_lot(_postgres.database("ui"), _s3.bucket("ui", keep=True))
+    lot = web_server.open_lot(_postgres.database("ui"), _s3.bucket("ui", keep=True))
     home = servers_home / "airflow-web"
     home.mkdir(mode=0o755)
     running, service = web_server.start(home, _postgres, lot)
@@ -44,8 +43,8 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def signed_in(web: Web, chromium: Browser) -> dict[str, dict]:
-    """The cookies of each user after the sign-in page."""
+def signed_in(web: Web, chromium: Browser) -> dict[str, BrowserContext]:
+    """A browser of each user, signed in; tests share it, so that Airflow's scripts load once."""
     return {name: sign_in(chromium, web, name) for name in web.passwords}
 
 
@@ -54,7 +53,7 @@ def takes(web, signed_in):
     """Skip a test of what this version's API does not offer yet: a parameter of a route."""
 
     def check(path: str, parameter: str) -> None:
-        [token] = [one["value"] for one in signed_in["admin"]["cookies"] if one["name"] == "_token"]
+        [token] = [one["value"] for one in signed_in["admin"].cookies() if one["name"] == "_token"]
         headers = {"Authorization": f"Bearer {token}"}
         described = httpx.get(f"{web.url}/waybill/api/openapi.json", headers=headers).json()
         names = {one["name"] for one in described["paths"][path]["get"]["parameters"]}
@@ -65,12 +64,12 @@ def takes(web, signed_in):
 
 
 @pytest.fixture
-def open_page(web, chromium, signed_in):
+def open_page(web, signed_in):
     """Open the page inside Airflow; at the end of the test nothing may have gone wrong in it."""
     opened: list[OpenedPage] = []
 
-    def open_one(view: str = "", *, user: str = "admin", **options) -> OpenedPage:
-        one = OpenedPage(web, chromium, signed_in[user], options)
+    def open_one(view: str = "", *, user: str = "admin", dark: bool = False) -> OpenedPage:
+        one = OpenedPage(web, signed_in[user], dark=dark)
         opened.append(one)
         one.goto(view)
         return one

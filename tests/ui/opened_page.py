@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlencode, urlsplit
 
-from playwright.sync_api import Browser, FrameLocator, Locator, expect
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Locator, expect
 from tests.ui.web_server import Web
 
 PLUGIN = "/plugin/waybill-parked"
@@ -13,18 +13,18 @@ _TIMEOUT_MS = 15_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
 
-def sign_in(browser: Browser, web: Web, user: str) -> dict:
-    """Sign in by Airflow's own page; return the cookies."""
-    context = browser.new_context()
+def sign_in(browser: Browser, web: Web, user: str) -> BrowserContext:
+    """Sign in by Airflow's own page."""
+    context = browser.new_context(viewport={"width": 1440, "height": 950}, accept_downloads=True)
+    context.set_default_timeout(_TIMEOUT_MS)
     page = context.new_page()
     page.goto(f"{web.url}/auth/login/")
     page.get_by_label("Username").fill(user)
     page.locator("input[type=password]").fill(web.passwords[user])
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(lambda url: "/auth/login" not in url)
-    state = context.storage_state()
-    context.close()
-    return state
+    page.close()
+    return context
 
 
 def hash_of(**view: object) -> str:
@@ -35,16 +35,15 @@ def hash_of(**view: object) -> str:
 class OpenedPage:
     """One browser window with the page in Airflow's frame."""
 
-    def __init__(self, web: Web, browser: Browser, cookies: dict, options: dict) -> None:
+    def __init__(self, web: Web, context: BrowserContext, *, dark: bool) -> None:
         self.web = web
         self.expected: list[str] = []
         """Parts of console lines that a test provokes."""
         self._said: list[str] = []
         self._elsewhere: list[str] = []
-        defaults = {"viewport": {"width": 1440, "height": 950}, "accept_downloads": True}
-        self.context = browser.new_context(storage_state=cookies, **{**defaults, **options})
-        self.context.set_default_timeout(_TIMEOUT_MS)
-        self.page = self.context.new_page()
+        self.context = context
+        self.page = context.new_page()
+        self.page.emulate_media(color_scheme="dark" if dark else "light")
         self.page.on("console", self._note)
         self.page.on("pageerror", lambda error: self._said.append(f"uncaught: {error}"))
         self.page.on("request", self._check)
@@ -74,13 +73,11 @@ class OpenedPage:
         self.frame.locator("dialog button[type=submit]").click()
 
     def close(self) -> None:
-        self.context.close()
+        self.page.close()
 
     def faults(self) -> list[str]:
         """Return errors of the console that no test expected, and requests to other hosts."""
-        said = [
-            line for line in self._said if not any(part in line for part in self.expected)
-        ]
+        said = [line for line in self._said if not any(part in line for part in self.expected)]
         return said + [f"asked another host: {url}" for url in self._elsewhere]
 
     def _note(self, message) -> None:

@@ -81,15 +81,17 @@ def test_a_window_on_event_time_shows_only_what_lies_in_it(parked, open_page):
 def test_pages_go_forth_and_back_and_show_each_partition_once(parked, open_page, takes):
     takes("/api/partitions", "after")
     one = open_page(hash_of(pipeline=MANY, limit=25, sort="name", descending="false"))
-    expect(one.frame.locator(".shown")).to_have_text("1–25 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("1 to 25 of 60 partitions")
     seen = one.rows().locator("td:nth-child(2)").all_inner_texts()
-    forth, back = (one.frame.get_by_role("button", name=f"{way} page") for way in ("Next", "Previous"))
+    forth, back = (
+        one.frame.get_by_role("button", name=f"{way} page") for way in ("Next", "Previous")
+    )
     expect(back).to_be_disabled()
     forth.click()
-    expect(one.frame.locator(".shown")).to_have_text("26–50 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("26 to 50 of 60 partitions")
     seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
     forth.click()
-    expect(one.frame.locator(".shown")).to_have_text("51–60 of 60 partitions")
+    expect(one.frame.locator(".shown")).to_have_text("51 to 60 of 60 partitions")
     seen += one.rows().locator("td:nth-child(2)").all_inner_texts()
     expect(forth).to_be_disabled()
     assert seen == [f"name-{n:02}" for n in range(60)]
@@ -120,6 +122,8 @@ def test_the_keyboard_alone_opens_a_partition_and_comes_back(parked, open_page):
     expect(link).to_be_focused()
     assert link.evaluate("e => getComputedStyle(e).outlineStyle") == "solid"
     one.page.keyboard.press("Enter")
-    expect(one.frame.get_by_role("heading", level=1)).to_have_text("The code met a null it did not expect")
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text(
+        "The code met a null it did not expect"
+    )
     one.page.go_back()
     expect(one.rows()).to_have_count(1)

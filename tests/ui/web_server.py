@@ -14,11 +14,13 @@ from pathlib import Path
 from tests import servers
 from tests.integration.parking_lot import ParkingLot
 
+from waybill.parking import Parking
 from waybill.settings import PERMISSIONS, S3Settings, Settings, TrackerSettings
 from waybill.stack import state_folder
 from waybill.stack.airflow import Airflow, AirflowComponent
 from waybill.stack.credentials import read_or_draw
 from waybill.stack.postgres import Postgres
+from waybill.storage import ObjectStore, TrackerStore
 
 VIEWER = "vera"
 GRANTS = [
@@ -90,6 +92,14 @@ class Web:
     @property
     def passwords(self) -> dict[str, str]:
         return self.airflow.passwords
+
+
+def open_lot(dsn: str, s3: S3Settings) -> ParkingLot:
+    """Return what tests park events with; close its tracker."""
+    tracker = TrackerStore(TrackerSettings(dsn=dsn))
+    tracker.migrate()
+    objects = ObjectStore(s3)
+    return ParkingLot(tracker, objects, Parking(tracker, objects), {"dsn": dsn, "s3": s3})
 
 
 def start(home: Path, postgres: servers.PostgresServer, lot: ParkingLot) -> tuple[Web, object]:

@@ -22,9 +22,8 @@ export function openForm({ title, intro, fields: given, action, danger = false, 
       h("div", { class: "dialog-body" }, [intro].flat().filter(Boolean).map((words) => (words instanceof Node ? words : h("p", {}, words))), fields.map((one) => one.element), wrong),
       h("footer", {}, h("button", { type: "button", class: "button", onclick: close }, "Cancel"), submit),
     );
-    const ended = () => { dialog.remove(); opener?.focus?.(); resolve(result); };
+    const ended = () => { dialog.remove(); resolve(result); };
     const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title", onclose: ended }, form);
-    const opener = document.activeElement;
 
     async function run() {
       submit.disabled = true;

@@ -181,7 +181,7 @@ export class List {
     const { after, limit } = this.view;
     const start = this.cursors.length * Number(limit);
     const known = !after || this.cursors.length > 0;
-    const shown = known ? `${count(start + 1)}–${count(start + found.partitions.length)} of ${many(found.total.partitions, "partition")}` : `${many(found.partitions.length, "partition")} of ${count(found.total.partitions)}`;
+    const shown = known ? `${count(start + 1)} to ${count(start + found.partitions.length)} of ${many(found.total.partitions, "partition")}` : `${many(found.partitions.length, "partition")} of ${count(found.total.partitions)}`;
     const sizes = h("select", { name: "limit", onchange: (event) => this.change({ limit: event.target.value, after: "" }) }, PAGE_SIZES.map((one) => h("option", { value: one, selected: one === limit }, one)));
     fill(
       this.pager,
