@@ -185,9 +185,7 @@ def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(repl
     conf = {**names, "rate_per_s": 250, "dry_run": True}
     empty = dict.fromkeys(set(replay.params) - set(conf))
     task = replay.get_task("replay").prepare_for_execution()
-    task.render_template_fields(
-        {"dag_run": SimpleNamespace(conf=conf), "params": conf | empty}
-    )
+    task.render_template_fields({"dag_run": SimpleNamespace(conf=conf), "params": conf | empty})
     assert {name: getattr(task, name) for name in names} == names
     assert task.rate_per_s == 250
     assert task.dry_run is True

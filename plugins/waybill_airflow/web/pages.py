@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import fastapi
 from fastapi import APIRouter, HTTPException, status
@@ -15,6 +15,7 @@ from waybill_airflow.web.models import problems
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
+_ANY_FILE: dict[str, Any] = {"content": {kind: {} for kind in _TYPES.values()}}
 _NO_FILE = problems(_404="There is no such file.")
 
 router = APIRouter(tags=["page"])
@@ -29,7 +30,7 @@ def page(_access: Viewer) -> HTMLResponse:
 @router.get(
     "/static/{name}",
     response_class=FileResponse,
-    responses={200: {"content": {kind: {} for kind in _TYPES.values()}}} | _NO_FILE,
+    responses={200: _ANY_FILE, **_NO_FILE},
     summary="A file of the page",
 )
 def static(

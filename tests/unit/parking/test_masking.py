@@ -87,7 +87,9 @@ def test_values_inside_masked_objects_are_looked_for_too():
     assert event.message == f"{MASK} {MASK} failed"
 
 
-@pytest.mark.parametrize("value", [b"\xff\xfe secret", b"{secret", b"secret", b"[" * 5000 + b"]" * 5000])
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe secret", b"{secret", b"secret", b"[" * 5000 + b"]" * 5000]
+)
 def test_what_cannot_be_searched_is_masked_whole(value):
     event, masked = masked_event(made(value, "secret!", "secret"), ("name",))
     assert (event.message, event.where, masked) == (MASK, MASK, ("*",))
@@ -99,7 +101,9 @@ def test_a_payload_that_is_no_object_is_masked_whole():
         event, masked = masked_event(made(wire(data), f"{data} failed"), ("name",))
         assert json.loads(event.value)["data"] == MASK
         assert masked == ("*",)
-    event, _ = masked_event(made({"specversion": "1.0", "id": "e1", "data_base64": "QW5u"}), ("name",))
+    event, _ = masked_event(
+        made({"specversion": "1.0", "id": "e1", "data_base64": "QW5u"}), ("name",)
+    )
     assert json.loads(event.value)["data_base64"] == MASK
 
 
