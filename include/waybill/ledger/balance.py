@@ -6,6 +6,7 @@ Equations (G5)
   mapping         in = passed + parked;             first-pass in = transformation's out
   destination     in = delivered + superseded + duplicate + parked;
                   first-pass in + in flight = mapping's out
+  At each stage in counts duplicate as well: copies of events that are parked there.
   Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
   replays         replayed in + in flight = events of the segments marked replayed, at each stage;
                   what was replayed from ingestion comes in at the transformation

@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.errors import RetryError, StopError
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import (
+    COUNT_COLUMNS,
     batches,
     commit_sequences,
     consumers,
@@ -222,6 +223,25 @@ def write_counts(connection: Connection, reference: str, counts: PackedCounts) -
     ]
     if rows:
         connection.execute(ledger.insert(), rows)
+
+
+def write_copies(
+    connection: Connection, reference: str, copies: Mapping[tuple[str, str, str, int], int]
+) -> None:
+    """Count events as duplicates that the counts of ``reference`` say were parked.
+
+    Args:
+        connection: the transaction of those counts.
+        reference: of their rows; used once.
+        copies: (pipeline id, event name, stage, intake minute) to how many.
+    """
+    packed: dict[str, list[list[Any]]] = {}
+    for (pipeline_id, event_name, stage, minute), number in sorted(copies.items()):
+        row = [0] * len(COUNT_COLUMNS)
+        row[COUNT_COLUMNS.index("parked")] = -number
+        row[COUNT_COLUMNS.index("duplicate")] = number
+        packed.setdefault(pipeline_id, []).append([event_name, stage, minute, row])
+    write_counts(connection, f"{reference}:copies", list(packed.items()))
 
 
 def next_commit_number(connection: Connection, scope: str) -> int:

@@ -123,7 +123,7 @@ def _report(
         made=total("transformation", "out") - total("transformation", "passed"),
         delivered=total("destination", "passed"),
         superseded=total("destination", "superseded"),
-        duplicate=total("destination", "duplicate"),
+        duplicate=sum(total(stage, "duplicate") for stage in STAGES),
         filtered=total("transformation", "filtered"),
         parked=states["parked"] + states["replaying"],
         replayed=states["replayed"],

@@ -8,7 +8,7 @@ from typing import Any
 
 from waybill.destinations import RefusedRow
 from waybill.events import Event, encode
-from waybill.parking import Packer, ParkedEvent, identify, new_key
+from waybill.parking import ANY_REPLAY, Packer, ParkedEvent, identify, new_key
 from waybill.storage import ObjectStore
 
 
@@ -38,6 +38,7 @@ def park_refused(
             source_version=row.source_version,
             intake_version=row.intake_version,
             minute=row.intake_minute,
+            replay_id=row.replay_id or (ANY_REPLAY if row.attempt else None),
         )
         packer.add(_parked(row, team, version, now), identity)
     packed = packer.finish()

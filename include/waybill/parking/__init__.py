@@ -13,6 +13,7 @@ Invariants
       a segment back once its object is claimed for deletion.
   I7  What users named never becomes part of a key.
   I8  A pipeline has one active hold at most; what was held goes back once no hold is active.
+  I9  No event is parked twice with the same id and version, as ``copies`` says it.
 
 The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the rest. The layout of
 a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
@@ -22,7 +23,7 @@ from waybill.parking.event import ParkedEvent
 from waybill.parking.exporting import ExportReport, export
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.holds import Hold
-from waybill.parking.identities import Identity, identify
+from waybill.parking.identities import ANY_REPLAY, Identity, identify
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -50,6 +51,7 @@ from waybill.parking.refused_keys import new_refused_key
 from waybill.parking.sampling import Drawn, EventChoice, EventSample, Stratum, fingerprint_of
 
 __all__ = [
+    "ANY_REPLAY",
     "CleanUpReport",
     "CorruptSegmentError",
     "DiscardReport",

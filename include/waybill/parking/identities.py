@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 ID_BYTES = 8
 NO_ID = bytes(ID_BYTES)
+ANY_REPLAY = "*"
+"""Instead of a replay's id: the event came with one, which is not known."""
 _SOME_ID = NO_ID[:-1] + b"\1"
 
 Origins = tuple[tuple[int, str, int], ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -21,6 +22,7 @@ from waybill.parking import (
     sampling,
     taking,
 )
+from waybill.parking.copies import CopyKey
 from waybill.parking.event import ParkedEvent
 from waybill.parking.holds import Hold
 from waybill.parking.merging import GroupReading
@@ -93,6 +95,24 @@ class Parking:
             StopError: a segment has no events.
         """
         recording.record_objects(connection, objects, scope=scope, commit_number=commit_number)
+
+    def record_once(
+        self,
+        connection: Connection,
+        objects: Sequence[ObjectDescriptor],
+        *,
+        scope: str,
+        commit_number: int,
+    ) -> Counter[CopyKey]:
+        """Like ``record_objects``, but for copies of what is parked: see ``copies``.
+
+        Returns:
+            {(pipeline id, event name, stage, intake minute): copies}, which the caller's
+            transaction counts as duplicates instead of parked.
+        """
+        return recording.record_objects(
+            connection, objects, scope=scope, commit_number=commit_number, once=True
+        )
 
     def knows(self, connection: Connection, key: str) -> bool:
         """Tell whether an object is recorded, whatever became of it."""

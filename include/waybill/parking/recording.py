@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +19,16 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    literal_column,
     select,
+    text,
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
 from waybill.errors import StopError
 from waybill.notices import write_first
+from waybill.parking.copies import Copies, CopyKey, find_copies
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
@@ -33,6 +37,12 @@ from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
 _TIME = DateTime(timezone=True)
+_TAKE_OFF = text("""
+UPDATE parked_partitions
+SET parked = parked_partitions.parked - given.events, bytes = parked_partitions.bytes - given.bytes
+FROM unnest(CAST(:ids AS bigint[]), CAST(:events AS bigint[]), CAST(:bytes AS bigint[]))
+  AS given (id, events, bytes) WHERE parked_partitions.id = given.id
+""")
 _PARTITION_TYPES: dict[str, TypeEngine[Any]] = {
     **dict.fromkeys(NAMES, Text()),
     "parked": BigInteger(),
@@ -82,20 +92,77 @@ def record_objects(
     *,
     scope: str,
     commit_number: int,
-) -> None:
+    once: bool = False,
+) -> Counter[CopyKey]:
     """Write objects, partitions and segments, and a notice for each partition that was empty.
 
     Three statements, whatever the number of segments; one more where there is somebody to tell.
+
+    With ``once`` copies are left out, for two statements more, and counted in what is returned. An
+    object of nothing but copies is recorded as deleted: the next refresh deletes it.
     """
-    if not objects:
-        return
     rows = [(item.key, segment) for item in objects for segment in item.segments]
-    connection.execute(
-        parked_objects.insert(), [{"key": item.key, "bytes": item.size} for item in objects]
-    )
-    if not rows:
-        return
-    ids = _upsert_partitions(connection, [segment for _, segment in rows])
+    ids, known = _upsert_partitions(connection, [segment for _, segment in rows])
+    counts: Counter[CopyKey] = Counter()
+    if once and rows:
+        found = find_copies(connection, [segment for _, segment in rows], ids, known)
+        counts = found.counts
+        if found.lines:
+            rows = _without(connection, rows, found, ids)
+    _write_objects(connection, objects, {key for key, _ in rows})
+    if rows:
+        _write_segments(connection, rows, ids, scope, commit_number)
+    return counts
+
+
+def _without(
+    connection: Connection,
+    rows: Sequence[tuple[str, SegmentDescriptor]],
+    found: Copies,
+    ids: dict[PartitionKey, int],
+) -> list[tuple[str, SegmentDescriptor]]:
+    """Take copies off the partitions' numbers; return the segments that are left, marked."""
+    left = []
+    less: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for index, (key, segment) in enumerate(rows):
+        lines = found.lines.get(index, ())
+        if lines:
+            less[ids[segment.partition]][0] += len(lines)
+        if len(lines) < segment.count:
+            left.append((key, replace(segment, copies=lines, count=segment.count - len(lines))))
+        else:
+            less[ids[segment.partition]][1] += segment.bytes
+    given = {
+        "ids": list(less),
+        "events": [events for events, _ in less.values()],
+        "bytes": [size for _, size in less.values()],
+    }
+    connection.execute(_TAKE_OFF, given)
+    return left
+
+
+def _write_objects(
+    connection: Connection, objects: Sequence[ObjectDescriptor], held: set[str]
+) -> None:
+    values = [
+        {
+            "key": item.key,
+            "bytes": item.size,
+            "state": "live" if item.key in held or not item.segments else "deleted",
+        }
+        for item in objects
+    ]
+    if values:
+        connection.execute(parked_objects.insert(), values)
+
+
+def _write_segments(
+    connection: Connection,
+    rows: Sequence[tuple[str, SegmentDescriptor]],
+    ids: dict[PartitionKey, int],
+    scope: str,
+    commit_number: int,
+) -> None:
     columns: dict[str, list[Any]] = {
         "partition_id": [ids[segment.partition] for _, segment in rows],
         "object_key": [key for key, _ in rows],
@@ -122,8 +189,13 @@ def record_objects(
 
 def _upsert_partitions(
     connection: Connection, found: Sequence[SegmentDescriptor]
-) -> dict[PartitionKey, int]:
-    """Add up per partition, lock in the order of names, return {partition: id}."""
+) -> tuple[dict[PartitionKey, int], set[PartitionKey]]:
+    """Add up per partition, lock in the order of names.
+
+    Returns {partition: id}, and the partitions that were there before.
+    """
+    if not found:
+        return {}, set()
     sums: dict[PartitionKey, _Sum] = {}
     for segment in found:
         if segment.count < 1:
@@ -146,7 +218,7 @@ def _upsert_partitions(
     rows = connection.execute(statement).all()
     ids = {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
     write_first(connection, [int(row[0]) for row in rows if _was_empty(row, sums)])
-    return ids
+    return ids, {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
 
 
 def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:  # noqa: ANN401 - a row
@@ -170,7 +242,13 @@ def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement
             "last_parked_at": func.clock_timestamp(),
             "last_message": new.last_message,
         },
-    ).returning(old.id, *[old[name] for name in NAMES], old.parked, old.replaying)
+    ).returning(
+        old.id,
+        *[old[name] for name in NAMES],
+        old.parked,
+        old.replaying,
+        literal_column("(xmax <> 0)").label("was_there"),
+    )
 
 
 def _rows(types: dict[str, TypeEngine[Any]], columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401
@@ -188,5 +266,5 @@ def _array(numbers: Sequence[int]) -> str | None:
     return "{" + ",".join(map(str, numbers)) + "}" if numbers else None
 
 
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+def _time(moment: str) -> datetime:
+    return datetime.fromisoformat(moment)

@@ -32,6 +32,7 @@ from waybill.destinations import (
 )
 from waybill.errors import InputError, RetryError
 from waybill.ledger import LoadCommit, acquire_lease, commit_load, load_position
+from waybill.ledger.commit import write_copies
 from waybill.operations.refused import park_refused
 from waybill.operations.registry import active_pipelines
 from waybill.parking import Parking
@@ -135,9 +136,10 @@ class Loader:
                 for key, item in sorted(parked.items())
                 if not self._parking.knows(connection, key)
             ]
-            self._parking.record_objects(
+            copies = self._parking.record_once(
                 connection, new, scope=f"load/{self._name}", commit_number=after + 1
             )
+            write_copies(connection, f"load:{self._name}:{after + 1}", copies)
 
         commit_load(self._tracker, commit, record_parked)
 

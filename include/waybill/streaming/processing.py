@@ -26,7 +26,7 @@ from waybill.ledger import (
     commit_batch,
     topic_positions,
 )
-from waybill.ledger.commit import StagedObject
+from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.registry import active_pipelines
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
 from waybill.parking.holds import held_pipelines, record_storm
@@ -121,9 +121,10 @@ class ProcessingConsumer:
         parked = [parked_object(d["parked"]) for d in descriptors if d["parked"]]
 
         def record_parked(connection: Any, number: int) -> None:  # noqa: ANN401 - a connection
-            self._parking.record_objects(
+            copies = self._parking.record_once(
                 connection, parked, scope=self._destination, commit_number=number
             )
+            write_copies(connection, str(commit.batch_id), copies)
             for storm in storms:
                 cause = storm.to_cause(pipelines[storm.pipeline_id].version)
                 record_storm(connection, storm.pipeline_id, cause)

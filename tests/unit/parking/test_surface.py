@@ -8,6 +8,7 @@ from waybill.parking import Parking
 
 def test_the_public_names_are_these():
     assert sorted(waybill.parking.__all__) == [
+        "ANY_REPLAY",
         "CleanUpReport",
         "CorruptSegmentError",
         "DiscardReport",
@@ -68,6 +69,7 @@ def test_what_parking_can_do_is_this():
         "recheck",
         "record",
         "record_objects",
+        "record_once",
         "refresh",
         "release",
         "replay_groups",
