@@ -30,10 +30,9 @@ writers one sees what the other parked.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -43,14 +42,17 @@ from waybill.parking.packed import PartitionKey, SegmentDescriptor
 
 CopyKey = tuple[str, str, str, int]
 """(pipeline id, event name, stage, intake minute)."""
-_STORED = text("""
-SELECT s.partition_id, coalesce(s.replay_id::text, ''), s.ids, s.copies
+_TOUCHED = """
 FROM unnest(CAST(:ids AS bigint[]), CAST(:firsts AS timestamptz[]), CAST(:lasts AS timestamptz[]))
   AS given (id, first_at, last_at)
 JOIN segments s ON s.partition_id = given.id AND s.state IN ('parked', 'replaying')
   AND s.last_event_at >= given.first_at AND s.first_event_at <= given.last_at
 WHERE s.ids IS NOT NULL
-""")
+"""
+_IDS = text(f"SELECT string_agg(s.ids, ''::bytea) {_TOUCHED}")
+_SEGMENTS = text(
+    f"SELECT s.partition_id, coalesce(s.replay_id::text, ''), s.ids, s.copies {_TOUCHED}"
+)
 
 
 @dataclass(slots=True)
@@ -87,23 +89,24 @@ def find_copies(
         partitions: ids of their partitions.
         known: the partitions that were there before.
 
-    Cost: one statement for the known partitions, one sort of all identities; nothing more unless
-    some identity is there twice.
+    Cost: one statement that fetches the identities of the known partitions as one value, one sort;
+    a second statement for the partitions where some identity is there twice.
     """
     given = [(index, segment) for index, segment in enumerate(segments) if segment.ids]
     ids = {index: unpack_ids(segment.ids) for index, segment in given}
-    held = _held(connection, [s for _, s in given if s.partition in known], partitions)
-    twice = _twice(list(ids.values()), [item.ids for item in held])
+    touching = [(index, segment) for index, segment in given if segment.partition in known]
+    twice = _twice(b"".join(ids.values()), _stored_ids(connection, touching, partitions))
     found = Copies({}, Counter())
     if not twice:
         return found
-    stored = _by_identity(held, twice)
+    doubtful = [(index, s) for index, s in touching if not twice.isdisjoint(_split(ids[index]))]
+    stored = _by_identity(_held(connection, doubtful, partitions), twice)
     kept: set[tuple[int, bytes]] = set()
     for index, segment in given:
         partition_id = partitions[segment.partition]
         lines = []
-        for line, (minute, replay_id) in enumerate(_origins(segment)):
-            identity = ids[index][line * ID_BYTES : (line + 1) * ID_BYTES]
+        each = zip(_split(ids[index]), _origins(segment), strict=True)
+        for line, (identity, (minute, replay_id)) in enumerate(each):
             if identity not in twice:
                 continue
             place = (partition_id, identity)
@@ -117,37 +120,63 @@ def find_copies(
     return found
 
 
+def _stored_ids(
+    connection: Connection,
+    given: Sequence[tuple[int, SegmentDescriptor]],
+    partitions: Mapping[PartitionKey, int],
+) -> bytes:
+    """Return the identities of all stored segments that may hold events of these."""
+    if not given:
+        return b""
+    return connection.execute(_IDS, _spans(given, partitions)).scalar() or b""
+
+
 def _held(
     connection: Connection,
-    segments: Sequence[SegmentDescriptor],
+    given: Sequence[tuple[int, SegmentDescriptor]],
     partitions: Mapping[PartitionKey, int],
 ) -> list[_Held]:
     """Return the stored segments that may hold events of these."""
+    if not given:
+        return []
+    rows = connection.execute(_SEGMENTS, _spans(given, partitions))
+    return [_Held(int(r[0]), r[1], bytes(r[2]), frozenset(r[3] or ())) for r in rows]
+
+
+def _spans(
+    given: Sequence[tuple[int, SegmentDescriptor]], partitions: Mapping[PartitionKey, int]
+) -> dict[str, str]:
+    """Return partitions and their spans as texts of arrays, ten times as quick as lists."""
     spans: dict[int, tuple[datetime, datetime]] = {}
-    for segment in segments:
+    for _, segment in given:
         partition_id = partitions[segment.partition]
         first = datetime.fromisoformat(segment.first_event_at)
         last = datetime.fromisoformat(segment.last_event_at)
         before = spans.get(partition_id, (first, last))
         spans[partition_id] = (min(before[0], first), max(before[1], last))
-    if not spans:
-        return []
-    values: dict[str, Any] = {
-        "ids": list(spans),
-        "firsts": [span[0] for span in spans.values()],
-        "lasts": [span[1] for span in spans.values()],
+    return {
+        "ids": _array(map(str, spans)),
+        "firsts": _array(span[0].isoformat() for span in spans.values()),
+        "lasts": _array(span[1].isoformat() for span in spans.values()),
     }
-    rows = connection.execute(_STORED, values)
-    return [_Held(int(r[0]), r[1], bytes(r[2]), frozenset(r[3] or ())) for r in rows]
 
 
-def _twice(new: Sequence[bytes], stored: Sequence[bytes]) -> set[bytes]:
+def _array(items: Iterable[str]) -> str:
+    return "{" + ",".join(items) + "}"
+
+
+def _split(ids: bytes) -> list[bytes]:
+    return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+
+
+def _twice(new: bytes, stored: bytes) -> set[bytes]:
     """Return the identities that are in ``new`` and a second time in ``new`` or ``stored``."""
-    mine = np.sort(np.frombuffer(b"".join(new), np.uint64))
-    again = mine[:-1][mine[1:] == mine[:-1]]
-    if stored:
-        others = np.frombuffer(b"".join(stored), np.uint64)
-        again = np.concatenate([again, mine[np.isin(mine, others)]])
+    mine = np.sort(np.frombuffer(new, np.uint64))
+    if not len(mine):
+        return set()
+    others = np.frombuffer(stored, np.uint64)
+    nearest = mine[np.minimum(np.searchsorted(mine, others), len(mine) - 1)]
+    again = np.concatenate([mine[:-1][mine[1:] == mine[:-1]], others[nearest == others]])
     return {number.tobytes() for number in np.unique(again)} - {NO_ID}
 
 
@@ -155,8 +184,7 @@ def _by_identity(held: Sequence[_Held], wanted: set[bytes]) -> dict[tuple[int, b
     """Return (partition id, identity) to the replays of the segments that hold it."""
     found: dict[tuple[int, bytes], set[str]] = defaultdict(set)
     for item in held:
-        for line in range(len(item.ids) // ID_BYTES):
-            identity = item.ids[line * ID_BYTES : (line + 1) * ID_BYTES]
+        for line, identity in enumerate(_split(item.ids)):
             if identity in wanted and line not in item.copies:
                 found[item.partition_id, identity].add(item.replay_id)
     return found
