@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer faults-producer
+.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking faults-producer faults-parking
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -37,8 +37,14 @@ bench-processing: venv java  ## events/s through processing and loading
 bench-producer: venv java  ## the lossless producer against the bare one: messages/s, CPU, appends, bytes (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.producer $(ARGS)
 
+bench-parking: venv java  ## everything fails, 100,000 parked partitions; the tracker at 5,000,000 segments; replays (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.parking $(ARGS)
+
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)
+
+faults-parking: venv java  ## 50 SIGKILLs of a replay, 1,000 random interleavings (KILLS=<n>, PLAYS=<n>; QUICK=1: a few)
+	$(BIN)/python -m tests.faults.parking_campaign $(ARGS)
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt
