@@ -25,6 +25,7 @@ from tests.support.told import (
 from waybill.notices import (
     Message,
     SinkAwayError,
+    outbox,
     send_notices,
     waiting,
 )
@@ -274,6 +275,21 @@ def test_senders_at_once_send_each_message_once(lot, webhook):
     assert len({content["id"] for content in webhook.contents}) == len(webhook.requests)
     numbers = [sum(content["counts"].values()) for content in webhook.contents]
     assert sum(numbers) == 24
+
+
+def test_what_is_being_marked_is_not_put_into_another_message(lot):
+    """One sender has the answer and is about to commit; another looks for what is unsent."""
+    note(lot)
+    outbox.put_together(lot.tracker, ["kept"])
+    other = threading.Thread(target=outbox.put_together, args=(lot.tracker, ["kept"]))
+    with lot.tracker.transaction() as connection:
+        claimed = outbox.claim(connection, "kept", (), lease_s=60)
+        outbox.mark_sent(connection, claimed, ["kept", "later"])
+        other.start()
+        other.join(2)
+    other.join()
+    assert [item.message_id for item in waiting(lot.tracker) if item.sink] == []
+    assert unsent(lot) == 1  # by the sink that has not told it
 
 
 def test_a_sender_that_hangs_is_left_behind_after_its_lease(lot, webhook):
