@@ -47,8 +47,19 @@ def run(lot, monkeypatch, tmp_path):
 @pytest.fixture
 def flights(lot):
     lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
+    declare(lot)
     lot.park([make_event(n) for n in range(6)], 1)
     lot.park([make_event(9, stage="mapping", code="not_null_violation")], 2)
+
+
+def declare(lot, personal=()):
+    """Write a deployed version with these personal fields."""
+    event = {"personal": list(personal), "table": {"columns": [{"name": "n"}]}}
+    lot.sql(
+        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+        "SELECT 'pl-1', count(*) + 1, 'v1', CAST(:declared AS jsonb), 'test' FROM pipeline_versions",
+        declared=json.dumps({"events": {"flight": event}}),
+    )
 
 
 def test_an_empty_state_is_said(run):
@@ -101,12 +112,7 @@ def test_a_sample_shows_events_next_to_their_errors(run, flights):
 
 
 def test_a_sample_masks_what_is_personal_and_says_who_saw_it(run, flights, lot):
-    event = {"personal": ["n"], "table": {"columns": [{"name": "n"}]}}
-    lot.sql(
-        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
-        "VALUES ('pl-1', 1, 'v1', CAST(:declared AS jsonb), 'test')",
-        declared=json.dumps({"events": {"flight": event}}),
-    )
+    declare(lot, personal=["n"])
     masked = run("sample", "flights", "-t", "null_value", "-n", "2", "--json")
     assert [row["event"] for row in masked] == [{"n": "•••"}] * 2
     assert [row["error"]["message"] for row in masked] == ["message •••"] * 2

@@ -82,6 +82,21 @@ def test_an_event_name_that_is_not_declared_is_masked_as_all_the_others(web, peo
     assert event["payload"] == {"n": 1, "name": MASK, "mail": MASK}
 
 
+def test_all_errors_are_shown_masked_and_one_cause_can_be_asked_for(web, people):
+    errors = [
+        {"error_type": "null_value", "message": "no such: Ann 7", "where": "name"},
+        {"error_type": "type_mismatch", "message": "bad ann7@b.c", "where": "mail"},
+    ]
+    web.lot.park([make_event(7, value=row(7), message="other cause", errors=errors)], 7)
+    path = f"/api/partitions/{people}/events"
+    last = web.get("uma", path)["events"][-1]
+    assert [error["message"] for error in last["errors"]] == [f"no such: {MASK}", f"bad {MASK}"]
+    assert [error["where"] for error in last["errors"]] == ["name", "mail"]
+    found = web.get("uma", path, params={"fingerprint": last["fingerprint"]})["events"]
+    assert [event["payload"]["n"] for event in found] == [7]
+    assert web.get("uma", path, params={"fingerprint": "none"}) == {"events": [], "next": None}
+
+
 def test_pages_follow_each_other_to_the_end(web, people):
     seen, after = [], None
     for _ in range(4):

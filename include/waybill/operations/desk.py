@@ -104,7 +104,13 @@ class Desk:
         )
 
     def events(
-        self, access: Access, partition: Partition, *, after: str | None, limit: int
+        self,
+        access: Access,
+        partition: Partition,
+        *,
+        after: str | None,
+        limit: int,
+        fingerprint: str | None = None,
     ) -> tuple[list[ShownEvent], str | None]:
         """Return a page of a partition's held events, and the cursor of the next.
 
@@ -112,7 +118,14 @@ class Desk:
             InputError: the cursor is none.
             CorruptSegmentError: a segment is damaged or gone.
         """
-        page = read_event_page(self._tracker, self._objects, partition.id, after=after, limit=limit)
+        page = read_event_page(
+            self._tracker,
+            self._objects,
+            partition.id,
+            after=after,
+            limit=limit,
+            fingerprint=fingerprint,
+        )
         fields = self._fields(access, partition, "see_personal", events=len(page.events))
         return [ShownEvent(*masked_event(event, fields)) for event in page.events], page.next
 

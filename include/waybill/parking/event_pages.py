@@ -18,6 +18,7 @@ from waybill.errors import InputError
 from waybill.parking import browsing
 from waybill.parking.event import ParkedEvent
 from waybill.parking.model import Segment
+from waybill.parking.names import storable
 from waybill.parking.selection import HELD, REPLAY_ORDER
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import segments
@@ -25,6 +26,8 @@ from waybill.storage.tracker.tables import segments
 _PAGE_BYTES = 8 * 1024**2
 """A page ends once its events' own bytes are over this: few huge ones do not fill the memory."""
 _INT64 = 2**63
+_SEVERAL = ""
+"""The fingerprint of a segment with events of several causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,20 @@ class EventPage:
     """The cursor of the page after it; None: this was the last."""
 
 
-def read_event_page(
+def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
     *,
     after: str | None = None,
     limit: int = 20,
+    fingerprint: str | None = None,
     states: Sequence[str] = HELD,
 ) -> EventPage:
     """Return up to ``limit`` events from a cursor on. Cost: one read a segment.
+
+    With a fingerprint only events of that cause: segments of another are left out, those with
+    several causes are read.
 
     Raises:
         InputError: the cursor is none that a page gave.
@@ -55,12 +62,16 @@ def read_event_page(
         segments.c.partition_id == partition_id,
         segments.c.state.in_(list(states)),
     ]
+    if fingerprint is not None:
+        wanted.append(segments.c.fingerprint.in_([storable(fingerprint), _SEVERAL]))
     place = None if after is None else _place(after)
     if place is not None:
         wanted.append(tuple_(*REPLAY_ORDER) >= tuple_(*place[:-1]))
     found: list[ParkedEvent] = []
     taken = 0
     for segment, index, event in _lines(tracker, objects, wanted, place):
+        if fingerprint is not None and event.fingerprint != fingerprint:
+            continue
         if len(found) >= limit or taken > _PAGE_BYTES:
             return EventPage(tuple(found), _cursor(segment, index))
         found.append(event)

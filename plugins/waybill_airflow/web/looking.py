@@ -149,6 +149,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
 def events(
     here: ViewerSeat,
     limit: Annotated[int, Query(ge=1, le=200, description="Most events.")] = 20,
+    fingerprint: Annotated[str | None, Query(description="Only events of this cause.")] = None,
     after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> Response:
     """Return a page of a partition's events that are parked or replaying, in replay order.
@@ -156,7 +157,9 @@ def events(
     Personal fields are masked without the permission `personal`; with it, the look is audited.
     Numbers are written as they came, whatever their size.
     """
-    page, following = desk().events(here.access, here.partition, after=after, limit=limit)
+    page, following = desk().events(
+        here.access, here.partition, after=after, limit=limit, fingerprint=fingerprint
+    )
     answer: dict[str, Any] = {"events": [shown_event(one) for one in page], "next": following}
     return Response(dumps(answer), media_type="application/json")
 

@@ -120,12 +120,22 @@ class TimelineOut(BaseModel):
     parked: list[int]
 
 
+class ErrorOut(BaseModel):
+    """One of several errors of an event."""
+
+    error_type: str
+    message: str
+    where: str
+
+
 class EventOut(BaseModel):
     """One parked event next to its error."""
 
     error_type: str
     message: str
     where: str
+    fingerprint: str = Field(description="Of the cause; events of one cause share it.")
+    errors: list[ErrorOut] = Field(description="All errors; empty: the first is the only one.")
     event_id: str | None
     event_at: str
     parked_at: str

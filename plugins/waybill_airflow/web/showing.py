@@ -19,6 +19,8 @@ _PLAIN = (
     "error_type",
     "message",
     "where",
+    "fingerprint",
+    "errors",
     "event_at",
     "parked_at",
     "pipeline_version",

@@ -76,6 +76,18 @@ def test_messages_lose_the_values_they_quote(message):
         assert "41" not in text
 
 
+def test_all_errors_lose_the_values_they_quote():
+    event = made({"name": "Berta"}, "Berta failed")
+    event.errors = [{"error_type": "null_value", "message": "no berta", "where": "'Berta'"}]
+    masked, _ = masked_event(event, ("name",))
+    assert masked.errors == [
+        {"error_type": "null_value", "message": f"no {MASK}", "where": f"'{MASK}'"}
+    ]
+    unread = made(b"{", "x")
+    unread.errors = event.errors
+    assert masked_event(unread, ("name",))[0].errors == []
+
+
 def test_a_short_value_is_masked_as_a_word_only():
     event, _ = masked_event(made({"age": 4}, "line 14: 4 is not over 40"), ("age",))
     assert event.message == f"line 14: {MASK} is not over 40"
