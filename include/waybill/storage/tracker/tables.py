@@ -225,6 +225,11 @@ parked_partitions = Table(
     _time("last_parked_at", now=True),
     Column("last_message", Text, nullable=False, server_default=text("''")),
     UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
+    Index("ix_parked_partitions_error_type", "error_type", "pipeline_id"),
+    Index("ix_parked_partitions_event_name", "event_name", "pipeline_id"),
+    Index("ix_parked_partitions_parked", "parked", "id"),
+    Index("ix_parked_partitions_bytes", "bytes", "id"),
+    Index("ix_parked_partitions_last_parked_at", "last_parked_at", "id"),
 )
 
 parked_objects = Table(
@@ -298,8 +303,30 @@ segments = Table(
         name="state",
     ),
     Index("ix_segments_partition_state", "partition_id", "state", "commit_number"),
-    Index("ix_segments_replay", "replay_id"),
 )
+_HELD = text("state IN ('parked', 'replaying')")
+_column = segments.c
+for _name, _columns, _where in (
+    ("replay", (_column.replay_id, _column.commit_number), text("replay_id IS NOT NULL")),
+    ("source", (_column.source_id,), text("source_id IS NOT NULL")),
+    ("dead", (_column.object_key,), text("state IN ('replayed', 'discarded', 'replaced')")),
+    ("fingerprint", (_column.fingerprint, _column.partition_id), _HELD),
+    ("event_at", (_column.last_event_at, _column.first_event_at, _column.partition_id), _HELD),
+    ("parked_at", (_column.parked_at, _column.partition_id), _HELD),
+    (
+        "partition_event_at",
+        (_column.partition_id, _column.last_event_at, _column.first_event_at),
+        _HELD,
+    ),
+    ("partition_parked_at", (_column.partition_id, _column.parked_at), _HELD),
+    (
+        "long",
+        (_column.last_event_at, _column.first_event_at, _column.partition_id),
+        text(f"{_HELD} AND last_event_at - first_event_at > interval '1 hour'"),
+    ),
+):
+    Index(f"ix_segments_{_name}", *_columns, postgresql_where=_where)
+"""Partial: what is discarded or replayed leaves the indexes of what is held."""
 
 replay_outcomes = Table(
     "replay_outcomes",
@@ -364,6 +391,13 @@ notices = Table(
 """
 Index("ix_notices_unsent", notices.c.id, postgresql_where=text("sent_at IS NULL"))
 Index("ix_notices_sent", notices.c.sent_at, postgresql_where=text("sent_at IS NOT NULL"))
+Index(
+    "ix_notices_one_missing",
+    text("(detail ->> 'object_key')"),
+    notices.c.pipeline_id,
+    unique=True,
+    postgresql_where=text("kind = 'missing'"),
+)
 
 notice_messages = Table(
     "notice_messages",

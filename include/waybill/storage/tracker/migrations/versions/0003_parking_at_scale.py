@@ -12,6 +12,31 @@ depends_on = None
 _STATES = "'parked', 'replaying', 'replayed', 'discarded', 'quarantined', 'replaced', 'deleted'"
 
 
+_HELD = "state IN ('parked', 'replaying')"
+_PARTITION_INDEXES = {
+    "error_type": ["error_type", "pipeline_id"],
+    "event_name": ["event_name", "pipeline_id"],
+    "parked": ["parked", "id"],
+    "bytes": ["bytes", "id"],
+    "last_parked_at": ["last_parked_at", "id"],
+}
+_SEGMENT_INDEXES = (
+    ("replay", ["replay_id", "commit_number"], "replay_id IS NOT NULL"),
+    ("source", ["source_id"], "source_id IS NOT NULL"),
+    ("dead", ["object_key"], "state IN ('replayed', 'discarded', 'replaced')"),
+    ("fingerprint", ["fingerprint", "partition_id"], _HELD),
+    ("event_at", ["last_event_at", "first_event_at", "partition_id"], _HELD),
+    ("parked_at", ["parked_at", "partition_id"], _HELD),
+    ("partition_event_at", ["partition_id", "last_event_at", "first_event_at"], _HELD),
+    ("partition_parked_at", ["partition_id", "parked_at"], _HELD),
+    (
+        "long",
+        ["last_event_at", "first_event_at", "partition_id"],
+        f"{_HELD} AND last_event_at - first_event_at > interval '1 hour'",
+    ),
+)
+
+
 def _time(name: str, *, now: bool = False) -> sa.Column[object]:
     if now:
         default = sa.text("clock_timestamp()")
@@ -104,3 +129,22 @@ def upgrade() -> None:
     op.create_index(
         "ix_notices_unsent", "notices", ["id"], postgresql_where=sa.text("sent_at IS NULL")
     )
+    op.create_index(
+        "ix_notices_one_missing",
+        "notices",
+        [sa.text("(detail ->> 'object_key')"), "pipeline_id"],
+        unique=True,
+        postgresql_where=sa.text("kind = 'missing'"),
+    )
+    _create_indexes()
+
+
+def _create_indexes() -> None:
+    """Of lists and windows over many partitions, of clean-up and of replays."""
+    for name, columns in _PARTITION_INDEXES.items():
+        op.create_index(f"ix_parked_partitions_{name}", "parked_partitions", columns)
+    op.drop_index("ix_segments_replay", "segments")
+    for name, columns, where in _SEGMENT_INDEXES:
+        op.create_index(
+            f"ix_segments_{name}", "segments", columns, postgresql_where=sa.text(where)
+        )
