@@ -36,14 +36,15 @@ _COMPUTED = {
     "pipeline": _PIPELINE_NAME,
     "team": func.coalesce(pipelines.c.team, ""),
 }
-_FIELDS = tuple(
-    _COMPUTED[name] if name in _COMPUTED else partitions.c[name] for name in Partition.__slots__
+FIELDS = tuple(
+    (_COMPUTED[name] if name in _COMPUTED else partitions.c[name]).label(name)
+    for name in Partition.__slots__
 )
-_JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
+JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
 
 
 def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
-    return select(*_FIELDS).select_from(_JOINED).where(*conditions)
+    return select(*FIELDS).select_from(JOINED).where(*conditions)
 
 
 def read_partitions(
@@ -118,7 +119,7 @@ def _any(tracker: TrackerStore, conditions: Sequence[ColumnElement[bool]]) -> bo
 def _names(
     tracker: TrackerStore, column: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]]
 ) -> list[str]:
-    query = select(column).select_from(_JOINED).where(*conditions).distinct().limit(_MOST_NAMES)
+    query = select(column).select_from(JOINED).where(*conditions).distinct().limit(_MOST_NAMES)
     with tracker.transaction() as connection:
         return [str(row[0]) for row in connection.execute(query)]
 

@@ -13,7 +13,13 @@ from sqlalchemy.sql import and_
 from waybill.errors import InputError
 from waybill.parking.model import DiscardReport, PartitionFilter
 from waybill.parking.moves import Moved, move, words, write_audit
-from waybill.parking.selection import inside, lock_partitions, matches, overlaps
+from waybill.parking.selection import (
+    inside,
+    lock_partitions,
+    matches,
+    overlaps,
+    parked_with,
+)
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import parked_objects as objects
 from waybill.storage.tracker.tables import parked_partitions as partitions
@@ -28,6 +34,7 @@ def discard(tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: st
         conditions = [*matches(wanted), partitions.c.parked > 0]
         lock_partitions(connection, conditions)
         chosen = segments.c.partition_id.in_(select(partitions.c.id).where(*conditions))
+        chosen = and_(chosen, *parked_with(wanted))
         left = _cut_through(connection, wanted, chosen, "parked")
         moved = move(
             connection, "parked", "discarded", chosen, *inside(*wanted.window), replay_id=None
@@ -49,6 +56,7 @@ def undo_discard(
         chosen = and_(
             segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
             *inside(*wanted.window),
+            *parked_with(wanted),
         )
         _lock_objects(connection, chosen)
         live = select(objects.c.key).where(objects.c.state == "live")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,8 @@ from waybill.parking.instants import rfc3339, window_edge
 class PartitionFilter:
     """Which partitions; a field that is None matches all.
 
-    The window is on event time, from ``since`` to before ``until``; a time without a zone is UTC.
+    Windows go from ``since`` to before ``until``; a time without a zone is UTC. With a window or a
+    fingerprint a partition matches when one segment of it does.
     """
 
     pipeline_id: str | None = None
@@ -22,15 +23,20 @@ class PartitionFilter:
     stage: str | None = None
     error_type: str | None = None
     since: datetime | str | None = None
+    """On event time."""
     until: datetime | str | None = None
     held: bool = False
     """Only partitions, and in the window only segments, with events parked or replaying now."""
+    parked_since: datetime | str | None = None
+    """On the time of parking."""
+    parked_until: datetime | str | None = None
+    fingerprint: str | None = None
     teams: tuple[str, ...] | None = None
     """Only pipelines of these teams; of none, those without a team too."""
 
     @property
     def window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the window's edges in UTC.
+        """Return the edges of the window on event time, in UTC.
 
         Raises:
             InputError: one is no time.
@@ -38,12 +44,22 @@ class PartitionFilter:
         return window_edge(self.since, "since"), window_edge(self.until, "until")
 
     @property
-    def names_nothing(self) -> bool:
-        """True: it matches every partition there is."""
-        return all(
-            getattr(self, name) is None
-            for name in ("pipeline_id", "event_name", "stage", "error_type", "since", "until")
+    def parked_window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the edges of the window on the time of parking, in UTC.
+
+        Raises:
+            InputError: one is no time.
+        """
+        return (
+            window_edge(self.parked_since, "parked_since"),
+            window_edge(self.parked_until, "parked_until"),
         )
+
+    @property
+    def names_nothing(self) -> bool:
+        """True: it matches every partition there is, or every one of these teams."""
+        own = (field.name for field in fields(self) if field.name not in ("held", "teams"))
+        return all(getattr(self, name) is None for name in own)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields that are set, as JSON."""
@@ -93,6 +109,33 @@ class Partition:
 
     def to_json(self) -> dict[str, Any]:
         """Return the partition as JSON."""
+        return {name: _plain(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPage:
+    """Some partitions of a list, in its order."""
+
+    partitions: tuple[Partition, ...]
+    next: str | None
+    """What to give as ``after`` for those that follow; None: there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FingerprintGroup:
+    """The events of one partition that are parked or replaying with one fingerprint."""
+
+    fingerprint: str
+    """Empty: mixed ones, or parked by a release that knew none."""
+    message: str
+    """Of the last one parked."""
+    events: int
+    segments: int
+    first_parked_at: datetime
+    last_parked_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the group as JSON."""
         return {name: _plain(value) for name, value in asdict(self).items()}
 
 
@@ -271,4 +314,6 @@ class RefreshReport(_Report):
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return rfc3339(value)
+    if isinstance(value, tuple):
+        return list(value)
     return str(value) if isinstance(value, UUID) else value

@@ -8,10 +8,22 @@ row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, exists, func, select
+from sqlalchemy import (
+    Boolean,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    exists,
+    func,
+    literal_column,
+    select,
+)
 
 from waybill.errors import InputError
 from waybill.parking.model import PartitionFilter, Replay, Segment
@@ -21,6 +33,10 @@ from waybill.storage.tracker.tables import pipelines, replays, segments
 
 NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 HELD = ("parked", "replaying")
+IS_HELD: ColumnElement[bool] = literal_column("segments.state IN ('parked', 'replaying')", Boolean)
+"""In words, not as parameters: only so the planner sees that the partial indexes serve."""
+LONGEST_COMMIT = timedelta(minutes=10)
+"""A partition's times of parking are set a moment before its segments'."""
 REPLAY_ORDER = (
     segments.c.commit_number,
     segments.c.scope,
@@ -35,7 +51,7 @@ _REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
 
 
 def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions on a partition's row, without the window."""
+    """Return the conditions on a partition's row, without windows and fingerprint."""
     conditions: list[ColumnElement[bool]] = []
     for name in NAMES:
         value = getattr(wanted, name)
@@ -44,24 +60,51 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     if wanted.held:
         conditions.append(partitions.c.parked + partitions.c.replaying > 0)
     if wanted.teams is not None:
-        own = select(pipelines.c.id).where(pipelines.c.team.in_(wanted.teams))
+        own = select(pipelines.c.id).where(pipelines.c.team.in_(map(storable, wanted.teams)))
         conditions.append(partitions.c.pipeline_id.in_(own))
     return conditions
 
 
 def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions on a partition's row: it has segments in the window."""
-    since, until = wanted.window
-    if since is None and until is None:
+    """Return the conditions on a partition's row: one segment of it matches the rest."""
+    some = segment_matches(wanted)
+    if not some:
         return []
-    overlapping = overlaps(since, until)
     if wanted.held:
-        overlapping.append(segments.c.state.in_(HELD))
-    spans = _touches(partitions, since, until)
+        some.append(IS_HELD)
     return [
-        *spans,
-        exists().where(and_(segments.c.partition_id == partitions.c.id, *overlapping)),
+        *spans_touch(wanted),
+        exists().where(and_(segments.c.partition_id == partitions.c.id, *some)),
     ]
+
+
+def segment_matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment: windows (some of its events may be in), fingerprint."""
+    return [*overlaps(*wanted.window), *parked_with(wanted)]
+
+
+def parked_with(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment that hold for all of its events or for none."""
+    since, until = wanted.parked_window
+    conditions: list[ColumnElement[bool]] = []
+    if since is not None:
+        conditions.append(segments.c.parked_at >= since)
+    if until is not None:
+        conditions.append(segments.c.parked_at < until)
+    if wanted.fingerprint is not None:
+        conditions.append(segments.c.fingerprint == storable(wanted.fingerprint))
+    return conditions
+
+
+def spans_touch(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+    """Return the conditions on a partition's row without which no segment of it matches."""
+    conditions = _touches(partitions, *wanted.window)
+    since, until = wanted.parked_window
+    if since is not None:
+        conditions.append(partitions.c.last_parked_at >= since - LONGEST_COMMIT)
+    if until is not None:
+        conditions.append(partitions.c.first_parked_at < until)
+    return conditions
 
 
 def overlaps(since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:

@@ -145,6 +145,4 @@ def _create_indexes() -> None:
         op.create_index(f"ix_parked_partitions_{name}", "parked_partitions", columns)
     op.drop_index("ix_segments_replay", "segments")
     for name, columns, where in _SEGMENT_INDEXES:
-        op.create_index(
-            f"ix_segments_{name}", "segments", columns, postgresql_where=sa.text(where)
-        )
+        op.create_index(f"ix_segments_{name}", "segments", columns, postgresql_where=sa.text(where))

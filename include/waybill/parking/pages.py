@@ -1,0 +1,217 @@
+"""Pages of the list of partitions, and its totals, at any number of partitions and segments.
+
+Sorted by a number or a time, a page is read along that column's index. Sorted by name it is
+walked: pipelines by name, each one's partitions along the index of their names; partitions of a
+pipeline that nobody deployed come last. A filter that few partitions match is looked up first, and
+then what it found is sorted.
+
+A window or a fingerprint asks of segments. What few segments match, is looked up among them by
+time. For the others each partition is asked, in the order of the page, until it is full: its own
+times often tell already, else one probe of an index does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    any_,
+    cast,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    true,
+    union_all,
+)
+
+from waybill.errors import InputError
+from waybill.parking.browsing import FIELDS, JOINED
+from waybill.parking.cursors import Value, from_cursor, to_cursor
+from waybill.parking.model import Partition, PartitionFilter, PartitionPage
+from waybill.parking.selection import (
+    IS_HELD,
+    LONGEST_COMMIT,
+    matches,
+    overlaps,
+    parked_with,
+    segment_matches,
+    spans_touch,
+)
+from waybill.parking.walking import IS_UNKNOWN, NAMES_WITHIN, Order, Sort, rows, walk
+from waybill.storage import TrackerStore
+from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import segments
+
+SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
+LARGEST_PAGE = 1000
+_FEW = 10_000
+"""Partitions, or segments, that are looked up and sorted rather than walked."""
+_LONG = literal_column("segments.last_event_at - segments.first_event_at > interval '1 hour'")
+_SHORT = timedelta(hours=1)
+
+
+def read_page(
+    tracker: TrackerStore,
+    wanted: PartitionFilter,
+    *,
+    sort: Sort,
+    descending: bool,
+    limit: int,
+    after: str | None,
+) -> PartitionPage:
+    """Return one page; see ``Parking.page``."""
+    if sort not in SORTS:
+        raise InputError(f"sort: {sort!r} is none of {', '.join(SORTS)}")
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise InputError(f"limit: {limit} is not from 1 to {LARGEST_PAGE}")
+    kinds = _kinds(sort)
+    cursor = None if after is None else from_cursor(after, sort, kinds, descending=descending)
+    order = Order(sort, descending, limit + 1, None if cursor is None else tuple(cursor))
+    with tracker.transaction() as connection:
+        conditions = _conditions(connection, wanted)
+        if sort != "name":
+            found = _by_number(connection, conditions, order)
+        elif _few_match(connection, wanted, conditions):
+            found = _sorted(connection, conditions, order)
+        else:
+            found = list(walk(connection, wanted, conditions.all, order))
+    page = tuple(Partition(*row[:-1]) for row in found[:limit])
+    if len(found) <= limit:
+        return PartitionPage(page, None)
+    values = _values(page[-1], sort, known=not found[limit - 1][-1])
+    return PartitionPage(page, to_cursor(sort, values, descending=descending))
+
+
+def read_totals(tracker: TrackerStore, wanted: PartitionFilter) -> tuple[int, int, int]:
+    """Return sums over the partitions that match; see ``Parking.totals``."""
+    numbers = (func.count(), func.sum(partitions.c.parked), func.sum(partitions.c.bytes))
+    with tracker.transaction() as connection:
+        query = select(*numbers).where(*_conditions(connection, wanted).all)
+        row = connection.execute(query).one()
+    return int(row[0]), int(row[1] or 0), int(row[2] or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    all: list[ColumnElement[bool]]
+    looked_up: bool
+    """True: what matches is a list of ids."""
+
+
+def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
+    """Return the conditions on a partition's row, windows and fingerprint included."""
+    own = [*matches(wanted), *spans_touch(wanted)]
+    some = segment_matches(wanted)
+    if not some:
+        return _Conditions(own, looked_up=False)
+    if wanted.held:
+        some.append(IS_HELD)
+        number, ids = connection.execute(_matching_segments(wanted)).one()
+        if number <= _FEW:
+            chosen = partitions.c.id == any_(cast(ids or [], ARRAY(BigInteger)))
+            return _Conditions([*own, chosen], looked_up=True)
+    probe = select(true()).where(segments.c.partition_id == partitions.c.id, *some).limit(1)
+    asked = probe.correlate(partitions).scalar_subquery().is_not(None)
+    return _Conditions([*own, or_(_certain(wanted), asked)], looked_up=False)
+
+
+def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
+    """Return a query: how many held segments match, at most ``_FEW`` + 1, and their partitions.
+
+    Those that end in the window, and those that reach beyond its end: short ones end soon after it,
+    long ones have an index of their own.
+    """
+    since, until = wanted.window
+    same = [IS_HELD, *parked_with(wanted)]
+    ends = segments.c.last_event_at
+    parts = [[*same, *([] if since is None else [ends >= since])]]
+    if until is not None:
+        parts[0].append(ends < until)
+        beyond = [*same, ends >= until, *overlaps(since, until)]
+        parts.append([*beyond, ends <= until + _SHORT, ~_LONG])
+        parts.append([*beyond, _LONG])
+    of_each = [select(segments.c.partition_id).where(*part).limit(_FEW + 1) for part in parts]
+    found = union_all(*[select(one.subquery().c.partition_id) for one in of_each]).subquery()
+    few = select(found.c.partition_id).limit(_FEW + 1).subquery()
+    return select(func.count(), func.array_agg(few.c.partition_id.distinct()))
+
+
+def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:
+    """Return a condition on a partition's row that holds only where a segment matches."""
+    event, parked = wanted.window, wanted.parked_window
+    one_kind = (event == (None, None)) != (parked == (None, None))
+    if wanted.fingerprint is not None or not one_kind:
+        return false()
+    own = partitions.c
+    if event == (None, None):
+        since, until = parked
+        until = None if until is None else until - LONGEST_COMMIT
+        edges = (own.first_parked_at, own.last_parked_at)
+    else:
+        since, until = event
+        edges = (own.first_event_at, own.last_event_at)
+    inside = or_(*[_within(edge, since, until) for edge in edges])
+    unmixed = own.replayed + own.discarded + own.quarantined == 0
+    return and_(inside, unmixed) if wanted.held else inside
+
+
+def _within(
+    edge: ColumnElement[Any], since: datetime | None, until: datetime | None
+) -> ColumnElement[bool]:
+    conditions = [] if since is None else [edge >= since]
+    return and_(*conditions, *([] if until is None else [edge < until]))
+
+
+def _few_match(connection: Connection, wanted: PartitionFilter, conditions: _Conditions) -> bool:
+    """Tell whether it is better to sort what matches than to walk all in order."""
+    if conditions.looked_up or wanted.pipeline_id is not None:
+        return True
+    if wanted.event_name is None and wanted.error_type is None:
+        return False
+    some = select(partitions.c.id).where(*matches(wanted)).limit(_FEW + 1).subquery()
+    number = connection.execute(select(func.count()).select_from(some)).scalar_one()
+    return int(number) <= _FEW
+
+
+_FULL_NAME = (IS_UNKNOWN, FIELDS[1], *NAMES_WITHIN)
+
+
+def _kinds(sort: Sort) -> tuple[type[Value], ...]:
+    if sort == "name":
+        return (int, str, str, str, str)
+    return (datetime if sort == "last_parked_at" else int, int)
+
+
+def _values(last: Partition, sort: Sort, *, known: bool) -> list[Value]:
+    if sort == "name":
+        place = 0 if known else 1
+        return [place, last.pipeline, last.event_name, last.stage, last.error_type]
+    return [getattr(last, sort), last.id]
+
+
+def _by_number(
+    connection: Connection, conditions: _Conditions, order: Order
+) -> list[tuple[Any, ...]]:
+    columns = (partitions.c[order.sort], partitions.c.id)
+    beyond = [] if order.after is None else [order.beyond(columns, order.after)]
+    query = select(*FIELDS, IS_UNKNOWN).select_from(JOINED).where(*conditions.all, *beyond)
+    return rows(connection, query.order_by(*order.by(*columns)).limit(order.limit))
+
+
+def _sorted(connection: Connection, conditions: _Conditions, order: Order) -> list[tuple[Any, ...]]:
+    """Return a page of few partitions: all of them are sorted."""
+    beyond = []
+    if order.after is not None:
+        beyond.append(order.beyond(_FULL_NAME, (bool(order.after[0]), *order.after[1:])))
+    query = select(*FIELDS, IS_UNKNOWN).select_from(JOINED).where(*conditions.all, *beyond)
+    return rows(connection, query.order_by(*order.by(*_FULL_NAME)).limit(order.limit))
