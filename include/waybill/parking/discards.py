@@ -33,8 +33,10 @@ def discard(tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: st
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
         lock_partitions(connection, conditions)
-        chosen = segments.c.partition_id.in_(select(partitions.c.id).where(*conditions))
-        chosen = and_(chosen, *parked_with(wanted))
+        chosen = and_(
+            segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
+            *parked_with(wanted),
+        )
         left = _cut_through(connection, wanted, chosen, "parked")
         moved = move(
             connection, "parked", "discarded", chosen, *inside(*wanted.window), replay_id=None

@@ -19,6 +19,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     ColumnElement,
     Connection,
     Select,
@@ -56,7 +57,9 @@ SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
 LARGEST_PAGE = 1000
 _FEW = 10_000
 """Partitions, or segments, that are looked up and sorted rather than walked."""
-_LONG = literal_column("segments.last_event_at - segments.first_event_at > interval '1 hour'")
+_LONG: ColumnElement[bool] = literal_column(
+    "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean
+)
 _SHORT = timedelta(hours=1)
 
 
@@ -143,7 +146,8 @@ def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
     of_each = [select(segments.c.partition_id).where(*part).limit(_FEW + 1) for part in parts]
     found = union_all(*[select(one.subquery().c.partition_id) for one in of_each]).subquery()
     few = select(found.c.partition_id).limit(_FEW + 1).subquery()
-    return select(func.count(), func.array_agg(few.c.partition_id.distinct()))
+    numbers: Select[Any] = select(func.count(), func.array_agg(few.c.partition_id.distinct()))
+    return numbers
 
 
 def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:

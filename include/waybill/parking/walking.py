@@ -70,8 +70,7 @@ def walk(
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
     left = order.limit
-    places = (0, 1) if wanted.teams is None else (0,)
-    for place in reversed(places) if order.descending else places:
+    for place in _places(wanted, order):
         for ids, beyond in _strides(connection, place, order):
             found = _of_pipelines(connection, ids, [*conditions, *beyond], order, left)
             yield from found
@@ -80,22 +79,22 @@ def walk(
                 return
 
 
+def _places(wanted: PartitionFilter, order: Order) -> list[int]:
+    """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
+    places = [0, 1] if wanted.teams is None else [0]
+    places.sort(reverse=order.descending)
+    if order.after is not None and order.after[0] in places:
+        places = places[places.index(order.after[0]) :]
+    return places
+
+
 def _strides(
     connection: Connection, place: int, order: Order
 ) -> Iterator[tuple[list[str], list[ColumnElement[bool]]]]:
-    """Yield ids of pipelines in order, some at a time, with a condition on their partitions.
-
-    ``place``: 0 for the deployed ones, 1 for the others.
-    """
-    start: str | None = None
-    if order.after is not None:
-        if order.after[0] != place:
-            if (int(order.after[0]) > place) is not order.descending:
-                return
-        else:
-            start = str(order.after[1])
+    """Yield ids of pipelines in order, some at a time, with a condition on their partitions."""
+    start = None if order.after is None or order.after[0] != place else str(order.after[1])
     listed = rows(connection, (_deployed if place == 0 else _unknown)(order, start))
-    if listed and start is not None and listed[0][1] == start:
+    if order.after is not None and start is not None and listed and listed[0][1] == start:
         yield [listed[0][0]], [order.beyond(NAMES_WITHIN, order.after[2:])]
         listed = listed[1:]
     done = 0
