@@ -142,6 +142,10 @@ class ParkingSettings(_Section):
     """An object whose segments are all replayed or discarded is kept this long."""
     garbage_grace_s: float = Field(3600.0, ge=0)
     """An object that no row names is deleted when it is older than this."""
+    rewrite_below: float = Field(0.25, ge=0, le=1)
+    """What is parked in an object moves to a new one when it is less than this share of it."""
+    rewrite_from_bytes: int = Field(1024**2, ge=0)
+    """Only objects of at least this size are rewritten."""
     transient_attempts: int = Field(3, ge=1, le=20)
     """Runs of a transformation for an event that meets a transient error, the first included."""
     transient_backoff_s: float = Field(0.2, ge=0)

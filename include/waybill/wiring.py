@@ -363,10 +363,14 @@ def keep_auto_replays(settings: Settings, notes: Sequence[Mapping[str, Any]]) ->
 
 
 def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -> CleanUpReport:
-    """Delete parked objects whose segments are all replayed or discarded past the grace."""
-    grace = settings.parking.clean_up_grace_s if grace_s is None else grace_s
+    """Delete parked objects that are all dead past the grace; rewrite mostly dead ones."""
+    own = settings.parking
     with opened_parking(settings) as parking:
-        return parking.clean_up(grace_s=grace)
+        return parking.clean_up(
+            grace_s=own.clean_up_grace_s if grace_s is None else grace_s,
+            rewrite_below=own.rewrite_below,
+            rewrite_from_bytes=own.rewrite_from_bytes,
+        )
 
 
 def probe_held_pipelines(settings: Settings) -> ProbeReport:

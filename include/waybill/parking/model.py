@@ -291,6 +291,9 @@ class CleanUpReport(_Report):
     bytes: int
     """Of the objects, as stored."""
     segments: int
+    rewritten: int = 0
+    """Mostly dead objects whose parked segments moved to others; deleted by a later clean-up."""
+    moved_segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +312,8 @@ class RefreshReport(_Report):
     """Partitions whose numbers were not the sum of their segments. Never seen is the hope."""
     staged_deleted: int
     """Staged objects deleted because they were loaded longer than the grace ago."""
+    missing_more: int = 0
+    """Missing objects beyond the thousand that ``missing`` names."""
 
 
 def _plain(value: object) -> object:

@@ -43,6 +43,7 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.rewriting import Rewriting
 from waybill.parking.sampling import EventChoice, EventSample
 from waybill.parking.walking import Sort
 from waybill.storage import ObjectStore, TrackerStore
@@ -426,12 +427,33 @@ class Parking:
         """Return the holds that are active, or all there ever were, the oldest first."""
         return holds.read_holds(self._tracker, active=active)
 
-    def clean_up(self, *, grace_s: float, now: datetime | None = None) -> CleanUpReport:
+    def clean_up(
+        self,
+        *,
+        grace_s: float,
+        now: datetime | None = None,
+        rewrite_below: float = 0.0,
+        rewrite_from_bytes: int = 0,
+    ) -> CleanUpReport:
         """Delete the objects whose segments are all replayed or discarded for ``grace_s`` seconds.
 
-        Killed anywhere, the next call goes on. ``now``: the tracker's clock if not given.
+        Killed anywhere, the next call goes on. Cost: a look at each dead segment that is not
+        cleaned up yet; what is alive costs nothing.
+
+        Args:
+            grace_s: seconds.
+            now: the tracker's clock if not given.
+            rewrite_below: what is parked in an object moves to another when it is less than this
+                share of the object's bytes; the object is deleted after one more grace.
+            rewrite_from_bytes: of objects at least this large.
         """
-        return cleaning.clean_up(self._tracker, self._objects, grace_s=grace_s, now=now)
+        return cleaning.clean_up(
+            self._tracker,
+            self._objects,
+            grace_s=grace_s,
+            now=now,
+            rewriting=Rewriting(rewrite_below, rewrite_from_bytes),
+        )
 
     def refresh(self, *, grace_s: float) -> RefreshReport:
         """Compare tracker and bucket, delete garbage older than ``grace_s``, report what is gone.

@@ -1,6 +1,6 @@
 """Refresh: tracker and bucket compared both ways.
 
-Row without object    alarm, never repaired by deleting the row
+Row without object    alarm, never repaired by deleting the row: see ``missing``
 Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
 Loaded staged object  row loaded -> deleted by compare-and-set, then the object. A kill between
                       leaves an object whose row says deleted: the next run finds it in the listing
@@ -14,9 +14,12 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
   taken over: batches of one consumer follow each other;
 - parked, a message that Kafka refused: once its row names another object;
 - parked, the parts of a segment that was cut: once no cut of that segment can commit;
+- parked, by a rewriting: once a segment that it would move has moved, was replayed or deleted;
 - parked, otherwise not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's
   outcome in the destination, name it for as long as they wait for the tracker. Kept, counted.
 An empty or a wrong tracker decides nothing, so it deletes nothing.
+
+The listing goes into a temporary table; both comparisons then go a thousand keys at a time.
 """
 
 from __future__ import annotations
@@ -26,36 +29,39 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     DateTime,
     MetaData,
+    Row,
+    Select,
     Table,
     Text,
     exists,
     func,
     select,
+    text,
     tuple_,
-    union_all,
     update,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.schema import CreateTable
 
 from waybill.parking.aggregates import correct_aggregates
 from waybill.parking.cleaning import tracker_now
 from waybill.parking.cutting import cut_segment
 from waybill.parking.cutting import is_decided as cut_is_decided
+from waybill.parking.directories import read_object_directory
+from waybill.parking.missing import raise_alarm
 from waybill.parking.model import RefreshReport
-from waybill.parking.packed import (
-    CorruptSegmentError,
-    SegmentDescriptor,
-    directory_length,
-    read_directory,
-)
+from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.parking.refused_keys import refused_message
+from waybill.parking.rewriting import can_commit, first_moved
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import (
     batches,
@@ -69,7 +75,8 @@ from waybill.storage.tracker.tables import (
 _LOG = logging.getLogger(__name__)
 _BATCH = 1000
 _PREFIXES = ("parked/", "staged/")
-_TAIL_BYTES = 64 * 1024
+_MOST_NAMED = 1000
+"""Missing objects that a report names."""
 _LARGEST_SKEW_S = 60.0
 """How far the store's clock and the tracker's may be apart; at most the grace."""
 
@@ -98,18 +105,29 @@ def refresh(tracker: TrackerStore, objects: ObjectStore, *, grace_s: float) -> R
     """Compare tracker and bucket; see ``Parking.refresh``."""
     cutoff = tracker_now(tracker) - timedelta(seconds=grace_s)
     staged_deleted = _drop_loaded(tracker, objects, cutoff)
-    unnamed, absent = _compare(tracker, objects)
-    missing = tuple(key for key in absent if _is_missing(tracker, objects, key))
+    deleted = young = undecided = missing = 0
+    first_missing: list[str] = []
+    with tracker.transaction() as connection:
+        _list(connection, objects)
+        for unnamed in _unnamed(connection):
+            old = [item for item in unnamed if item.deleted or item.modified < cutoff]
+            decided = _decided(tracker, objects, old, skew_s=min(grace_s, _LARGEST_SKEW_S))
+            objects.delete(decided)
+            deleted, young = deleted + len(decided), young + len(unnamed) - len(old)
+            undecided += len(old) - len(decided)
+        for absent in _absent(connection):
+            gone = [key for key in absent if _is_missing(tracker, objects, key)]
+            raise_alarm(tracker, gone)
+            missing += len(gone)
+            first_missing += gone[: _MOST_NAMED - len(first_missing)]
     if missing:
-        _LOG.error("%d objects are gone from the store, the first: %s", len(missing), missing[:10])
-    old = [item for item in unnamed if item.deleted or item.modified < cutoff]
-    decided = _decided(tracker, objects, old, skew_s=min(grace_s, _LARGEST_SKEW_S))
-    objects.delete(decided)
+        _LOG.error("%d objects are gone from the store, the first: %s", missing, first_missing[:10])
     return RefreshReport(
-        missing=missing,
-        garbage_deleted=len(decided),
-        garbage_kept_young=len(unnamed) - len(old),
-        garbage_kept_undecided=len(old) - len(decided),
+        missing=tuple(first_missing),
+        missing_more=missing - len(first_missing),
+        garbage_deleted=deleted,
+        garbage_kept_young=young,
+        garbage_kept_undecided=undecided,
         aggregates_corrected=correct_aggregates(tracker),
         staged_deleted=staged_deleted,
     )
@@ -140,15 +158,15 @@ def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) 
         number += len(keys)
 
 
-def _compare(tracker: TrackerStore, objects: ObjectStore) -> tuple[list[_Unnamed], list[str]]:
-    """Return the objects that no row names, and the keys of rows that the listing lacks."""
-    with tracker.transaction() as connection:
-        connection.execute(CreateTable(_LISTED))
-        for prefix in _PREFIXES:
-            for some in _chunks(objects.list(prefix)):
-                rows = [{"key": o.key, "bytes": o.size, "modified": o.modified} for o in some]
-                connection.execute(_LISTED.insert(), rows)
-        return _unnamed(connection), _absent(connection)
+def _list(connection: Connection, objects: ObjectStore) -> None:
+    """Write the bucket's listing into a table of this transaction: it may be of any length."""
+    connection.execute(CreateTable(_LISTED))
+    for prefix in _PREFIXES:
+        for some in _chunks(objects.list(prefix)):
+            rows = [{"key": o.key, "bytes": o.size, "modified": o.modified} for o in some]
+            # some stores give a key twice when they are written to meanwhile
+            connection.execute(insert(_LISTED).on_conflict_do_nothing(), rows)
+    connection.execute(text(f"ANALYZE {_LISTED.name}"))
 
 
 def _chunks(listing: Iterator[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
@@ -156,24 +174,39 @@ def _chunks(listing: Iterator[ObjectInfo]) -> Iterator[list[ObjectInfo]]:
         yield some
 
 
-def _unnamed(connection: Connection) -> list[_Unnamed]:
+def _unnamed(connection: Connection) -> Iterator[list[_Unnamed]]:
+    """Yield the objects that no row names, some at a time."""
     named, deleted = [], []
     for table in (parked_objects, staged_objects):
         same = table.c.key == _LISTED.c.key
         named.append(exists().where(same, table.c.state != "deleted"))
         deleted.append(exists().where(same, table.c.state == "deleted"))
     query = select(_LISTED, deleted[0] | deleted[1]).where(~named[0], ~named[1])
-    return [_Unnamed(*row) for row in connection.execute(query.order_by(_LISTED.c.key))]
+    for rows in _by_key(connection, query, _LISTED.c.key):
+        yield [_Unnamed(*row) for row in rows]
 
 
-def _absent(connection: Connection) -> list[str]:
-    wanted = union_all(
-        select(parked_objects.c.key).where(parked_objects.c.state == "live"),
-        select(staged_objects.c.key).where(staged_objects.c.state == "staged"),
-    ).subquery()
-    listed = exists().where(_LISTED.c.key == wanted.c.key)
-    query = select(wanted.c.key).where(~listed).order_by(wanted.c.key)
-    return [str(row[0]) for row in connection.execute(query)]
+def _absent(connection: Connection) -> Iterator[list[str]]:
+    """Yield the keys of rows that the listing lacks, some at a time."""
+    for table, state in ((parked_objects, "live"), (staged_objects, "staged")):
+        listed = exists().where(_LISTED.c.key == table.c.key)
+        query = select(table.c.key).where(table.c.state == state, ~listed)
+        for rows in _by_key(connection, query, table.c.key):
+            yield [str(row[0]) for row in rows]
+
+
+def _by_key(
+    connection: Connection, query: Select[Any], key: ColumnElement[str]
+) -> Iterator[list[Row[Any]]]:
+    """Yield a query's rows in the order of a key, a page at a time."""
+    after = ""
+    while True:
+        page = query.where(key > after).order_by(key).limit(_BATCH)
+        rows = list(connection.execute(page))
+        if not rows:
+            return
+        yield rows
+        after = str(rows[-1][0])
 
 
 def _is_missing(tracker: TrackerStore, objects: ObjectStore, key: str) -> bool:
@@ -211,6 +244,9 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     source = cut_segment(item.key)
     if source is not None:
         return cut_is_decided(tracker, source)
+    moved = first_moved(item.key)
+    if moved is not None:
+        return not can_commit(tracker, moved)
     message = refused_message(item.key)
     if message is not None:
         return _is_parked_elsewhere(tracker, message, item.key)
@@ -245,21 +281,10 @@ def _is_parked_elsewhere(tracker: TrackerStore, message: tuple[str, int], key: s
 def _directory(objects: ObjectStore, item: _Unnamed) -> Sequence[SegmentDescriptor]:
     """Return an object's segments; none where it is no parked object or is gone."""
     try:
-        tail = _tail(objects, item, _TAIL_BYTES)
-        needed = directory_length(tail) or 0
-        if needed > len(tail):
-            tail = _tail(objects, item, needed)
-        return read_directory(tail, key=item.key)
+        return read_object_directory(objects, item.key, item.bytes)
     except (CorruptSegmentError, ObjectMissingError) as error:
         _LOG.warning("garbage is kept: %s", error)
         return ()
-
-
-def _tail(objects: ObjectStore, item: _Unnamed, most: int) -> bytes:
-    length = min(most, item.bytes)
-    if length == 0:
-        return b""
-    return objects.get(item.key, position=item.bytes - length, length=length)
 
 
 def _ledger_is_beyond(tracker: TrackerStore, found: Iterable[SegmentDescriptor]) -> bool:

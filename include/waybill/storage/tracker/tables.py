@@ -241,6 +241,11 @@ parked_objects = Table(
     _time("committed_at", now=True),
     CheckConstraint("state IN ('live', 'deleting', 'deleted')", name="state"),
 )
+Index(
+    "ix_parked_objects_deleting",
+    parked_objects.c.key,
+    postgresql_where=text("state = 'deleting'"),
+)
 
 replays = Table(
     "replays",

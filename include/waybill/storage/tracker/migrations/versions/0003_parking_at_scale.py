@@ -143,6 +143,12 @@ def _create_indexes() -> None:
     """Of lists and windows over many partitions, of clean-up and of replays."""
     for name, columns in _PARTITION_INDEXES.items():
         op.create_index(f"ix_parked_partitions_{name}", "parked_partitions", columns)
+    op.create_index(
+        "ix_parked_objects_deleting",
+        "parked_objects",
+        ["key"],
+        postgresql_where=sa.text("state = 'deleting'"),
+    )
     op.drop_index("ix_segments_replay", "segments")
     for name, columns, where in _SEGMENT_INDEXES:
         op.create_index(f"ix_segments_{name}", "segments", columns, postgresql_where=sa.text(where))
