@@ -106,7 +106,9 @@ class ParkingLot:
         for _, said, really, said_span, span in self.sql(SUMS):
             assert list(said) == list(really)
             assert list(said_span) == list(span)
-        held = self.sql("SELECT DISTINCT object_key FROM segments WHERE state NOT IN ('deleted', 'replaced')")
+        held = self.sql(
+            "SELECT DISTINCT object_key FROM segments WHERE state NOT IN ('deleted', 'replaced')"
+        )
         assert {row[0] for row in held} <= self.keys()
         stray = self.sql(
             "SELECT count(*) FROM segments s LEFT JOIN replays r ON r.id = s.replay_id "

@@ -146,8 +146,8 @@ def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
     of_each = [select(segments.c.partition_id).where(*part).limit(_FEW + 1) for part in parts]
     found = union_all(*[select(one.subquery().c.partition_id) for one in of_each]).subquery()
     few = select(found.c.partition_id).limit(_FEW + 1).subquery()
-    numbers: Select[Any] = select(func.count(), func.array_agg(few.c.partition_id.distinct()))
-    return numbers
+    ids: Any = func.array_agg(few.c.partition_id.distinct())
+    return select(func.count(), ids)
 
 
 def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:

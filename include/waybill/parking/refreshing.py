@@ -183,7 +183,7 @@ def _unnamed(connection: Connection) -> Iterator[list[_Unnamed]]:
         deleted.append(exists().where(same, table.c.state == "deleted"))
     query = select(_LISTED, deleted[0] | deleted[1]).where(~named[0], ~named[1])
     for rows in _by_key(connection, query, _LISTED.c.key):
-        yield [_Unnamed(*row) for row in rows]
+        yield [_Unnamed(*tuple(row)) for row in rows]
 
 
 def _absent(connection: Connection) -> Iterator[list[str]]:

@@ -83,9 +83,10 @@ def _places(wanted: PartitionFilter, order: Order) -> list[int]:
     """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
     places = [0, 1] if wanted.teams is None else [0]
     places.sort(reverse=order.descending)
-    if order.after is not None and order.after[0] in places:
-        places = places[places.index(order.after[0]) :]
-    return places
+    after = None if order.after is None else order.after[0]
+    return [
+        one for one in places if after is None or one == after or (one == 1) != order.descending
+    ]
 
 
 def _strides(
