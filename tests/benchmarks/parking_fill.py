@@ -3,7 +3,8 @@
 By SQL alone, so no object is in any store. Skew: the largest partition holds about 1 % of all
 segments, most partitions fewer than ten. Times of parking go up with the segments over 90 days;
 event times lie before them, 3 % of the segments span more than an hour. Of ten segments eight are
-parked. Indexes and the unique constraint are built after the rows, foreign keys are not checked.
+parked. An eighth of all segments was parked in one run, by an outage of a destination, the others
+over the whole time. Indexes and the unique constraint are built after the rows, foreign keys are not checked.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from waybill.storage import TrackerStore
 PARTITIONS_A_PIPELINE = 500
 SEGMENTS_AN_OBJECT = 100
 LAST_PARKED_AT = "2026-01-01 00:00:00+00"
-EIGHTH = "destination_unreachable"
-"""The error type of an eighth of all partitions."""
+STORM = "destination_unreachable"
+"""The error type of an eighth of all partitions, and of an eighth of all segments in one run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +55,21 @@ _SEGMENTS = """
       decode(repeat(md5(n::text), events), 'hex'), at, at
     FROM (
       SELECT n, at, events,
-        CASE WHEN n < :partitions THEN n ELSE floor(:partitions * r ^ 3)::bigint END + 1
-          AS partition_id,
+        CASE WHEN n >= :storm AND n < :storm + :segments / 8
+            THEN (CASE WHEN n < :storm + :partitions / 8 THEN n - :storm
+              ELSE floor(:partitions / 8 * r ^ 3)::bigint END + 1) * 8
+          ELSE drawn_id - CASE WHEN drawn_id % 8 = 0 THEN 1 ELSE 0 END END AS partition_id,
         at - interval '1 second' * (1 - ln(1 - random())) * 120 AS event_at,
         CASE WHEN random() < 0.03 THEN interval '1 hour' * (1 + random() * 100)
           ELSE interval '1 second' * random() * 600 END AS span,
         CASE WHEN s < 0.8 THEN 'parked' WHEN s < 0.93 THEN 'replayed' WHEN s < 0.98 THEN 'discarded'
           WHEN s < 0.99 THEN 'quarantined' ELSE 'replaying' END AS state
       FROM (
-        SELECT n, random() AS r, random() AS s, 1 + floor(random() ^ 3 * 12)::int AS events,
+        SELECT n, r, random() AS s,
+          CASE WHEN n < :partitions THEN n ELSE floor(:partitions * r ^ 3)::bigint END + 1
+            AS drawn_id, 1 + floor(random() ^ 3 * 12)::int AS events,
           timestamptz '2025-10-03Z' + n * (interval '90 days' / :segments) AS at
-        FROM generate_series(0, :segments - 1) n
+        FROM (SELECT n, random() AS r FROM generate_series(0, :segments - 1) n) AS numbered
       ) AS drawn
     ) AS made
 """
@@ -105,7 +110,8 @@ def fill(tracker: TrackerStore, size: Size) -> None:
         "segments": size.segments,
         "each": PARTITIONS_A_PIPELINE,
         "each_object": SEGMENTS_AN_OBJECT,
-        "eighth": EIGHTH,
+        "eighth": STORM,
+        "storm": size.segments * 6 // 10,
     }
     with tracker.transaction() as connection:
         for setting in ("session_replication_role = replica", "maintenance_work_mem = '256MB'"):

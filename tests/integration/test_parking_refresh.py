@@ -174,3 +174,37 @@ def test_a_refresh_killed_at_any_point_is_finished_by_the_next(lot):
         lot.check()
         lot.objects.delete([kept])
     assert killed_at > 25
+
+
+def test_each_owner_is_told_once_of_an_object_that_is_gone(lot):
+    gone = lot.park([make_event(1), make_event(2, name="other"), make_event(3, pipeline_id="pl-2")])
+    lot.objects.delete([gone])
+    for _ in range(2):
+        assert lot.parking.refresh(grace_s=0).missing == (gone,)
+        assert lot.sql(
+            "SELECT kind, pipeline_id, detail ->> 'object_key', (detail ->> 'segments')::int, "
+            "(detail ->> 'events_held')::int, sent_at FROM notices ORDER BY pipeline_id"
+        ) == [("missing", "pl-1", gone, 2, 2, None), ("missing", "pl-2", gone, 1, 1, None)]
+        assert lot.sql("SELECT who, target FROM audit_log WHERE action = 'object_missing'") == [
+            ("refresh_tracker", gone)
+        ]
+    lot.sql("DELETE FROM segments")
+    lot.sql("DELETE FROM parked_partitions")
+
+
+def test_more_than_a_page_is_compared_and_only_some_missing_are_named(lot, monkeypatch):
+    monkeypatch.setattr("waybill.parking.refreshing._BATCH", 2)
+    monkeypatch.setattr("waybill.parking.refreshing._MOST_NAMED", 3)
+    keys = sorted(lot.park([make_event(n)], n) for n in range(5))
+    strays = [lot.put([make_event(n)])[0] for n in range(5)]
+    lot.sql(
+        "INSERT INTO topic_offsets (cluster_id, topic_id, partition, topic, next_offset) "
+        "VALUES ('c', 't', 0, 'events.a.b', 100)"
+    )
+    lot.objects.delete(keys)
+    report = lot.parking.refresh(grace_s=0)
+    assert (report.missing, report.missing_more) == (tuple(keys[:3]), 2)
+    assert report.garbage_deleted == len(strays)
+    assert lot.keys() == set()
+    lot.sql("DELETE FROM segments")
+    lot.sql("DELETE FROM parked_partitions")

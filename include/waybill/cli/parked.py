@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -39,6 +39,9 @@ Since = Annotated[
     str | None, typer.Option(help="Event time from: 2013-01-31, or RFC 3339; UTC without a zone.")
 ]
 Until = Annotated[str | None, typer.Option(help="Event time before; as --since.")]
+ParkedSince = Annotated[str | None, typer.Option(help="Time of parking from; as --since.")]
+ParkedUntil = Annotated[str | None, typer.Option(help="Time of parking before; as --since.")]
+Fingerprint = Annotated[str | None, typer.Option("--fingerprint", "-f", help="Only this cause.")]
 Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
 Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -62,13 +65,16 @@ def _opened() -> AbstractContextManager[Parking]:
 
 
 @app.command("list")
-def list_partitions(  # noqa: PLR0913 - filters on every dimension
+def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     pipeline: PipelineName = None,
     event_name: EventName = None,
     stage: Stage = None,
     error_type: ErrorType = None,
     since: Since = None,
     until: Until = None,
+    parked_since: ParkedSince = None,
+    parked_until: ParkedUntil = None,
+    fingerprint: Fingerprint = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also partitions with nothing left to decide.")
@@ -81,6 +87,12 @@ def list_partitions(  # noqa: PLR0913 - filters on every dimension
     with _opened() as parking:
         wanted = _filter(
             parking, pipeline, event_name, stage, error_type, since, until, held=not everything
+        )
+        wanted = replace(
+            wanted,
+            parked_since=parked_since,
+            parked_until=parked_until,
+            fingerprint=fingerprint,
         )
         found = parking.partitions(wanted)
     if as_json:
@@ -196,6 +208,9 @@ def _decision(
         error_type: ErrorType = None,
         since: Since = None,
         until: Until = None,
+        parked_since: ParkedSince = None,
+        parked_until: ParkedUntil = None,
+        fingerprint: Fingerprint = None,
         who: Who = None,
         *,
         all_pipelines: AllPipelines = False,
@@ -205,6 +220,12 @@ def _decision(
         _require_scope(pipeline, all_pipelines=all_pipelines)
         with _opened() as parking:
             wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
+            wanted = replace(
+                wanted,
+                parked_since=parked_since,
+                parked_until=parked_until,
+                fingerprint=fingerprint,
+            )
             if not yes:
                 found = _some(parking, wanted)
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
