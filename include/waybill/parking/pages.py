@@ -55,7 +55,7 @@ from waybill.storage.tracker.tables import segments
 
 SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
 LARGEST_PAGE = 1000
-_FEW = 10_000
+_FEW = 30_000
 """Partitions, or segments, that are looked up and sorted rather than walked."""
 _LONG: ColumnElement[bool] = literal_column(
     "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean

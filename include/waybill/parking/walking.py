@@ -28,6 +28,7 @@ from sqlalchemy import (
 from waybill.parking.browsing import FIELDS, JOINED
 from waybill.parking.cursors import Value
 from waybill.parking.model import PartitionFilter
+from waybill.parking.names import storable
 from waybill.storage.tracker.tables import parked_partitions as partitions
 from waybill.storage.tracker.tables import pipelines
 
@@ -71,7 +72,7 @@ def walk(
     """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
     left = order.limit
     for place in _places(wanted, order):
-        for ids, beyond in _strides(connection, place, order):
+        for ids, beyond in _strides(connection, place, order, wanted.teams):
             found = _of_pipelines(connection, ids, [*conditions, *beyond], order, left)
             yield from found
             left -= len(found)
@@ -90,11 +91,12 @@ def _places(wanted: PartitionFilter, order: Order) -> list[int]:
 
 
 def _strides(
-    connection: Connection, place: int, order: Order
+    connection: Connection, place: int, order: Order, teams: tuple[str, ...] | None
 ) -> Iterator[tuple[list[str], list[ColumnElement[bool]]]]:
     """Yield ids of pipelines in order, some at a time, with a condition on their partitions."""
     start = None if order.after is None or order.after[0] != place else str(order.after[1])
-    listed = rows(connection, (_deployed if place == 0 else _unknown)(order, start))
+    query = _unknown(order, start) if place else _deployed(order, start, teams)
+    listed = rows(connection, query)
     if order.after is not None and start is not None and listed and listed[0][1] == start:
         yield [listed[0][0]], [order.beyond(NAMES_WITHIN, order.after[2:])]
         listed = listed[1:]
@@ -105,8 +107,10 @@ def _strides(
         done += stride
 
 
-def _deployed(order: Order, start: str | None) -> Select[Any]:
+def _deployed(order: Order, start: str | None, teams: tuple[str, ...] | None) -> Select[Any]:
     query = select(pipelines.c.id, pipelines.c.name)
+    if teams is not None:
+        query = query.where(pipelines.c.team.in_(map(storable, teams)))
     if start is not None:
         name = pipelines.c.name
         query = query.where(name <= start if order.descending else name >= start)
