@@ -72,7 +72,7 @@ GROUP BY 1, 2, 3
 """
 _SEGMENTS = """
 SELECT parked_partitions.pipeline_id, parked_partitions.event_name, parked_partitions.stage,
-  sum(parked + replaying + replayed + discarded)::bigint AS recorded,
+  sum(parked + replaying + replayed + discarded + quarantined)::bigint AS recorded,
   sum(replayed)::bigint AS replayed
 FROM parked_partitions
 WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
