@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 
 import pytest
@@ -164,12 +166,7 @@ def test_a_kill_at_any_line_between_the_storm_and_its_hold_leaves_only_garbage(s
     assert before.keys() <= METADATA.tables.keys()
     for line, patch in KILLS.items():
         assert counted(settings, before) == before, f"before the kill {line}"
-        child = children.start(settings, DIES + patch + RUN)
-        try:
-            output, _ = child.communicate(timeout=180)
-        finally:
-            children.kill(child)
-        assert child.returncode == -signal.SIGKILL, (line, output.decode("utf-8", "replace"))
+        assert end_of(children.start(settings, DIES + patch + RUN)) == -signal.SIGKILL, line
     after = counted(settings, before)
     assert (after["pipeline_holds"], after["notices"], after["batches"]) == (1, 1, 1)
     assert held_numbers(settings) == {HELD: ROWS}
@@ -181,6 +178,17 @@ def test_a_kill_at_any_line_between_the_storm_and_its_hold_leaves_only_garbage(s
     assert stored(settings) == named
     end = streams.rest_of(settings, rows=2 * ROWS)
     assert (end.parked, end.delivered) == (ROWS, good(ROWS))
+
+
+def end_of(child):
+    """Wait until a driver has ended; take its JVM and workers down with it. Return its code."""
+    try:
+        return child.wait(timeout=180)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
 
 
 def counted(settings, names):

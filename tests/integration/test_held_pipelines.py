@@ -78,7 +78,7 @@ def test_a_storm_is_held_once_with_its_notice_and_its_audit_entry(lot):
     assert storm(lot)
     assert not storm(lot), "it is held already"
     assert held_pipelines(lot.tracker) == {ID}
-    assert lot.sql("SELECT kind, pipeline_id, detail->'cause'->>'failed' FROM notices") == [
+    assert lot.sql("SELECT kind, pipeline_id, detail->>'failed' FROM notices") == [
         ("hold", ID, "60")
     ]
     assert lot.sql("SELECT who, action, target FROM audit_log") == [(BREAKER, "hold", ID)]

@@ -232,8 +232,8 @@ def _insert(
     made = connection.execute(once).scalar()
     if made is None:
         return None
-    detail = {"hold": int(made), "held_by": who, "cause": dict(cause)}
-    connection.execute(notices.insert().values(kind="hold", pipeline_id=pipeline_id, detail=detail))
+    _tell(connection, "hold", pipeline_id, hold=int(made), held_by=who, **cause)
+    detail = {"hold": int(made), "cause": dict(cause)}
     write_audit(connection, who=who, action="hold", target=pipeline_id, **detail)
     return int(made)
 
@@ -251,7 +251,14 @@ def _end(connection: Connection, hold_id: int, *, who: str, **detail: object) ->
     write_audit(
         connection, who=who, action="release", target=str(pipeline_id), hold=hold_id, **detail
     )
+    _tell(connection, "release", str(pipeline_id), hold=hold_id, released_by=who, **detail)
     return True
+
+
+def _tell(connection: Connection, /, notice: str, pipeline: str, **detail: object) -> None:
+    """Write what the owner is to be told, in the transaction that does it."""
+    said = {name: value for name, value in detail.items() if name != "kind"}
+    connection.execute(notices.insert().values(kind=notice, pipeline_id=pipeline, detail=said))
 
 
 def _returned(connection: Connection, pipeline_id: str) -> int:
