@@ -14,7 +14,12 @@ from airflow.sdk import DAG, Param
 
 from waybill.events import CATALOGUE, STAGES
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
-from waybill_airflow.params import replay_conditions, replay_options, window
+from waybill_airflow.params import (
+    dry_run_options,
+    replay_conditions,
+    replay_options,
+    window,
+)
 
 with DAG(
     "replay",
@@ -44,6 +49,7 @@ with DAG(
         **window(),
         **replay_conditions(),
         **replay_options(),
+        **dry_run_options(),
     },
 ) as dag:
     ReplayParkedPartitionOperator(
@@ -60,4 +66,5 @@ with DAG(
         max_events=dag.param("max_events"),
         rate_per_s=dag.param("rate_per_s"),
         dry_run=dag.param("dry_run"),
+        sample=dag.param("sample"),
     )

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from waybill.operations.probing import ProbeReport
     from waybill.operations.replay import ReplayReport, ReplayRequest
     from waybill.operations.trails import Trail
+    from waybill.operations.trying import DryRunRequest
     from waybill.parking import CleanUpReport, Parking, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
     from waybill.pipelines import Pipeline
@@ -146,6 +147,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     max_events: int | None = None,
     rate_per_s: int | None = None,
     dry_run: bool = False,
+    sample: int | None = None,
     who: str,
     run_id: str,
 ) -> ReplayReport | DryRunReport:
@@ -156,17 +158,12 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
 
     conditions = ReplayConditions(since, until, parked_since, parked_until, fingerprint, max_events)
     if dry_run:
-        if conditions != ReplayConditions(since, until):
-            raise InputError("a dry run takes a window on event time here, and no other condition")
-        return run_dry_run(
-            settings,
-            pipeline=pipeline,
-            event_name=event_name,
-            stage=stage,
-            error_type=error_type,
-            since=since,
-            until=until,
-        )
+        from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
+        from waybill.parking import EventChoice  # noqa: PLC0415
+
+        choice = EventChoice(since, until, parked_since, parked_until, fingerprint, max_events)
+        names = (pipeline, event_name, stage, error_type)
+        return run_dry_run(settings, DryRunRequest(*names, choice=choice, sample=sample))
     with opened_parking(settings) as parking:
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
@@ -247,39 +244,14 @@ def replay_outcome(
         return watch.wait(limit_s=wait_s)
 
 
-def run_dry_run(  # noqa: PLR0913 - a partition has four names
-    settings: Settings,
-    *,
-    pipeline: str,
-    event_name: str,
-    stage: str,
-    error_type: str,
-    proposed: Path | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    limit: int | None = None,
-) -> DryRunReport:
-    """Run parked events through the active version, or through the one proposed in a folder."""
-    from waybill.operations.dry_run import dry_run  # noqa: PLC0415
-    from waybill.operations.replayable import find_replayable  # noqa: PLC0415
-    from waybill.parking import Parking  # noqa: PLC0415
-    from waybill.pipelines import load_pipeline  # noqa: PLC0415
+def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
+    """Run parked events through the active version, or through a proposed one; write nothing."""
+    from waybill.operations.trying import DryRunParts, try_out  # noqa: PLC0415
 
-    objects = open_objects(settings.s3)
+    objects, log = open_objects(settings.s3), open_log(settings.kafka)
     with open_tracker(settings.tracker) as tracker:
-        parking = Parking(tracker, objects)
-        found = find_replayable(
-            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
-        )
-        active = active_pipeline(tracker, found.pipeline_id)
-        version = active if proposed is None else load_pipeline(proposed)
-        if version.id != active.id:
-            raise InputError(
-                f"{proposed} declares {version.name!r} (id {version.id!r}), not {active.name!r} "
-                f"(id {active.id!r}) whose events these are"
-            )
-        events = parking.events(found.id, since=since, until=until, limit=limit)
-        return dry_run(version, events, fetch=objects.get)
+        parts = DryRunParts(tracker, objects, log, settings.spark.event_timeout_s)
+        return try_out(parts, request)
 
 
 def recheck_quarantine(

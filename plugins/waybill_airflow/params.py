@@ -74,6 +74,19 @@ def replay_conditions() -> dict[str, Param]:
     }
 
 
+def dry_run_options() -> dict[str, Param]:
+    """Return ``sample`` of a dry run."""
+    return {
+        "sample": Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Sample of the dry run",
+            description="Events to try, some of each fingerprint. Empty: every one.",
+        )
+    }
+
+
 def grace(title: str, setting: str) -> dict[str, Param]:
     """Return ``grace_s``, which overrides a setting."""
     return {
@@ -87,4 +100,4 @@ def grace(title: str, setting: str) -> dict[str, Param]:
     }
 
 
-__all__ = ["grace", "replay_conditions", "replay_options", "window"]
+__all__ = ["dry_run_options", "grace", "replay_conditions", "replay_options", "window"]

@@ -11,7 +11,7 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
-    | {"rate_per_s", "dry_run"},
+    | {"rate_per_s", "dry_run", "sample"},
     "replay_parked_partitions": PARTITION | {"since", "until", "rate_per_s", "dry_run", "limit"},
     "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
@@ -182,13 +182,13 @@ def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(repl
         "stage": "mapping",
         "error_type": "None",
     }
-    conf = {**names, "rate_per_s": 250, "dry_run": True}
+    conf = {**names, "rate_per_s": 250, "dry_run": True, "sample": 40}
     empty = dict.fromkeys(set(replay.params) - set(conf))
     task = replay.get_task("replay").prepare_for_execution()
     task.render_template_fields({"dag_run": SimpleNamespace(conf=conf), "params": conf | empty})
     assert {name: getattr(task, name) for name in names} == names
     assert task.rate_per_s == 250
-    assert task.dry_run is True
+    assert (task.dry_run, task.sample) == (True, 40)
     assert task.since is None
 
 

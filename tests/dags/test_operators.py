@@ -169,6 +169,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         max_events=5,
         rate_per_s=10,
         dry_run=True,
+        sample=40,
     ).execute(context(user="ada", run_id="replay__7"))
     [(name, _, options)] = calls.made
     assert name == "run_replay"
@@ -182,6 +183,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "max_events": 5,
         "rate_per_s": 10,
         "dry_run": True,
+        "sample": 40,
         "who": "ada",
         "run_id": "replay__7",
     }

@@ -36,6 +36,7 @@ COMMANDS = {
             "replay": "waybill.cli.replaying:replay",
             "auto-replay": "waybill.cli.auto_replay:auto_replay",
             "recheck": "waybill.cli.rechecking:recheck",
+            "dry-run": "waybill.cli.dry_running:dry_run",
         },
     ),
     "notices": Later(

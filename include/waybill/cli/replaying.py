@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waybill.operations.dry_run import DryRunReport
     from waybill.operations.outcome import ReplayOutcome
     from waybill.parking import Partition
     from waybill.settings import Settings
@@ -47,9 +46,10 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Send a parked partition back, by an Airflow run; or dry-run it."""
+    """Send a parked partition back, by an Airflow run; or dry-run it (see also `dry-run`)."""
     import orjson  # noqa: PLC0415
 
+    from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import replay_outcome, replayable  # noqa: PLC0415
 
@@ -62,11 +62,19 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         "stage": stage,
         "error_type": error_type,
     }
-    narrowed = any((fingerprint, limit, *parked))
-    _check_together(dry_run=dry_run, narrowed=narrowed, proposed=proposed is not None)
+    if proposed is not None and not dry_run:
+        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
     found = replayable(settings, **partition, since=window[0], until=window[1])
     if dry_run:
-        _dry_run(settings, partition, window, proposed, as_json=as_json)
+        from waybill.cli.dry_running import try_out  # noqa: PLC0415
+
+        try_out(
+            settings,
+            partition,
+            (*window, *parked, fingerprint, limit),
+            proposed,
+            as_json=as_json,
+        )
         return
     conf: dict[str, Any] = dict(partition)
     conf |= {
@@ -86,60 +94,6 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
         raise typer.Exit(1)
-
-
-def _check_together(*, dry_run: bool, narrowed: bool, proposed: bool) -> None:
-    from waybill.errors import InputError  # noqa: PLC0415
-
-    if dry_run and narrowed:
-        raise InputError("a dry run takes --since and --until here, and no other condition")
-    if proposed and not dry_run:
-        raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
-
-
-def _dry_run(
-    settings: Settings,
-    partition: dict[str, str],
-    window: list[datetime | None],
-    proposed: Path | None,
-    *,
-    as_json: bool,
-) -> None:
-    import orjson  # noqa: PLC0415
-
-    from waybill.wiring import run_dry_run  # noqa: PLC0415
-
-    report = run_dry_run(
-        settings,
-        pipeline=partition["pipeline"],
-        event_name=partition["event_name"],
-        stage=partition["stage"],
-        error_type=partition["error_type"],
-        proposed=proposed,
-        since=window[0],
-        until=window[1],
-    )
-    if as_json:
-        typer.echo(orjson.dumps(report.to_json()).decode())
-        return
-    _show(report, partition)
-
-
-def _show(report: DryRunReport, partition: dict[str, str]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    console = Console(highlight=False)
-    style = "green" if report.would_pass == report.events else "yellow"
-    console.print(
-        f"[bold]{report.pipeline}[/] version {report.version} over {partition['stage']}/"
-        f"{partition['error_type']}: [bold {style}]{report.would_pass:,} of {report.events:,} "
-        "would pass[/]"
-    )
-    if report.would_filter:
-        console.print(f"  {report.would_filter:,} would be filtered on purpose")
-    for way, number in sorted(report.would_fail.items(), key=lambda item: -item[1]):
-        console.print(f"  {number:,} would fail: {way} — {report.examples[way]}", markup=False)
-    console.print("[dim]nothing was written[/]")
 
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str]:

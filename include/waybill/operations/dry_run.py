@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from waybill.errors import ParkError
 from waybill.events import decode, encode
-from waybill.parking import ParkedEvent
+from waybill.operations.estimate import Rate, Tally, rate
+from waybill.operations.good_events import GoodReport
+from waybill.operations.trial import Fate, Trial
+from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum, fingerprint_of
 from waybill.pipelines import Pipeline
-from waybill.stages import Chain, Chunk, Plan
-
-_CHUNK = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class DryRunReport:
-    """What would become of parked events."""
+    """What would become of parked events.
+
+    ``would_…`` counts those tried; ``pass_rate`` and ``expected_…`` say what that means for all.
+    """
 
     pipeline: str
     version: str
     events: int
+    """The population: events of the choice. An estimate where a sample met segments that the choice
+    cuts through."""
+    tried: int
     would_pass: int
     would_filter: int
     would_fail: dict[str, int]
     """Stage and error type ("mapping/not_null_violation") to events. An event whose children fail
     in several ways is under each."""
+    pass_rate: float
+    """Share of the population that would pass, from 0 to 1: each fingerprint weighs what it has."""
+    low: float
+    """The true rate lies from here …"""
+    high: float
+    """… to here in 95 of 100 samples; all three are the same where all events were tried."""
+    expected_filter: int
+    expected_fail: dict[str, int]
+    """As ``would_fail``, of the population."""
+    by_fingerprint: dict[str, dict[str, Any]]
+    """Fingerprint to ``message`` (of one event), ``events``, ``tried``, ``would_pass``; the largest
+    first."""
     examples: dict[str, str]
     """One message for each way to fail."""
+    damaged: int = 0
+    """Events that could not be read; they are not tried."""
+    good: GoodReport = field(default_factory=GoodReport)
+    """Nothing is tried unless another version than the active one is proposed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -38,55 +59,63 @@ class DryRunReport:
 
 
 def dry_run(
-    pipeline: Pipeline,
-    parked: Iterable[ParkedEvent],
-    *,
-    fetch: Callable[[str], bytes] | None = None,
+    pipeline: Pipeline, trial: Trial, sample: EventSample, good: GoodReport | None = None
 ) -> DryRunReport:
-    """Run events through a pipeline's stages as a replay would.
+    """Run parked events through a pipeline's stages as a replay would.
 
     Args:
         pipeline: the version to try.
-        parked: the events.
-        fetch: returns the payload of an event that is in the object store; without it such an
-            event fails with ``data_ref_missing``.
+        trial: runs it.
+        sample: as ``Parking.draw`` gives it: all of a partition, or a sample.
+        good: what the version does to good events, where that was asked.
 
-    Cost: as processing, and 10 µs an event: user code runs in forked children, so that code which
-    ends the interpreter fails its event here too. Code without end has no clock here.
+    The destination is not asked: what it would refuse counts as passing.
+
+    Memory: what the trial and the sample hold, and a few numbers a fingerprint.
     """
-    plans = {pipeline.id: Plan(pipeline)}
-    failed: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    events = passed = filtered = 0
-    for values in _chunks(parked):
-        chain = Chain(plans, fetch=fetch, isolated=True)
-        chain.process(Chunk(values, [0] * len(values), range(len(values)), [0] * len(values)))
-        bad = {failure.offset for failure in chain.result.failures}
-        gone = {
-            offset
-            for (_, _, outcome), group in chain.result.mapped.items()
-            if outcome == "filtered"
-            for offset in group.offsets
-        }
-        ways = {(f.offset, f"{f.stage}/{f.fault.code}"): f for f in chain.result.failures}
-        for (_, way), failure in ways.items():
-            failed[way] += 1
-            examples.setdefault(way, failure.fault.message)
-        events += len(values)
-        filtered += len(gone - bad)
-        passed += len(values) - len(bad | gone)
-    return DryRunReport(
-        pipeline.name, pipeline.version, events, passed, filtered, dict(failed), examples
-    )
+    seen = _Seen()
+    for (stratum, parked), fate in _with_fates(trial, sample.events):
+        seen.add(stratum, parked, fate)
+    return _report(pipeline, seen, sample, good or GoodReport())
 
 
-def _chunks(parked: Iterable[ParkedEvent]) -> Iterator[list[bytes]]:
-    values = map(_entering, parked)
-    while chunk := list(islice(values, _CHUNK)):
-        yield chunk
+def whole(events: Iterable[ParkedEvent]) -> EventSample:
+    """Return events that are all there is, as a sample: each stands for itself."""
+    sample = EventSample(iter(()))
+
+    def counted() -> Iterator[tuple[Stratum, ParkedEvent]]:
+        for event in events:
+            stratum = Stratum(fingerprint_of(event), whole=True)
+            numbers = sample.strata.setdefault(stratum, Drawn(0))
+            numbers.population += 1
+            numbers.drawn += 1
+            yield stratum, event
+
+    sample.events = counted()
+    return sample
 
 
-def _entering(parked: ParkedEvent) -> bytes:
+def _with_fates(
+    trial: Trial, events: Iterable[tuple[Stratum, ParkedEvent]]
+) -> Iterator[tuple[tuple[Stratum, ParkedEvent], Fate]]:
+    """Pair events with their fates; the trial reads a chunk ahead."""
+    ahead: list[tuple[Stratum, ParkedEvent]] = []
+
+    def values() -> Iterator[bytes]:
+        for item in events:
+            ahead.append(item)
+            yield entering(item[1])
+
+    done = 0
+    for fate in trial.fates(values()):
+        yield ahead[done], fate
+        done += 1
+        if done == len(ahead):
+            ahead.clear()
+            done = 0
+
+
+def entering(parked: ParkedEvent) -> bytes:
     """Return the bytes a replay would send: the event, entering at the stage that parked it."""
     try:
         event = decode(parked.value)
@@ -95,3 +124,95 @@ def _entering(parked: ParkedEvent) -> bytes:
         return encode(event)
     except ParkError:
         return parked.value
+
+
+@dataclass(slots=True)
+class _Group:
+    """Events of one fingerprint, or of one stratum, that were tried."""
+
+    message: str = ""
+    tried: int = 0
+    passed: int = 0
+    filtered: int = 0
+    ways: Counter[str] = field(default_factory=Counter)
+    strata: Counter[Stratum] = field(default_factory=Counter)
+
+
+class _Seen:
+    def __init__(self) -> None:
+        self.strata: dict[Stratum, _Group] = {}
+        self.fingerprints: dict[str, _Group] = {}
+        self.examples: dict[str, str] = {}
+
+    def add(self, stratum: Stratum, parked: ParkedEvent, fate: Fate) -> None:
+        group = self.fingerprints.setdefault(fingerprint_of(parked), _Group(parked.message))
+        group.strata[stratum] += 1
+        for one in (group, self.strata.setdefault(stratum, _Group())):
+            one.tried += 1
+            one.passed += fate.passes
+            one.filtered += fate.filtered and not fate.faults
+            one.ways.update(fate.faults.keys())
+        for way, message in fate.faults.items():
+            self.examples.setdefault(way, message)
+
+
+def _report(pipeline: Pipeline, seen: _Seen, sample: EventSample, good: GoodReport) -> DryRunReport:
+    weights = {stratum: _weight(drawn) for stratum, drawn in sample.strata.items()}
+    whole = _Group()
+    expected: dict[str, float] = {}
+    filtered = events = 0.0
+    for stratum, group in seen.strata.items():
+        weight = weights[stratum]
+        whole.tried += group.tried
+        whole.passed += group.passed
+        whole.filtered += group.filtered
+        whole.ways.update(group.ways)
+        events += weight * group.tried
+        filtered += weight * group.filtered
+        for way, number in group.ways.items():
+            expected[way] = expected.get(way, 0.0) + weight * number
+    found = _rate(seen, weights)
+    return DryRunReport(
+        pipeline=pipeline.name,
+        version=pipeline.version,
+        events=round(events),
+        tried=whole.tried,
+        would_pass=whole.passed,
+        would_filter=whole.filtered,
+        would_fail=dict(whole.ways),
+        pass_rate=found.value,
+        low=found.low,
+        high=found.high,
+        expected_filter=round(filtered),
+        expected_fail={way: round(number) for way, number in expected.items()},
+        by_fingerprint=_by_fingerprint(seen, weights),
+        examples=seen.examples,
+        damaged=sample.damaged,
+        good=good,
+    )
+
+
+def _weight(drawn: Drawn) -> float:
+    """Return how many events of its stratum each one stands for."""
+    return drawn.population / drawn.drawn if drawn.drawn else 0.0
+
+
+def _rate(seen: _Seen, weights: dict[Stratum, float]) -> Rate:
+    return rate(
+        Tally(weights[stratum] * group.tried, group.tried, group.passed)
+        for stratum, group in seen.strata.items()
+    )
+
+
+def _by_fingerprint(seen: _Seen, weights: dict[Stratum, float]) -> dict[str, dict[str, Any]]:
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for name, group in seen.fingerprints.items():
+        events = sum(weights[stratum] * number for stratum, number in group.strata.items())
+        row = {
+            "message": group.message,
+            "events": round(events),
+            "tried": group.tried,
+            "would_pass": group.passed,
+        }
+        rows.append((name, row))
+    return dict(sorted(rows, key=lambda item: (-item[1]["events"], item[0])))

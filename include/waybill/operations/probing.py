@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from waybill.operations.dry_run import DryRunReport, dry_run
+from waybill.operations.dry_run import DryRunReport, dry_run, whole
 from waybill.operations.registry import active_pipelines
+from waybill.operations.trial import Trial
 from waybill.parking import Hold, ParkedEvent, Parking, Partition
 from waybill.parking.holds import begin_probe, end_probe, read_holds, to_replay, waiting
 from waybill.pipelines import Pipeline
@@ -107,7 +108,7 @@ def _probe(
 ) -> Probe:
     found = waiting(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
     sample = _telling(list(_sample(parking, found)))
-    report = dry_run(pipeline, sample, fetch=fetch)
+    report = dry_run(pipeline, Trial(pipeline, fetch=fetch), whole(sample))
     passed = _passed(report)
     # Nothing waits: somebody discarded it all. The next events will tell.
     passes = passed >= pass_rate * report.events

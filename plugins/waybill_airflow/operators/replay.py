@@ -40,6 +40,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
     :param max_events: the first so many, in the order in which they were parked.
     :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
     :param dry_run: run the deployed stages over the events, send nothing, change nothing.
+    :param sample: of a dry run: events to try, some of each fingerprint; ``None``: every one.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
         else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
@@ -61,6 +62,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         "max_events",
         "rate_per_s",
         "dry_run",
+        "sample",
     )
 
     def __init__(  # noqa: PLR0913 - a replay has these parameters
@@ -78,6 +80,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         max_events: int | None = None,
         rate_per_s: int | None = None,
         dry_run: bool = False,
+        sample: int | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**kwargs)
@@ -93,6 +96,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.max_events = max_events
         self.rate_per_s = rate_per_s
         self.dry_run = dry_run
+        self.sample = sample
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
@@ -113,6 +117,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 max_events=self.max_events,
                 rate_per_s=self.rate_per_s,
                 dry_run=self.dry_run,
+                sample=self.sample,
                 who=who_asked(context),
                 run_id=context["run_id"],
             )

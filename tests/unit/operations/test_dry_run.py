@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from tests.unit.stages.made import event, pipeline
 
 from waybill.events import Event, encode
-from waybill.operations.dry_run import DryRunReport, dry_run
-from waybill.parking import ParkedEvent
+from waybill.operations.dry_run import DryRunReport, dry_run, whole
+from waybill.operations.trial import Fetch, Trial
+from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum
+from waybill.pipelines import Pipeline
 
 FIXED = """
 def transform(event):
@@ -49,6 +56,17 @@ def doing(number: int, do: str | None) -> ParkedEvent:
     return parked(event(number, {"id": number, "n": number, "do": do}))
 
 
+def tried(
+    version: Pipeline,
+    corpus: Iterable[ParkedEvent] | EventSample,
+    *,
+    timeout_s: float = 20.0,
+    fetch: Fetch | None = None,
+) -> DryRunReport:
+    sample = corpus if isinstance(corpus, EventSample) else whole(corpus)
+    return dry_run(version, Trial(version, timeout_s=timeout_s, fetch=fetch), sample)
+
+
 def ended(report: DryRunReport) -> tuple[int, int, int, dict[str, int]]:
     return report.events, report.would_pass, report.would_filter, report.would_fail
 
@@ -59,7 +77,7 @@ def test_every_event_is_counted_once_under_what_becomes_of_it() -> None:
     corpus += [doing(n, "fail") for n in range(20, 22)]
     corpus += [doing(30, "twins"), doing(31, "half"), doing(32, "leave")]
     corpus += [parked(b"junk")]
-    report = dry_run(pipeline(FIXED), corpus)
+    report = tried(pipeline(FIXED), corpus)
     assert ended(report) == (
         16,
         7,
@@ -77,7 +95,7 @@ def test_every_event_is_counted_once_under_what_becomes_of_it() -> None:
 
 def test_more_events_than_one_piece_holds_are_counted_exactly() -> None:
     corpus = (doing(n, "fail" if n % 10 == 3 else None) for n in range(12_345))
-    report = dry_run(pipeline(FIXED), corpus)
+    report = tried(pipeline(FIXED), corpus)
     assert ended(report) == (12_345, 11_110, 0, {"transformation/value_error": 1_235})
 
 
@@ -89,7 +107,7 @@ def test_events_enter_at_the_stage_that_parked_them() -> None:
         parked(event(3, {"id": 3, "n": "x"}), "mapping"),
         parked(event(4), "transformation"),
     ]
-    assert ended(dry_run(pipeline(code), corpus)) == (
+    assert ended(tried(pipeline(code), corpus)) == (
         4,
         2,
         0,
@@ -99,21 +117,103 @@ def test_events_enter_at_the_stage_that_parked_them() -> None:
 
 def test_a_payload_in_the_store_is_fetched_where_it_can_be() -> None:
     corpus = [parked(event(1, data_ref="payloads/x"))]
-    assert ended(dry_run(pipeline(), corpus))[3] == {"transformation/data_ref_missing": 1}
-    report = dry_run(pipeline(), corpus, fetch=lambda key: b'{"id":1,"n":%d}' % len(key))
+    assert ended(tried(pipeline(), corpus))[3] == {"transformation/data_ref_missing": 1}
+    report = tried(pipeline(), corpus, fetch=lambda key: b'{"id":1,"n":%d}' % len(key))
     assert ended(report) == (1, 1, 0, {})
 
 
 def test_the_events_of_another_pipeline_are_said_to_fail() -> None:
-    report = dry_run(pipeline(), [parked(event(1, pipeline_id="p2"))])
+    report = tried(pipeline(), [parked(event(1, pipeline_id="p2"))])
     assert ended(report)[3] == {"transformation/pipeline_unknown": 1}
 
 
 def test_nothing_parked_is_nothing() -> None:
-    assert ended(dry_run(pipeline("not python"), [])) == (0, 0, 0, {})
+    assert ended(tried(pipeline("not python"), [])) == (0, 0, 0, {})
 
 
 def test_code_that_ends_the_interpreter_fails_its_event_only() -> None:
     code = "import os\ndef transform(event):\n    if event.data['n'] == 2: os._exit(3)\n    return event\n"
-    report = dry_run(pipeline(code), [parked(event(n)) for n in (1, 2, 3)])
+    report = tried(pipeline(code), [parked(event(n)) for n in (1, 2, 3)])
     assert (report.would_pass, report.would_fail) == (2, {"transformation/interpreter_crashed": 1})
+
+
+@pytest.mark.parametrize(
+    ("stuck", "way"),
+    [
+        ("while True: pass", "transformation_timeout"),
+        ("import time; time.sleep(600)", "transformation_timeout"),
+        ("sum(range(10**13))", "interpreter_crashed"),
+    ],
+)
+def test_code_without_end_fails_its_event_only(stuck: str, way: str) -> None:
+    code = (
+        f"def transform(event):\n    if event.data['n'] == 2:\n        {stuck}\n    return event\n"
+    )
+    began = time.monotonic()
+    report = tried(pipeline(code), [parked(event(n)) for n in (1, 2, 3)], timeout_s=0.5)
+    assert ended(report) == (3, 2, 0, {f"transformation/{way}": 1})
+    assert time.monotonic() - began < 10
+
+
+def test_code_that_loads_without_end_is_invalid() -> None:
+    report = tried(pipeline("while True: pass\n"), [parked(event(1))], timeout_s=0.3)
+    assert report.would_fail == {"transformation/code_invalid": 1}
+
+
+def test_the_callers_alarms_and_threads_are_its_own() -> None:
+    def struck(_number: int, _frame: Any) -> None:
+        raise AssertionError("the parent was struck")
+
+    timer = signal.getitimer(signal.ITIMER_REAL)[0]
+    before = signal.signal(signal.SIGALRM, struck)
+    found: list[DryRunReport] = []
+    try:
+        slow = "import time\ndef transform(event):\n    time.sleep(0.4)\n    return event\n"
+        thread = threading.Thread(
+            target=lambda: found.append(
+                tried(pipeline(slow), [parked(event(n)) for n in range(3)], timeout_s=1.0)
+            )
+        )
+        thread.start()
+        thread.join(20)
+        assert signal.getsignal(signal.SIGALRM) is struck
+        assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0) == (timer > 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert [report.would_pass for report in found] == [3]
+
+
+def test_a_sample_is_weighted_by_what_its_groups_stand_for() -> None:
+    many, few = Stratum("m" * 16, whole=True), Stratum("f" * 16, whole=True)
+    corpus = [(many, doing(n, None)) for n in range(10)]
+    corpus += [(few, doing(n, "fail" if n % 2 else None)) for n in range(20, 30)]
+    for stratum, one in corpus:
+        one.fingerprint = stratum.fingerprint
+    strata = {many: Drawn(990, 10), few: Drawn(110, 10)}
+    report = tried(pipeline(FIXED), EventSample(iter(corpus), strata))
+    assert ended(report) == (1_100, 15, 0, {"transformation/value_error": 5})
+    assert report.pass_rate == pytest.approx(0.9 + 0.1 * 0.5)
+    assert report.low < report.pass_rate < report.high
+    assert report.expected_fail == {"transformation/value_error": 55}
+    assert report.by_fingerprint == {
+        "m" * 16: {"message": "", "events": 990, "tried": 10, "would_pass": 10},
+        "f" * 16: {"message": "", "events": 110, "tried": 10, "would_pass": 5},
+    }
+    assert list(report.by_fingerprint) == ["m" * 16, "f" * 16]
+
+
+def test_what_was_drawn_but_not_wanted_is_not_in_the_population() -> None:
+    cut = Stratum("", whole=False)
+    corpus = [(cut, doing(n, None)) for n in range(5)]
+    report = tried(pipeline(FIXED), EventSample(iter(corpus), {cut: Drawn(1_000, 20)}))
+    assert (report.events, report.tried, report.pass_rate) == (250, 5, 1.0)
+
+
+def test_all_events_tried_leave_no_doubt() -> None:
+    report = tried(pipeline(FIXED), [doing(n, "fail" if n < 3 else None) for n in range(10)])
+    assert (report.pass_rate, report.low, report.high) == (0.7, 0.7, 0.7)
+
+
+def test_nothing_tried_says_nothing_of_the_rate() -> None:
+    report = tried(pipeline(), [])
+    assert (report.tried, report.low, report.high) == (0, 0.0, 1.0)

@@ -1,0 +1,217 @@
+"""``waybill parked dry-run``: what would become of parked events; nothing is written.
+
+Messages and values come from users: they are never read as markup, and control characters are
+shown, not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from waybill.cli.parked_views import plain
+from waybill.cli.words import counted
+
+if TYPE_CHECKING:
+    from waybill.operations.dry_run import DryRunReport
+    from waybill.operations.good_events import GoodReport
+    from waybill.operations.trying import DryRunRequest
+    from waybill.settings import Settings
+
+_MOST_GROUPS = 12
+_MESSAGE_CHARS = 200
+_VALUE_CHARS = 60
+_ALL, _NONE = 1.0, 0.0
+_TIME = "2013-01-31, or RFC 3339; UTC without a zone"
+
+
+def dry_run(  # noqa: PLR0913, PLR0917 - a partition has four names, a choice its conditions
+    pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
+    event_name: Annotated[str, typer.Option("--event-name", "-e")],
+    stage: Annotated[str, typer.Option("--stage", "-s")],
+    error_type: Annotated[str, typer.Option("--error-type", "-t")],
+    proposed: Annotated[
+        Path | None,
+        typer.Option(help="A folder with the pipeline as it would be deployed; else the active."),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(min=1, help="Try so many, some of each fingerprint; else every event."),
+    ] = None,
+    good: Annotated[
+        int, typer.Option(min=0, help="With --proposed: most recent good events to try as well.")
+    ] = 500,
+    since: Annotated[str | None, typer.Option(help=f"Event time from: {_TIME}.")] = None,
+    until: Annotated[str | None, typer.Option(help="Event time before; as --since.")] = None,
+    parked_since: Annotated[str | None, typer.Option(help="Parked from; as --since.")] = None,
+    parked_until: Annotated[str | None, typer.Option(help="Parked before; as --since.")] = None,
+    fingerprint: Annotated[str | None, typer.Option(help="Only this fingerprint.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draw the same sample again.")] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Say how many parked events would pass, and what a new version would break."""
+    from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
+    from waybill.parking import EventChoice  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+
+    choice = EventChoice(since, until, parked_since, parked_until, fingerprint, limit)
+    request = DryRunRequest(
+        pipeline,
+        event_name,
+        stage,
+        error_type,
+        proposed=proposed,
+        choice=choice,
+        sample=sample,
+        good=good,
+        seed=seed,
+    )
+    _tell(Settings(), request, as_json=as_json)
+
+
+def try_out(
+    settings: Settings,
+    partition: Mapping[str, str],
+    conditions: tuple[Any, ...],
+    proposed: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Dry-run what ``waybill parked replay`` would send; conditions as of an ``EventChoice``."""
+    from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
+    from waybill.parking import EventChoice  # noqa: PLC0415
+
+    request = DryRunRequest(
+        partition["pipeline"],
+        partition["event_name"],
+        partition["stage"],
+        partition["error_type"],
+        proposed=proposed,
+        choice=EventChoice(*conditions),
+    )
+    _tell(settings, request, as_json=as_json)
+
+
+def _tell(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
+    import orjson  # noqa: PLC0415
+
+    from waybill.wiring import run_dry_run  # noqa: PLC0415
+
+    report = run_dry_run(settings, request)
+    if as_json:
+        typer.echo(orjson.dumps(report.to_json()).decode())
+    else:
+        show(report, request.stage, request.error_type)
+
+
+def show(report: DryRunReport, stage: str, error_type: str) -> None:
+    """Print a report: the verdict, the ways to fail, the groups, the good events."""
+    console = Console(highlight=False)
+    console.print(_verdict(report, stage, error_type), soft_wrap=True)
+    for line in _ends(report, stage):
+        console.print(Text(f"  {line}"), soft_wrap=True)
+    if len(report.by_fingerprint) > 1:
+        _groups(console, report)
+    if report.good.tried or report.good.examples:
+        _good(console, report.good)
+    console.print(Text("nothing was written", "dim"))
+
+
+def _verdict(report: DryRunReport, stage: str, error_type: str) -> Text:
+    name = f"{report.pipeline} version {report.version} over {stage}/{error_type}: "
+    if not report.events:
+        return Text(plain(f"{name}nothing that was asked for is parked"))
+    style = "bold green" if report.would_pass == report.tried else "bold yellow"
+    if report.tried == report.events:
+        words = f"{report.would_pass:,} of {report.events:,} would pass"
+        return Text.assemble((plain(name), ""), (words, style))
+    words = f"{_percent(report.pass_rate)} of {report.events:,} would pass"
+    detail = (
+        f" ({_percent(report.low)} to {_percent(report.high)} with 95 % confidence; "
+        f"{report.tried:,} tried)"
+    )
+    return Text.assemble((plain(name), ""), (words, style), (detail, "dim"))
+
+
+def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
+    about = "" if report.tried == report.events else "about "
+    if report.would_filter:
+        yield f"{about}{report.expected_filter:,} would be filtered on purpose"
+    for way, number in sorted(report.expected_fail.items(), key=lambda item: (-item[1], item[0])):
+        message = plain(report.examples[way])[:_MESSAGE_CHARS]
+        yield f"{about}{number:,} would fail: {way} — {message}"
+    if report.damaged:
+        yield f"{counted(report.damaged, 'event')} could not be read: their file is damaged or gone"
+    if stage == "destination" and report.would_pass:
+        yield "the destination was not asked: it may refuse some of these again"
+
+
+def _groups(console: Console, report: DryRunReport) -> None:
+    grid = Table(header_style="bold")
+    grid.add_column("fingerprint", no_wrap=True)
+    for name in ("events", "tried", "would pass"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("message", max_width=60, overflow="ellipsis", no_wrap=True)
+    rows = list(report.by_fingerprint.items())
+    for fingerprint, row in rows[:_MOST_GROUPS]:
+        share = row["would_pass"] / row["tried"]
+        style = {_ALL: "green", _NONE: "red"}.get(share, "yellow")
+        grid.add_row(
+            Text(plain(fingerprint)),
+            Text(f"{row['events']:,}"),
+            Text(f"{row['tried']:,}"),
+            Text(_percent(share), style),
+            Text(plain(row["message"])),
+        )
+    console.print(grid)
+    if len(rows) > _MOST_GROUPS:
+        left = f"{counted(len(rows) - _MOST_GROUPS, 'smaller group')} not shown; --json has all"
+        console.print(Text(left, "dim"))
+
+
+def _good(console: Console, good: GoodReport) -> None:
+    numbers = (
+        (f"{good.same:,} the same", ""),
+        (f"{good.changed:,} with other output", "yellow" if good.changed else ""),
+        (f"{good.newly_broken:,} newly broken", "bold red" if good.newly_broken else ""),
+    )
+    line = Text(f"of {counted(good.tried, 'recent good event')}: ")
+    for place, (words, style) in enumerate(numbers):
+        line.append(", " if place else "").append(words, style)
+    console.print(line, soft_wrap=True)
+    for way, number in sorted(good.ways.items(), key=lambda item: (-item[1], item[0])):
+        console.print(Text(f"  {number:,} newly broken: {way}"), soft_wrap=True)
+    for kind in ("newly_broken", "changed"):
+        found = next((one for one in good.examples if one["kind"] == kind), None)
+        for words in _example(found) if found else ():
+            console.print(Text(f"  {words}"), soft_wrap=True)
+
+
+def _example(found: dict[str, Any]) -> Iterator[str]:
+    yield f"for example event {plain(found['event_id'])}:"
+    if found["kind"] == "newly_broken":
+        yield f"  {found['way']} — {plain(found['message'])[:_MESSAGE_CHARS]}"
+    for column, (before, after) in found.get("columns", {}).items():
+        yield f"  {plain(column)}: {_value(before)} → {_value(after)}"
+
+
+def _value(value: object) -> str:
+    text = plain(value) if isinstance(value, str) else "null" if value is None else str(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent; what is not quite all, or none, is not called so."""
+    percent = share * 100
+    shown = round(percent, 1)
+    if shown in {0.0, 100.0} and shown != percent:
+        return "< 0.1 %" if not shown else "> 99.9 %"
+    return f"{shown:g} %"

@@ -1,0 +1,111 @@
+"""What a dry run is asked, and what it stands on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from waybill.errors import InputError
+from waybill.operations.dry_run import DryRunReport, dry_run
+from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
+from waybill.operations.registry import active_pipeline
+from waybill.operations.replayable import find_replayable
+from waybill.operations.trial import Trial
+from waybill.parking import EventChoice, Parking
+from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.storage import ObjectStore, TrackerStore
+
+GOOD_EVENTS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunRequest:
+    """A parked partition, which of its events, and which version to try."""
+
+    pipeline: str
+    """Name or id."""
+    event_name: str
+    stage: str
+    error_type: str
+    proposed: Path | None = None
+    """Folder of a declaration; none: the active version."""
+    choice: EventChoice = field(default_factory=EventChoice)
+    sample: int | None = None
+    """Events to try, stratified by fingerprint; none: every one."""
+    good: int = GOOD_EVENTS
+    """Most recent good events that a proposed version is tried on; 0: none."""
+    seed: int | None = None
+    """Makes both samples repeatable."""
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunParts:
+    """What a dry run stands on, opened."""
+
+    tracker: TrackerStore
+    objects: ObjectStore
+    log: ReadableLog
+    """Asked only for good events."""
+    event_timeout_s: float
+
+
+def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
+    """Run parked events through the active version, or through the proposed one.
+
+    Raises:
+        InputError: a name, a time or a number is wrong, or the folder declares another pipeline.
+        RetryError: something it stands on is away.
+    """
+    _refuse_numbers(request)
+    parking = Parking(parts.tracker, parts.objects)
+    found = find_replayable(
+        parking,
+        request.pipeline,
+        event_name=request.event_name,
+        stage=request.stage,
+        error_type=request.error_type,
+    )
+    active = active_pipeline(parts.tracker, found.pipeline_id)
+    version = active if request.proposed is None else _proposed(request.proposed, active)
+    good = None
+    if request.proposed is not None and request.good:
+        good = _good(parts, request, active, version, found.event_name)
+    sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
+    return dry_run(version, _trial(parts, version), sample, good)
+
+
+def _refuse_numbers(request: DryRunRequest) -> None:
+    numbers = {"sample": request.sample, "limit": request.choice.limit}
+    for name, number in numbers.items():
+        if number is not None and number < 1:
+            raise InputError(f"{name}: {number} is too small; leave it out to try every event")
+    if request.good < 0:
+        raise InputError(f"good: {request.good} is too small; 0 tries no good events")
+
+
+def _proposed(folder: Path, active: Pipeline) -> Pipeline:
+    version = load_pipeline(folder)
+    if version.id != active.id:
+        raise InputError(
+            f"{folder} declares {version.name!r} (id {version.id!r}), not {active.name!r} "
+            f"(id {active.id!r}) whose events these are"
+        )
+    return version
+
+
+def _good(
+    parts: DryRunParts, request: DryRunRequest, active: Pipeline, version: Pipeline, name: str
+) -> GoodReport:
+    recent = recent_events(
+        parts.log,
+        topic_of(active),
+        pipeline_id=active.id,
+        event_name=name,
+        n=request.good,
+        seed=request.seed,
+    )
+    return compare(_trial(parts, active, rows=True), _trial(parts, version, rows=True), recent)
+
+
+def _trial(parts: DryRunParts, version: Pipeline, *, rows: bool = False) -> Trial:
+    return Trial(version, timeout_s=parts.event_timeout_s, fetch=parts.objects.get, rows=rows)
