@@ -35,7 +35,8 @@ def runs(web):
 
 def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
     own, _, _ = web.two_teams()
-    asked = {"rate_per_s": 5, "since": "2013-01-01T00:00:00Z"}
+    conditions = {"fingerprint": "0123456789abcdef", "limit": 2}
+    asked = {"rate_per_s": 5, "since": "2013-01-01T00:00:00Z", **conditions}
     first = web.post("uma", f"/api/partitions/{own}/replay", asked, status=202)
     second = web.post("uma", f"/api/partitions/{own}/replay", asked, status=202)
     assert (first["already"], second["already"]) == (False, True)
@@ -50,6 +51,8 @@ def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
         "error_type": "null_value",
         "since": "2013-01-01T00:00:00+00:00",
         "until": None,
+        "fingerprint": "0123456789abcdef",
+        "max_events": 2,
         "rate_per_s": 5,
         "dry_run": False,
     }
@@ -135,6 +138,8 @@ def test_what_cannot_be_replayed_is_refused_before_a_run_is_made(web):
         ({"since": "2013-01-01T00:00:00"}, "since"),
         ({"since": "soon"}, "since"),
         ({"rate": 5}, "rate"),
+        ({"fingerprint": "x"}, "fingerprint"),
+        ({"limit": 0}, "limit"),
         ([], "body"),
     ],
 )

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from sqlalchemy import ColumnElement, tuple_
 
@@ -26,6 +27,8 @@ from waybill.storage.tracker.tables import segments
 _PAGE_BYTES = 8 * 1024**2
 """A page ends once its events' own bytes are over this: few huge ones do not fill the memory."""
 _INT64 = 2**63
+_KINDS = (*(column.type.python_type for column in REPLAY_ORDER), int)
+"""Of a cursor's values: a segment's place in the order, and a line."""
 _SEVERAL = ""
 """The fingerprint of a segment with events of several causes."""
 
@@ -83,32 +86,34 @@ def _lines(
     tracker: TrackerStore,
     objects: ObjectStore,
     wanted: list[ColumnElement[bool]],
-    place: list[int] | None,
+    place: list[Any] | None,
 ) -> Iterator[tuple[Segment, int, ParkedEvent]]:
     for segment in browsing.segments_in_order(tracker, *wanted):
         begun = place is not None and place[-2] == segment.id
-        first = place[-1] if begun and place is not None else 0
+        first = max(0, place[-1]) if begun and place is not None else 0
         lines = enumerate(browsing.read(tracker, objects, segment))
         for index, event in islice(lines, first, None):
             yield segment, index, event
 
 
 def _cursor(segment: Segment, index: int) -> str:
-    numbers = [getattr(segment, column.name) for column in REPLAY_ORDER]
-    return base64.urlsafe_b64encode(json.dumps([*numbers, index]).encode()).decode().rstrip("=")
+    place = [getattr(segment, column.name) for column in REPLAY_ORDER]
+    return base64.urlsafe_b64encode(json.dumps([*place, index]).encode()).decode().rstrip("=")
 
 
-def _place(cursor: str) -> list[int]:
+def _place(cursor: str) -> list[Any]:
     try:
         padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
-        numbers = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        found = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
     except (ValueError, RecursionError):
-        numbers = None
-    if (
-        isinstance(numbers, list)
-        and len(numbers) == len(REPLAY_ORDER) + 1
-        and all(type(number) is int and -_INT64 <= number < _INT64 for number in numbers)
-        and numbers[-1] >= 0
-    ):
-        return numbers
+        found = None
+    if isinstance(found, list) and len(found) == len(_KINDS) and all(map(_is_of, found, _KINDS)):
+        return found
     raise InputError(f"after: {cursor[:80]!r} is no cursor that a page gave; begin without it")
+
+
+def _is_of(value: object, kind: type) -> bool:
+    """Tell whether a value can stand in a segment's place, or be a line's number."""
+    if kind is str:
+        return isinstance(value, str) and "\x00" not in value and value.isprintable()
+    return type(value) is int and -_INT64 <= value < _INT64

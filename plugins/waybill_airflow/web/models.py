@@ -159,6 +159,14 @@ class Events(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null: this was the last.")
 
 
+Fingerprint = Annotated[
+    str | None, Field(pattern="^[0-9a-f]{16}$", description="Only events of this cause; null: all.")
+]
+Limit = Annotated[
+    int | None, Field(ge=1, description="The first so many, in the order parked; null: all.")
+]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -173,8 +181,11 @@ class Window(_Body):
 class DryRunBody(Window):
     """Which events to try."""
 
+    fingerprint: Fingerprint = None
+    limit: Limit = None
 
-class ReplayBody(Window):
+
+class ReplayBody(DryRunBody):
     """Which events to send back, and how."""
 
     rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")

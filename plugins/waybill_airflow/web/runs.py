@@ -60,14 +60,16 @@ async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) 
     return await _start(here, request, conf)
 
 
-def _conf(partition: Partition, window: models.Window) -> dict[str, Any]:
+def _conf(partition: Partition, asked: models.DryRunBody) -> dict[str, Any]:
     return {
         "pipeline": partition.pipeline_id,
         "event_name": partition.event_name,
         "stage": partition.stage,
         "error_type": partition.error_type,
-        "since": None if window.since is None else window.since.isoformat(),
-        "until": None if window.until is None else window.until.isoformat(),
+        "since": None if asked.since is None else asked.since.isoformat(),
+        "until": None if asked.until is None else asked.until.isoformat(),
+        "fingerprint": asked.fingerprint,
+        "max_events": asked.limit,
     }
 
 
@@ -106,7 +108,10 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
     else:
         raise HTTPException(status.HTTP_409_CONFLICT, f"nothing of {partition.name} is parked now")
     action = "ask_dry_run" if conf["dry_run"] else "ask_replay"
-    options = {name: conf.get(name) for name in ("since", "until", "rate_per_s")}
+    options = {
+        name: conf.get(name)
+        for name in ("since", "until", "fingerprint", "max_events", "rate_per_s")
+    }
     desk().audit(here.who, action, partition, run_id=run_id, **options)
     return run_id
 
