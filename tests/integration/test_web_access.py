@@ -109,6 +109,9 @@ def test_lists_show_the_own_teams_only(web):
         found = web.get(user, "/api/partitions")
         assert {row["id"] for row in found["partitions"]} == ids
         assert found["total"]["partitions"] == len(ids)
+        first = web.get(user, "/api/partitions", params={"limit": 1, "sort": "parked"})
+        assert (first["next"] is None) == (len(ids) == 1)
+        assert first["total"] == found["total"]
         lines = web.get(user, "/api/timelines", params={"ids": f"{own},{others},{nobodys}"})
         assert set(lines) == {str(one) for one in ids}
         assert len(web.get(user, "/api/audit")["entries"]) == len(ids)

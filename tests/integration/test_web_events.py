@@ -61,6 +61,7 @@ def test_the_last_message_is_hidden_where_it_may_quote_what_is_personal(web, peo
         for user, said in (("uma", MASK), ("pia", "unreachable: ann5@b.c")):
             answer = web.get(user, path)
             [found] = answer.get("partitions", [answer])
+            assert {group["message"] for group in found.get("fingerprints", [])} <= {said}
             assert found["last_message"] == said
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.integration.parking_lot import ParkingLot, make_event, open_lot
+from tests.integration.parking_lot import ParkingLot, make_event
+from tests.integration.parking_lot import _open as open_lot
 
 from waybill.storage.tracker.tables import METADATA
 

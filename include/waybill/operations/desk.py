@@ -19,6 +19,7 @@ from waybill.operations.access import Access
 from waybill.operations.personal import Personal, personal_of
 from waybill.parking import (
     DiscardReport,
+    FingerprintGroup,
     ParkedEvent,
     Parking,
     Partition,
@@ -31,7 +32,7 @@ from waybill.parking.exporting import KINDS, contents
 from waybill.parking.instants import rfc3339
 from waybill.parking.masking import MASK, masked_event
 from waybill.parking.moves import write_audit
-from waybill.parking.selection import HELD, in_window, matches, read_replay
+from waybill.parking.selection import HELD, matches, read_replay
 from waybill.parking.timelines import Timeline, read_timelines
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
@@ -74,15 +75,6 @@ class Desk:
         """
         return self.parking.partition(partition_id)
 
-    def total(self, wanted: PartitionFilter) -> dict[str, int]:
-        """Return the number of partitions that match, and the sums of their events and bytes."""
-        sums = [func.coalesce(func.sum(partitions.c[name]), 0) for name in ("parked", "bytes")]
-        query = select(func.count(), *sums).where(*matches(wanted), *in_window(wanted))
-        with self._tracker.transaction() as connection:
-            row = connection.execute(query).one()
-        names = ("partitions", "parked", "bytes")
-        return {name: int(number) for name, number in zip(names, row, strict=True)}
-
     def shown(self, access: Access, found: Sequence[Partition]) -> list[Partition]:
         """Return partitions with their last message masked where it may quote what is personal."""
         personal = personal_of(self._tracker, {partition.pipeline_id for partition in found})
@@ -92,6 +84,13 @@ class Desk:
             else replace(partition, last_message=MASK)
             for partition in found
         ]
+
+    def groups(self, access: Access, partition: Partition) -> list[FingerprintGroup]:
+        """Return a partition's events by cause, the messages masked as the partition's own."""
+        found = self.parking.groups(partition.id)
+        if not self.hides(access, partition):
+            return found
+        return [replace(group, message=MASK) for group in found]
 
     def hides(self, access: Access, partition: Partition) -> bool:
         """Tell whether words about a partition's events must be hidden from this person."""

@@ -14,6 +14,7 @@ from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES, dumps, error_type
 from waybill.operations.access import Access
 from waybill.parking import PartitionFilter
+from waybill.parking.walking import Sort
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
 from waybill_airflow.web.opened import desk
@@ -69,9 +70,17 @@ def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     held: Annotated[  # noqa: FBT002 - a query parameter has a name
         bool, Query(description="Only with events parked or replaying now.")
     ] = False,
+    parked_since: Annotated[str | None, Query(description="Parked from, as event_since.")] = None,
+    parked_until: Annotated[str | None, Query(description="Parked before.")] = None,
+    fingerprint: Annotated[str | None, Query(description="Only with events of this cause.")] = None,
+    sort: Annotated[Sort, Query(description="In which order.")] = "name",
+    descending: Annotated[  # noqa: FBT002 - a query parameter has a name
+        bool, Query(description="The last first.")
+    ] = False,
     limit: Annotated[int, Query(ge=1, le=500, description="Most partitions.")] = 50,
+    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
 ) -> models.Partitions:
-    """Return the partitions of the user's teams that match, sorted by name, and their sum."""
+    """Return a page of the user's teams' partitions that match, and the sum of all of them."""
     wanted = PartitionFilter(
         pipeline_id=_pipeline_id(access, pipeline),
         event_name=event_name,
@@ -79,14 +88,18 @@ def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
         error_type=error_type,
         since=event_since,
         until=event_until,
+        parked_since=parked_since,
+        parked_until=parked_until,
+        fingerprint=fingerprint,
         held=held,
         teams=access.teams("view"),
     )
-    found = desk().parking.partitions(wanted, limit=limit)
+    page = desk().parking.page(wanted, sort=sort, descending=descending, limit=limit, after=after)
+    number, parked, size = desk().parking.totals(wanted)
     return models.Partitions(
-        partitions=desk().shown(access, found),
-        next=None,
-        total=models.Total(**desk().total(wanted)),
+        partitions=desk().shown(access, page.partitions),
+        next=page.next,
+        total=models.Total(partitions=number, parked=parked, bytes=size),
     )
 
 
@@ -126,16 +139,18 @@ def _ids(text: str) -> list[int]:
 
 @router.get("/partitions/{partition_id}", summary="One partition")
 def partition(here: ViewerSeat) -> models.PartitionDetail:
-    """Return a partition with what its error means, what to do, its newest replays and its mark."""
+    """Return a partition with what its error means, its causes, newest replays and mark."""
     meaning = error_type(here.partition.error_type)
     [shown] = desk().shown(here.access, [here.partition])
     mark = desk().marked(here.partition)
+    groups = desk().groups(here.access, here.partition)
     return models.PartitionDetail(
         **{field.name: getattr(shown, field.name) for field in fields(shown)},
         title=meaning.title,
         advice=meaning.advice,
         transient=meaning.transient,
         replays=desk().replays(here.partition.id),
+        fingerprints=[models.Group(**group.to_json()) for group in groups],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),
     )
 

@@ -100,6 +100,17 @@ class Unmarked(BaseModel):
     removed: bool = Field(description="False: there was no mark.")
 
 
+class Group(BaseModel):
+    """The events of a partition that share a cause."""
+
+    fingerprint: str = Field(description="Empty: several causes, or parked before there were any.")
+    message: str
+    events: int
+    segments: int
+    first_parked_at: str
+    last_parked_at: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetail(Partition):
     """A partition with what its error means and its newest replays."""
@@ -109,6 +120,7 @@ class PartitionDetail(Partition):
     transient: bool
     replays: list[Replay]
     auto_replay: Mark | None
+    fingerprints: list[Group]
 
 
 class TimelineOut(BaseModel):
@@ -181,12 +193,12 @@ class Window(_Body):
 class DryRunBody(Window):
     """Which events to try."""
 
+
+class ReplayBody(Window):
+    """Which events to send back, and how."""
+
     fingerprint: Fingerprint = None
     limit: Limit = None
-
-
-class ReplayBody(DryRunBody):
-    """Which events to send back, and how."""
 
     rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
 

@@ -56,11 +56,16 @@ async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) 
 
     The same request gives the same run until that run has changed what is parked.
     """
-    conf = _conf(here.partition, body) | {"rate_per_s": body.rate_per_s, "dry_run": False}
+    conf = _conf(here.partition, body) | {
+        "fingerprint": body.fingerprint,
+        "max_events": body.limit,
+        "rate_per_s": body.rate_per_s,
+        "dry_run": False,
+    }
     return await _start(here, request, conf)
 
 
-def _conf(partition: Partition, asked: models.DryRunBody) -> dict[str, Any]:
+def _conf(partition: Partition, asked: models.Window) -> dict[str, Any]:
     return {
         "pipeline": partition.pipeline_id,
         "event_name": partition.event_name,
@@ -68,8 +73,6 @@ def _conf(partition: Partition, asked: models.DryRunBody) -> dict[str, Any]:
         "error_type": partition.error_type,
         "since": None if asked.since is None else asked.since.isoformat(),
         "until": None if asked.until is None else asked.until.isoformat(),
-        "fingerprint": asked.fingerprint,
-        "max_events": asked.limit,
     }
 
 
