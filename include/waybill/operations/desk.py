@@ -33,13 +33,13 @@ from waybill.parking.instants import rfc3339
 from waybill.parking.masking import MASK, masked_event
 from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, matches, read_replay
-from waybill.parking.timelines import Timeline, read_timelines
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines, replays
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
 _TIMELINE = timedelta(days=1)
+_STEPS = 24
 _MOST_REPLAYS = 20
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
@@ -196,7 +196,7 @@ class Desk:
         *,
         since: datetime | str | None,
         until: datetime | str | None,
-    ) -> dict[int, Timeline]:
+    ) -> dict[int, dict[str, Any]]:
         """Return when events were parked, for those of the partitions that these teams own.
 
         Raises:
@@ -211,7 +211,13 @@ class Desk:
         wanted.append(partitions.c.id.in_(list(partition_ids)))
         with self._tracker.transaction() as connection:
             own = connection.execute(select(partitions.c.id).where(*wanted)).scalars().all()
-        return read_timelines(self._tracker, own, since=begin, until=end)
+        parked = self.parking.timelines(own, begin, end, _STEPS)
+        said = {
+            "since": rfc3339(begin),
+            "until": rfc3339(end),
+            "step_s": (end - begin).total_seconds() / _STEPS,
+        }
+        return {partition_id: said | {"parked": line} for partition_id, line in parked.items()}
 
     def replays(self, partition_id: int) -> list[Replay]:
         """Return a partition's newest replays, the newest first."""

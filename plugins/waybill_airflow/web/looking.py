@@ -125,7 +125,7 @@ def timelines(
     """
     wanted = _ids(ids)
     found = desk().timelines(access.teams("view"), wanted, since=since, until=until)
-    return {str(key): models.TimelineOut(**line.to_json()) for key, line in found.items()}
+    return {str(key): models.TimelineOut(**line) for key, line in found.items()}
 
 
 def _ids(text: str) -> list[int]:
