@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks import parking_tracker
 from tests.benchmarks.memory import PeakMemory
 from tests.benchmarks.processing import all_started, cpu_seconds
 
@@ -63,12 +64,14 @@ class Size:
     batches: int
     replayed: int
     """Events of the replay, and rows of the ingestion it is compared with."""
-    partitions: int
-    """Of part (b); ten segments each."""
+    tracker: Any
+    """Of part (b)."""
+    warms: bool
+    """Run once before the clock starts."""
 
 
-FULL = Size(1_000_000, 500, 2, 5, 300_000, 500_000)
-QUICK = Size(12_000, 10, 1, 1, 10_000, 10_000)
+FULL = Size(1_000_000, 500, 2, 5, 300_000, parking_tracker.FULL, warms=True)
+QUICK = Size(6_000, 5, 1, 1, 6_000, parking_tracker.QUICK, warms=False)
 
 
 def main() -> None:
@@ -76,7 +79,6 @@ def main() -> None:
     for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
         del os.environ[name]
     from tests import servers
-    from tests.benchmarks import parking_tracker
 
     with ExitStack() as stack:
         home = servers.new_home()
@@ -87,8 +89,10 @@ def main() -> None:
         with PeakMemory() as memory:
             report = bench.run()
         report["peak_rss_mb"] = memory.peak_mb
-        report |= parking_tracker.run(parts[0], partitions=size.partitions)
+        tracker = parking_tracker.run(size.tracker, parts[0].database("bench"))
     show(report)
+    parking_tracker.show(tracker)
+    report = tracker | report
     sys.stdout.write(json.dumps(report) + "\n")
 
 
@@ -129,7 +133,8 @@ class Bench:
             topics[kind] = log.ensure_topic(f"events.{TEAM}-{kind}.warehouse")
             fill(self._base, topics[kind].name, self._size, failing=kind == "failing")
         self._spark = open_session(self._base.spark, name="bench")
-        self._process("warm-up", log, topics["clean"])
+        if self._size.warms:
+            self._process("warm-up", log, topics["clean"])
         runs: dict[str, list[dict[str, float]]] = {"clean": [], "failing": []}
         for number in range(self._size.rounds):
             for kind, found in runs.items():
@@ -197,7 +202,7 @@ class Bench:
             self._spark.stop()
 
 
-NO_STORM_BREAKER: dict[str, Any] = {}
+NO_STORM_BREAKER: dict[str, Any] = {"storm_share": 0}
 """Settings under which all that fails is parked one by one."""
 
 
