@@ -17,6 +17,7 @@ from waybill.parking import Segment
 
 pytestmark = pytest.mark.serves
 COMMITS, EACH = 4, 5
+_TOLD = "SELECT kind, detail FROM notices WHERE kind IN ('damage', 'missing')"
 
 
 @pytest.fixture
@@ -79,8 +80,8 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
     assert (partition.parked, partition.replaying, partition.replayed) == (0, 0, 15)
     assert partition.quarantined == 5
     kind = "missing" if how == "gone" else "damage"
-    [(said, detail)] = rows(books, "SELECT kind, detail FROM notices")
-    assert (said, detail["object"], detail["events"]) == (kind, key, 5)
+    [(said, detail)] = rows(books, _TOLD)
+    assert (said, detail["object_key"], detail["events"]) == (kind, key, 5)
     assert rows(books, "SELECT who FROM audit_log WHERE action = 'quarantine'") == [("ann",)]
     assert run(books).problem == report.problem, "a run that is done says it again"
     mend_and_replay(books, key, whole)
@@ -103,6 +104,17 @@ def test_a_segment_that_a_condition_cuts_through_is_told_by_that_replay(books: B
     assert (report.sent, report.quarantined) == (15, 5)
     assert report.problem
     assert numbers(books) == list(range(15))
+
+
+def test_one_lost_object_with_many_segments_is_told_once(books: Books) -> None:
+    many = [parked(order(n, books.team)) for n in range(20, 26)]
+    for n, one in enumerate(many):
+        one.message = "one" if n % 2 else "another"
+    books.park(many, COMMITS + 1)
+    books.objects.delete([segments(books)[-1].object_key])
+    report = run(books)
+    assert (report.sent, report.quarantined) == (20, 6)
+    assert len(rows(books, _TOLD)) == 1
 
 
 def test_the_command_looks_again(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:

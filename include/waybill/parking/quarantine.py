@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.dialects.postgresql import insert
 
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.model import RecheckReport, Segment
@@ -69,7 +70,7 @@ def quarantine(
     detail: dict[str, Any] = {
         "segment": segment.id,
         "events": moved.events,
-        "object": segment.object_key,
+        "object_key": segment.object_key,
         "position": segment.position,
         "reason": error.reason,
         "replay_id": str(replay_id),
@@ -77,14 +78,13 @@ def quarantine(
     target = f"partition {segment.partition_id}"
     write_audit(connection, who=who, action="quarantine", target=target, kind=kind, **detail)
     pipeline = select(partitions.c.pipeline_id).where(partitions.c.id == segment.partition_id)
-    connection.execute(
-        notices.insert().values(
-            kind=kind,
-            pipeline_id=pipeline.scalar_subquery(),
-            partition_id=segment.partition_id,
-            detail=detail,
-        )
+    notice = insert(notices).values(
+        kind=kind,
+        pipeline_id=pipeline.scalar_subquery(),
+        partition_id=segment.partition_id,
+        detail=detail,
     )
+    connection.execute(notice.on_conflict_do_nothing())  # one a missing object
     _LOG.error(
         "%s: %d parked events of partition %d are quarantined: %s",
         kind,
