@@ -86,7 +86,7 @@ class Play:
             except (RetryError, InputError):
                 self.world.numbers["refused"] += 1
         self.settle()
-        gone = {decode(event.value).id for event in self.events("discarded")}
+        gone = self._gone()
         self.check(gone)
         return [order for name, order in self.orders.items() if name not in gone]
 
@@ -212,6 +212,14 @@ class Play:
             raise AssertionError(f"play {self.number} does not come to an end")
         while self.staged:
             self.load()
+
+    def _gone(self) -> set[str]:
+        """Return the events that were discarded, and that no cancelled replay had sent before."""
+        last: dict[str, int] = {}
+        for event in map(decode, self.log.topic):
+            last[event.id] = max(event.attempt, last.get(event.id, 0))
+        discarded = [decode(event.value) for event in self.events("discarded")]
+        return {event.id for event in discarded if event.attempt == last[event.id]}
 
     def check(self, gone: set[str]) -> None:
         """Each event was sent once an attempt, unless somebody cancelled half-way."""
