@@ -65,6 +65,7 @@ with DAG(
         fingerprint=dag.param("fingerprint"),
         max_events=dag.param("max_events"),
         rate_per_s=dag.param("rate_per_s"),
+        canary=dag.param("canary"),
         dry_run=dag.param("dry_run"),
         sample=dag.param("sample"),
     )

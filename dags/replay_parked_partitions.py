@@ -63,6 +63,7 @@ with DAG(
         task_id="plan",
         filters={name: dag.param(name) for name in FILTERS},
         rate_per_s=dag.param("rate_per_s"),
+        canary=dag.param("canary"),
         dry_run=dag.param("dry_run"),
         limit=dag.param("limit"),
     )

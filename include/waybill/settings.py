@@ -157,6 +157,10 @@ class ParkingSettings(_Section):
     0: never."""
     storm_min_events: int = Field(1000, ge=1)
     """Fewer first-pass events of a pipeline in a batch are no storm, whatever becomes of them."""
+    canary_threshold: float = Field(0.05, ge=0, le=1)
+    """A replay with a canary stops when more than this share of a step's events park again."""
+    canary_wait_s: float = Field(600.0, gt=0)
+    """Longest that a step of a canary is waited for; then the task fails, and its retry goes on."""
     probe_pass_rate: float = Field(0.9, gt=0, le=1)
     """A held pipeline is released when at least this share of a sample of its held events pass."""
 

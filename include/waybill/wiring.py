@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waybill.operations.applications import ApplicationStatus, Kind
     from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.balancing import BalanceReport
+    from waybill.operations.canary import CanaryReport
     from waybill.operations.desk import Desk
     from waybill.operations.dry_run import DryRunReport
     from waybill.operations.ingest import IngestReport
@@ -148,9 +149,10 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     rate_per_s: int | None = None,
     dry_run: bool = False,
     sample: int | None = None,
+    canary: bool = False,
     who: str,
     run_id: str,
-) -> ReplayReport | DryRunReport:
+) -> ReplayReport | CanaryReport | DryRunReport:
     """Replay a parked partition, or say what a replay with the active version would do."""
     from waybill.operations.replay import ReplayRequest  # noqa: PLC0415
     from waybill.operations.replayable import find_replayable  # noqa: PLC0415
@@ -169,7 +171,32 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
     request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s)
+    if canary:
+        return _canary(settings, found.pipeline_id, request)
     return _replay(settings, found.pipeline_id, request)
+
+
+def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> CanaryReport:
+    from waybill.operations.canary import CanaryParts, canary  # noqa: PLC0415
+    from waybill.operations.outcome import ReplayWatch  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking, log = Parking(tracker, open_objects(settings.s3)), open_log(settings.kafka)
+        pipeline, place = active_pipeline(tracker, pipeline_id), request.partition_id
+
+        def watch(step: str) -> ReplayOutcome:
+            watched = ReplayWatch(tracker, parking, log, pipeline, place, request.run_id, step=step)
+            return watched.wait(limit_s=settings.parking.canary_wait_s)
+
+        parts = CanaryParts(
+            send=lambda step: _replay(settings, pipeline_id, step),
+            watch=watch,
+            known=lambda step: parking.replay_step(place, request.run_id, step),
+            parked=lambda conditions: parking.count_parked(place, conditions),
+            threshold=settings.parking.canary_threshold,
+        )
+        return canary(parts, request)
 
 
 def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:

@@ -27,7 +27,7 @@ def window(**more: Any) -> dict[str, Param]:  # noqa: ANN401 - JSON schema, as P
 
 
 def replay_options() -> dict[str, Param]:
-    """Return ``rate_per_s`` and ``dry_run`` of a replay."""
+    """Return ``rate_per_s``, ``canary`` and ``dry_run`` of a replay."""
     return {
         "rate_per_s": Param(
             None,
@@ -35,6 +35,12 @@ def replay_options() -> dict[str, Param]:
             minimum=1,
             title="Events a second",
             description="Of one replay. Empty: as fast as Kafka takes them.",
+        ),
+        "canary": Param(
+            default=False,
+            type="boolean",
+            title="Canary",
+            description="Send 1 %, then 10 %, then all; stop when too much is parked again.",
         ),
         "dry_run": Param(default=False, type="boolean", title="Dry run"),
     }

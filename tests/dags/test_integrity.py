@@ -11,8 +11,9 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
-    | {"rate_per_s", "dry_run", "sample"},
-    "replay_parked_partitions": PARTITION | {"since", "until", "rate_per_s", "dry_run", "limit"},
+    | {"rate_per_s", "canary", "dry_run", "sample"},
+    "replay_parked_partitions": PARTITION
+    | {"since", "until", "rate_per_s", "canary", "dry_run", "limit"},
     "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},

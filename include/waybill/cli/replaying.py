@@ -42,6 +42,9 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
     ] = 60.0,
     *,
+    canary: Annotated[
+        bool, typer.Option(help="Send 1 %, then 10 %, then all; stop when too much parks again.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option(help="Say what would pass; write nothing.")] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -81,7 +84,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         name: None if moment is None else moment.isoformat()
         for name, moment in zip(_TIMES, window + parked, strict=True)
     }
-    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
+    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit, "canary": canary}
     state, run_id = _launch(settings, conf, follow=follow)
     outcome = None
     if state == "success":

@@ -73,13 +73,14 @@ class ReplayWatch:
         pipeline: whose events they are.
         partition_id: the partition that was replayed.
         run_id: the run that did it; it has ended.
+        step: of a canary; None: the last.
 
     Raises:
         InputError: no such replay.
         RetryError: Kafka or the tracker is away.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it watches, and where
         self,
         tracker: TrackerStore,
         parking: Parking,
@@ -87,9 +88,11 @@ class ReplayWatch:
         pipeline: Pipeline,
         partition_id: int,
         run_id: str,
+        *,
+        step: str | None = None,
     ) -> None:
         self._tracker, self._parking, self._log, self._pipeline = tracker, parking, log, pipeline
-        self._replay = _replay_of(tracker, partition_id, run_id)
+        self._replay = _replay_of(tracker, partition_id, run_id, step)
         self._topic = log.describe(topic_of(pipeline))
         self._ends = {n: high for n, (_, high) in log.watermarks(self._topic).items()}
         self._last_commit: int | None = None
@@ -186,11 +189,12 @@ class ReplayWatch:
             yield from filter(None, map(_event, values))
 
 
-def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str) -> Replay:
+def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str, step: str | None) -> Replay:
+    wanted = [replays.c.partition_id == partition_id, replays.c.run_id == run_id]
+    if step is not None:
+        wanted.append(replays.c.step == step)
     with tracker.transaction() as connection:
-        found = read_replay(
-            connection, replays.c.partition_id == partition_id, replays.c.run_id == run_id
-        )
+        found = read_replay(connection, *wanted)
     if found is None:
         raise InputError(f"run {run_id!r} has replayed nothing of partition {partition_id}")
     return found

@@ -41,6 +41,8 @@ class ReplayRequest:
     run_id: str
     conditions: ReplayConditions = field(default_factory=ReplayConditions)
     rate_per_s: int | None = None
+    step: str = ""
+    """Of a canary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class _Run:
             run_id=request.run_id,
             conditions=request.conditions,
             rate_per_s=request.rate_per_s,
+            step=request.step,
         )
         unfinished = self._unfinished(str(begun.id))
         pace = _Pace(request.rate_per_s)

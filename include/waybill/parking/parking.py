@@ -317,6 +317,14 @@ class Parking:
         )
         return taking.begin_replay(self._tracker, self._objects, asked)
 
+    def replay_step(self, partition_id: int, run_id: str, step: str) -> Replay | None:
+        """Return a run's replay of one step that began; None: it did not."""
+        return replays.read_step(self._tracker, partition_id, run_id, step)
+
+    def count_parked(self, partition_id: int, conditions: ReplayConditions) -> int:
+        """Count the parked events that a replay may take; a segment that is cut counts whole."""
+        return taking.count_parked(self._tracker, partition_id, conditions)
+
     def replay_size(self, replay_id: UUID) -> int:
         """Return how many segments a replay took."""
         return browsing.count_segments(self._tracker, segments.c.replay_id == replay_id)

@@ -94,6 +94,17 @@ def _locked(connection: Connection, replay_id: UUID) -> Replay:
     return read_known(connection, replay_id)
 
 
+def read_step(tracker: TrackerStore, partition_id: int, run_id: str, step: str) -> Replay | None:
+    """Return a step of a run; see ``Parking.replay_step``."""
+    wanted = (
+        replays.c.partition_id == partition_id,
+        replays.c.run_id == words(run_id, "run_id"),
+        replays.c.step == step,
+    )
+    with tracker.transaction() as connection:
+        return read_replay(connection, *wanted)
+
+
 def read_known(connection: Connection, replay_id: UUID) -> Replay:
     """Return a replay.
 

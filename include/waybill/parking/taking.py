@@ -172,6 +172,15 @@ def _maybe(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
     return found
 
 
+def count_parked(tracker: TrackerStore, partition_id: int, conditions: ReplayConditions) -> int:
+    """Count the events of segments that may be wanted; see ``Parking.count_parked``."""
+    with tracker.transaction() as connection:
+        as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        asked = Asked(partition_id, "", "", conditions)
+        query = select(func.coalesce(func.sum(segments.c.count), 0))
+        return int(connection.execute(query.where(*_maybe(asked, _Known(as_of)))).scalar_one())
+
+
 def _surely(conditions: ReplayConditions) -> ColumnElement[bool]:
     """Return the condition on a segment that may be wanted: all of it is."""
     found = inside(*conditions.window)

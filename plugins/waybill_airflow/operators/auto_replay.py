@@ -35,7 +35,7 @@ class PlanAutoReplaysOperator(BaseOperator):
             due = [launch.to_json() for launch in due_auto_replays(read_settings())]
         launches, notes = [], []
         for launch in due:
-            conf = {name: launch[name] for name in _NAMES}
+            conf = {name: launch[name] for name in _NAMES} | {"canary": True}
             run_id = replay_run_id(launch["partition_id"], conf, [launch["before"], launch["seen"]])
             self.log.info("%s: %s; launched as %s", conf, launch["why"], run_id)
             failed = context["ti"].get_dr_count(

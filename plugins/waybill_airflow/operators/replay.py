@@ -39,6 +39,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
     :param fingerprint: only events of this cause.
     :param max_events: the first so many, in the order in which they were parked.
     :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
+    :param canary: send 1 %, then 10 %, then all; stop when more than the setting
+        ``parking.canary_threshold`` of a step's events is parked again.
     :param dry_run: run the deployed stages over the events, send nothing, change nothing.
     :param sample: of a dry run: events to try, some of each fingerprint; ``None``: every one.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
@@ -61,6 +63,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         "fingerprint",
         "max_events",
         "rate_per_s",
+        "canary",
         "dry_run",
         "sample",
     )
@@ -79,6 +82,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         fingerprint: str | None = None,
         max_events: int | None = None,
         rate_per_s: int | None = None,
+        canary: bool = False,
         dry_run: bool = False,
         sample: int | None = None,
         **kwargs: Any,  # noqa: ANN401
@@ -95,6 +99,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.fingerprint = fingerprint
         self.max_events = max_events
         self.rate_per_s = rate_per_s
+        self.canary = canary
         self.dry_run = dry_run
         self.sample = sample
 
@@ -116,6 +121,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 fingerprint=self.fingerprint,
                 max_events=self.max_events,
                 rate_per_s=self.rate_per_s,
+                canary=self.canary,
                 dry_run=self.dry_run,
                 sample=self.sample,
                 who=who_asked(context),
@@ -153,6 +159,7 @@ class PlanReplaysOperator(BaseOperator):
 
     :param filters: which partitions; an empty one matches all (templated).
     :param rate_per_s: most events a second of each replay (templated).
+    :param canary: each replay begins with a canary (templated).
     :param dry_run: launch dry runs (templated).
     :param limit: most partitions to launch; the rest is named in the log, and a further run takes
         it. At most Airflow's ``[core] max_map_length`` (1024 by default) (templated).
@@ -161,13 +168,14 @@ class PlanReplaysOperator(BaseOperator):
     :returns: for each partition ``trigger_run_id``, ``conf`` and ``reset_dag_run``.
     """
 
-    template_fields = ("filters", "rate_per_s", "dry_run", "limit")
+    template_fields = ("filters", "rate_per_s", "canary", "dry_run", "limit")
 
     def __init__(
         self,
         *,
         filters: PartitionFilter,
         rate_per_s: int | None = None,
+        canary: bool = False,
         dry_run: bool = False,
         limit: int = 1000,
         **kwargs: Any,  # noqa: ANN401
@@ -175,6 +183,7 @@ class PlanReplaysOperator(BaseOperator):
         super().__init__(**kwargs)
         self.filters = filters
         self.rate_per_s = rate_per_s
+        self.canary = canary
         self.dry_run = dry_run
         self.limit = limit
 
@@ -209,6 +218,7 @@ class PlanReplaysOperator(BaseOperator):
             "since": self.filters.get("since"),
             "until": self.filters.get("until"),
             "rate_per_s": self.rate_per_s,
+            "canary": self.canary,
             "dry_run": self.dry_run,
         }
         # A dry run changes nothing, so asking again after a deploy must run again.

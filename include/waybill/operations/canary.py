@@ -1,0 +1,164 @@
+"""Canary: a replay in three steps, each only if what the one before sent did not park again.
+
+Steps of 1 %, 10 % and 100 % of the events, counted from the first; each is a replay of its own
+under the same run id. They take the first events in the order of replay, so that the order of a
+key is the same as without a canary; how representative they are, a dry run with a sample by
+fingerprint tells. What is parked after the first step began, and so what the steps themselves park
+again, is left to the next replay.
+
+Killed anywhere, a run with the same run id goes on: a step that began is known by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from waybill.errors import RetryError
+from waybill.operations.outcome import ReplayOutcome
+from waybill.operations.replay import ReplayReport, ReplayRequest
+from waybill.parking import Replay, ReplayConditions
+
+STEPS = (("1%", 0.01), ("10%", 0.10), ("100%", 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryStep:
+    """What became of one step."""
+
+    step: str
+    events: int
+    parked_again: int
+    """Events; of the last step it is not waited for, so it is 0 there."""
+    share: float
+    """Of the events sent."""
+    ways: dict[str, int]
+    """Stage and error type to events that are parked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """What a replay with a canary did, over all its runs."""
+
+    partition_id: int
+    replay_id: str
+    """Of the last step."""
+    state: str
+    """done, or stopped: too much was parked again, and the rest stays parked."""
+    events: int
+    sent: int
+    resumed: int
+    refused: int
+    quarantined: int
+    seconds: float
+    steps: list[CanaryStep]
+    problem: str = field(default="", compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryParts:
+    """What a canary stands on."""
+
+    send: Callable[[ReplayRequest], ReplayReport]
+    """Runs one step to its end."""
+    watch: Callable[[str], ReplayOutcome]
+    """Waits until all of a step was processed and loaded, as long as it may, and tells."""
+    known: Callable[[str], Replay | None]
+    """Returns a step of this run that began."""
+    parked: Callable[[ReplayConditions], int]
+    """Counts the events that are parked now and match, windows as whole segments."""
+    threshold: float
+    """Largest share that may be parked again."""
+
+
+def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
+    """Replay in steps; stops where more than the threshold is parked again.
+
+    Raises:
+        RetryError: a step is not processed and loaded yet, or something is away; call again.
+        InputError: as ``replay``.
+    """
+    reports: list[ReplayReport] = []
+    steps: list[CanaryStep] = []
+    for name, share in STEPS:
+        step = _request(parts, request, name, share, taken=sum(r.events for r in reports))
+        if step is None:
+            continue
+        reports.append(parts.send(step))
+        if share == 1:
+            steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
+            break
+        steps.append(_judged(parts, name))
+        if steps[-1].share > parts.threshold:
+            return _report(reports, steps, _words(parts, request, steps[-1]))
+    return _report(reports, steps, "")
+
+
+def _request(
+    parts: CanaryParts, request: ReplayRequest, name: str, share: float, *, taken: int
+) -> ReplayRequest | None:
+    """Return one step's request; None: it would take nothing beyond the steps before."""
+    asked = request.conditions
+    first = parts.known(STEPS[0][0])
+    conditions = asked if first is None else replace(asked, parked_until=_earlier(asked, first))
+    total = taken + parts.parked(conditions)
+    if asked.max_events is not None:
+        total = min(total, asked.max_events)
+    most = math.ceil(total * share) - taken
+    if share < 1 and most < 1 and parts.known(name) is None:
+        return None
+    if share < 1 or asked.max_events is not None:
+        conditions = replace(conditions, max_events=max(1, most), about=share < 1)
+    return replace(request, conditions=conditions, step=name)
+
+
+def _earlier(asked: ReplayConditions, first: Replay) -> Any:  # noqa: ANN401 - a time or its text
+    """Return the end of the window on the time of parking: what parks again is not taken again."""
+    _, until = asked.parked_window
+    return first.started_at if until is None else min(until, first.started_at)
+
+
+def _judged(parts: CanaryParts, name: str) -> CanaryStep:
+    outcome = parts.watch(name)
+    if outcome.waits_for:
+        raise RetryError(
+            f"the canary's step of {name} waits for {outcome.waits_for}: {outcome.in_flight:,} of "
+            f"its {outcome.sent:,} events are not processed yet, or not all are loaded. The next "
+            "try goes on from here; see `waybill status`"
+        )
+    again = outcome.sent - outcome.passed
+    share = again / outcome.sent if outcome.sent else 0.0
+    return CanaryStep(name, outcome.sent, again, round(share, 4), outcome.parked_again)
+
+
+def _words(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+    ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
+    return (
+        f"the canary stopped: of {step.events:,} events of partition {request.partition_id} that "
+        f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
+        f"than {parts.threshold:.1%}. The rest stays parked: mend the cause, try it with a dry "
+        "run, and start a new replay"
+    )
+
+
+def _report(reports: list[ReplayReport], steps: list[CanaryStep], stopped: str) -> CanaryReport:
+    last = reports[-1]
+    return CanaryReport(
+        partition_id=last.partition_id,
+        replay_id=last.replay_id,
+        state="stopped" if stopped else last.state,
+        events=sum(report.events for report in reports),
+        sent=sum(report.sent for report in reports),
+        resumed=sum(report.resumed for report in reports),
+        refused=max(report.refused for report in reports),
+        quarantined=sum(report.quarantined for report in reports),
+        seconds=round(sum(report.seconds for report in reports), 2),
+        steps=steps,
+        problem=" ".join(filter(None, [stopped, *(report.problem for report in reports)])),
+    )

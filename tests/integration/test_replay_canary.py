@@ -1,0 +1,82 @@
+"""A canary over real parked files, log and books: what re-parks stops it, the rest stays parked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support import orders
+from tests.support.books_beside_a_log import Books
+from tests.support.parked_orders import order, parked
+
+from waybill import wiring
+from waybill.operations.outcome import ReplayOutcome, ReplayWatch
+
+pytestmark = pytest.mark.serves
+NAMES = {
+    "pipeline": "orders",
+    "event_name": "order",
+    "stage": "transformation",
+    "error_type": "null_value",
+}
+
+
+@pytest.fixture
+def books(stack_settings: Any, tmp_path: Any) -> Any:
+    orders.write_orders(tmp_path / "pipelines", rows=1)
+    settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    wiring.migrate(settings)
+    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    books = Books(settings, orders.team_of(settings.pipelines_dir))
+    for number in range(3):
+        events = [parked(order(number * 100 + n, books.team)) for n in range(100)]
+        books.park(events, number + 1)
+    yield books
+    books.tracker.close()
+
+
+def run(books: Books, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> Any:
+    """Replay with a canary; each step is processed and loaded when it is looked at."""
+    wait = ReplayWatch.wait
+    done: list[int] = []
+
+    def wait_after_processing(watch: ReplayWatch, *, limit_s: float) -> ReplayOutcome:
+        sent = books.sent()
+        new = sent[len(done) :]
+        done.extend(range(len(new)))
+        books.process(new[:1] if fails else [])
+        books.load()
+        return wait(watch, limit_s=limit_s)
+
+    monkeypatch.setattr(ReplayWatch, "wait", wait_after_processing)
+    return wiring.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+
+
+def test_all_goes_out_once_in_order_when_nothing_parks_again(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(books, monkeypatch, fails=False)
+    assert (report.state, report.events, report.sent, report.problem) == ("done", 300, 300, "")
+    assert [(step.step, step.events) for step in report.steps] == [
+        ("1%", 3),
+        ("10%", 27),
+        ("100%", 270),
+    ]
+    sent = books.sent()
+    assert sorted(event.id for event in sent) == sorted(order(n, books.team).id for n in range(300))
+    [partition] = books.parking.partitions()
+    assert (partition.parked, partition.replayed) == (0, 300)
+    again = wiring.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+    assert len(books.sent()) == 300
+    assert again.events == 300
+
+
+def test_a_step_that_parks_again_leaves_the_rest_parked_and_says_so(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = run(books, monkeypatch, fails=True)
+    assert report.state == "stopped"
+    assert "1 mapping/not_null_violation" in report.problem
+    assert len(books.sent()) == 3
+    numbers = {p.stage: (p.parked, p.replayed) for p in books.parking.partitions()}
+    assert numbers == {"transformation": (297, 3), "mapping": (1, 0)}
