@@ -27,6 +27,7 @@ from waybill.stages.transformation import Again, NoWatch, Outcome, Watch, run
 from waybill.storage import ObjectMissingError
 
 UNKNOWN_PIPELINE = "unknown"
+_FIRST_STAGE = "transformation"
 _SLICE = 512
 """Messages worked on at a time: their objects stay in the processor's cache and in malloc's
 arenas."""
@@ -89,6 +90,8 @@ class Chain:
         for place, value in enumerate(chunk.values):
             try:
                 event = decode(value)
+                if event.stage != _FIRST_STAGE and not event.attempt:
+                    _refuse_entry(event)
             except ParkError as error:
                 self._park_unreadable(place, error)
                 continue
@@ -318,6 +321,12 @@ class Chain:
         offsets, partitions = self._chunk.offsets, self._chunk.partitions
         mapped.offsets.extend([offsets[place] for place in items.places])
         mapped.partitions.extend([partitions[place] for place in items.places])
+
+
+def _refuse_entry(event: Event) -> None:
+    """Refuse a first pass that says it enters later: no books of the stage before have it."""
+    words = f"only a replay enters at {event.stage!r}; attempt 0 enters at {_FIRST_STAGE!r}"
+    raise ParkError("envelope_invalid", words, where="stage")
 
 
 def _mapped(
