@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from sqlalchemy import BigInteger, Connection, cast, func, literal, select
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
+from waybill.storage.tracker.columns import json_value, text_value
 from waybill.storage.tracker.tables import notices
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
@@ -57,7 +57,7 @@ def write_notice(
     partition_id: int | None = None,
     **detail: Any,  # noqa: ANN401 - whatever has a JSON form
 ) -> None:
-    """Write one notice.
+    """Write one notice; of a missing object that was told already, none.
 
     Args:
         connection: the transaction that does what the notice tells of.
@@ -69,30 +69,12 @@ def write_notice(
             characters are cut; what SQL cannot hold is escaped: no value makes this fail.
     """
     connection.execute(
-        notices.insert().values(
+        insert(notices)
+        .values(
             kind=kind,
-            pipeline_id=str(_storable(pipeline_id, 0)),
+            pipeline_id=text_value(pipeline_id, longest=_LONGEST_TEXT),
             partition_id=partition_id,
-            detail=_storable(detail, 0),
+            detail=json_value(detail, deepest=_DEEPEST, longest=_LONGEST_TEXT),
         )
+        .on_conflict_do_nothing()  # one a missing object
     )
-
-
-def _storable(value: object, depth: int) -> Any:  # noqa: ANN401 - JSON
-    """Return a value that ``jsonb`` takes: no NUL, lone surrogate, NaN or endless nesting."""
-    if depth > _DEEPEST:
-        return "…"
-    if isinstance(value, dict):
-        return {_text(str(name)): _storable(item, depth + 1) for name, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_storable(item, depth + 1) for item in value]
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return _text(str(value))
-
-
-def _text(text: str) -> str:
-    cut = text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
-    return cut.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")

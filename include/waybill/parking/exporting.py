@@ -2,8 +2,9 @@
 
 The file is written beside its name, synced, then renamed: a kill leaves the old file, or none, and
 a ``.part`` file. A spreadsheet takes a cell that begins with = + - @ (or a control character before
-one) as a formula: such cells get an apostrophe in front. The lines of the JSON forms are the parked
-lines themselves.
+one) as a formula: such cells get an apostrophe in front. Where that, or a NUL, changed the event's
+own bytes, or where they are no text, ``event_base64`` holds them. The lines of the JSON forms are
+the parked lines themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import csv
 import io
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
@@ -24,7 +26,9 @@ from waybill.errors import InputError
 from waybill.parking.event import ParkedEvent
 
 KINDS = (".jsonl.zst", ".jsonl", ".csv")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_FORMULA = re.compile(rf"[\t\r\n]|{_UNSEEN}*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+"""Also full-width signs, and behind characters that nobody sees: some spreadsheets skip those."""
 _CHUNK_LINES = 1000
 _COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name != "value")
 _PLACES = ("kafka_partition", "kafka_offset")
@@ -145,9 +149,11 @@ def _taken(text: io.StringIO) -> bytes:
 def _cells(event: ParkedEvent) -> list[str]:
     cells = [_cell(name, getattr(event, name)) for name in _COLUMNS]
     try:
-        return [*cells, _safe(event.value.decode()), ""]
+        text = event.value.decode()
     except UnicodeDecodeError:
         return [*cells, "", base64.b64encode(event.value).decode()]
+    shown = _safe(text)
+    return [*cells, shown, "" if shown == text else base64.b64encode(event.value).decode()]
 
 
 def _cell(name: str, value: object) -> str:
@@ -161,7 +167,7 @@ def _cell(name: str, value: object) -> str:
 
 def _safe(text: str) -> str:
     clean = text.replace("\x00", "\\0")
-    return f"'{clean}" if clean.startswith(_FORMULA) else clean
+    return f"'{clean}" if _FORMULA.match(clean) else clean
 
 
 _CONTENTS: dict[str, Callable[[Iterable[ParkedEvent]], Iterator[bytes]]] = {

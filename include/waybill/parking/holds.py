@@ -19,11 +19,13 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import InputError
 from waybill.events import HELD_ERROR
+from waybill.notices import Kind, write_notice
 from waybill.parking.instants import rfc3339
 from waybill.parking.moves import words, write_audit
 from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import notices, pipeline_holds, pipelines, replays
+from waybill.storage.tracker.columns import json_value
 from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import pipeline_holds, pipelines, replays
 
 BREAKER = "storm breaker"
 """Who holds a pipeline when a storm does."""
@@ -35,6 +37,9 @@ _SOON_S = LONGEST_PROBE_S
 _MOST_DOUBLINGS = 6
 _STORM = "storm"
 _BY_HAND = "by hand"
+_DEEPEST = 32
+_TAKEN = ("kind", "pipeline_id", "partition_id")
+"""Of a notice itself; a cause may say them too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +173,7 @@ def end_probe(tracker: TrackerStore, found: Hold, said: Mapping[str, Any], *, pa
     wrote = (
         update(pipeline_holds)
         .where(pipeline_holds.c.id == found.id, pipeline_holds.c.released_at.is_(None))
-        .values(last_probe=dict(said))
+        .values(last_probe=_plain(said))
     )
     with tracker.transaction() as connection:
         if connection.execute(wrote).rowcount != 1 or not passed:
@@ -224,7 +229,7 @@ def to_replay(tracker: TrackerStore) -> list[int]:
 def _insert(
     connection: Connection, pipeline_id: str, cause: Mapping[str, Any], *, who: str
 ) -> int | None:
-    row = insert(pipeline_holds).values(pipeline_id=pipeline_id, cause=dict(cause), held_by=who)
+    row = insert(pipeline_holds).values(pipeline_id=pipeline_id, cause=_plain(cause), held_by=who)
     once = row.on_conflict_do_nothing(
         index_elements=[pipeline_holds.c.pipeline_id],
         index_where=pipeline_holds.c.released_at.is_(None),
@@ -255,10 +260,15 @@ def _end(connection: Connection, hold_id: int, *, who: str, **detail: object) ->
     return True
 
 
-def _tell(connection: Connection, /, notice: str, pipeline: str, **detail: object) -> None:
+def _plain(said: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """Return what user code may have said as ``jsonb`` takes it."""
+    return json_value(dict(said), deepest=_DEEPEST)
+
+
+def _tell(connection: Connection, /, notice: Kind, pipeline: str, **detail: Any) -> None:  # noqa: ANN401
     """Write what the owner is to be told, in the transaction that does it."""
-    said = {name: value for name, value in detail.items() if name != "kind"}
-    connection.execute(notices.insert().values(kind=notice, pipeline_id=pipeline, detail=said))
+    said = {name: value for name, value in detail.items() if name not in _TAKEN}
+    write_notice(connection, kind=notice, pipeline_id=pipeline, **said)
 
 
 def _returned(connection: Connection, pipeline_id: str) -> int:

@@ -9,8 +9,11 @@ from sqlalchemy import ColumnElement, Connection, func, select, update
 
 from waybill.errors import InputError
 from waybill.parking.selection import HELD
+from waybill.storage.tracker.columns import json_value, text_value
 from waybill.storage.tracker.tables import audit_log, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
+
+_DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +78,14 @@ def move(
 def write_audit(
     connection: Connection, *, who: str, action: str, target: str, **detail: object
 ) -> None:
-    """Write who did what, in the transaction that does it."""
+    """Write who did what, in the transaction that does it; what SQL cannot hold is escaped."""
     connection.execute(
-        audit_log.insert().values(who=who, action=action, target=target, detail=detail)
+        audit_log.insert().values(
+            who=text_value(who),
+            action=action,
+            target=text_value(target),
+            detail=json_value(detail, deepest=_DEEPEST),
+        )
     )
 
 
@@ -87,7 +95,7 @@ def words(value: str, name: str) -> str:
     Raises:
         InputError: it is empty.
     """
-    cleaned = value.encode("utf-8", "backslashreplace").decode().replace("\x00", "").strip()
+    cleaned = text_value(value.replace("\x00", "")).strip()
     if not cleaned:
         raise InputError(f"`{name}` must not be empty: it goes into the audit log")
     return cleaned

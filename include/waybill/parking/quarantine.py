@@ -12,16 +12,16 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select, update
-from sqlalchemy.dialects.postgresql import insert
 
+from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.model import RecheckReport, Segment
 from waybill.parking.moves import move, words, write_audit
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import lock_partition, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import notices, replays, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import replays, segments
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def quarantine(
         .where(replays.c.id == replay_id)
         .values(quarantined=replays.c.quarantined + moved.events)
     )
-    kind = "missing" if error.missing else "damage"
+    kind: Kind = "missing" if error.missing else "damage"
     detail: dict[str, Any] = {
         "segment": segment.id,
         "events": moved.events,
@@ -78,13 +78,13 @@ def quarantine(
     target = f"partition {segment.partition_id}"
     write_audit(connection, who=who, action="quarantine", target=target, kind=kind, **detail)
     pipeline = select(partitions.c.pipeline_id).where(partitions.c.id == segment.partition_id)
-    notice = insert(notices).values(
+    write_notice(
+        connection,
         kind=kind,
-        pipeline_id=pipeline.scalar_subquery(),
+        pipeline_id=str(connection.execute(pipeline).scalar_one()),
         partition_id=segment.partition_id,
-        detail=detail,
+        **detail,
     )
-    connection.execute(notice.on_conflict_do_nothing())  # one a missing object
     _LOG.error(
         "%s: %d parked events of partition %d are quarantined: %s",
         kind,

@@ -78,14 +78,17 @@ def _lines(frame: bytes) -> Iterator[bytes]:
     if len(frame) < _length(frame, checksum=parameters.has_checksum):
         raise ValueError("it is cut")
     total = 0
-    rest = b""
+    rest: list[bytes] = []
     reader = zstandard.ZstdDecompressor().stream_reader(frame)
     while chunk := reader.read(_CHUNK_BYTES):
         total += len(chunk)
-        lines = (rest + chunk if rest else chunk).split(b"\n")
-        rest = lines.pop()
-        yield from lines
-    if rest or size not in (_UNKNOWN_SIZE, total):
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if lines:
+            yield b"".join(rest)
+            rest = [lines.pop()]
+            yield from lines
+    if any(rest) or size not in (_UNKNOWN_SIZE, total):
         raise ValueError(f"it ends after {total} of {size} bytes")
 
 

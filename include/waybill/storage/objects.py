@@ -18,6 +18,9 @@ from waybill.settings import S3Settings
 
 _DELETE_MOST = 1000
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
+_NO_KEY = {"KeyTooLongError", "InvalidURI", "InvalidObjectName", "XMinioInvalidObjectName"}
+"""What stores answer to a key that no object can have."""
+_LONGEST_KEY_BYTES = 1024
 _BEYOND = {"InvalidRange", "416"}
 _DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "NoSuchBucket"}
 
@@ -95,10 +98,12 @@ class ObjectStore:
         """Return an object's bytes, or ``length`` of them from ``position``.
 
         Raises:
-            ObjectMissingError: there is no such object.
+            ObjectMissingError: there is no such object, or no object can have such a key.
             ObjectShorterError: it ends before ``position``.
             RetryError: the store did not answer.
         """
+        if not _can_be(key):
+            raise ObjectMissingError(key)
         extra: dict[str, Any] = {}
         if position is not None and length is not None:
             extra["Range"] = f"bytes={position}-{position + length - 1}"
@@ -164,10 +169,20 @@ class ObjectStore:
             raise AwayError(words, setting="WAYBILL_S3__ENDPOINT_URL") from error
 
 
+def _can_be(key: str) -> bool:
+    """Tell whether an object may have such a key in every store: asked for what others named."""
+    if not key or "\0" in key or {".", ".."} & set(key.replace("\\", "/").split("/")):
+        return False
+    try:
+        return len(key.encode()) <= _LONGEST_KEY_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa: ANN401
     code = str(response.get("Error", {}).get("Code", ""))
     message = str(response.get("Error", {}).get("Message", ""))
-    if code in _NOT_FOUND:
+    if code in _NOT_FOUND | _NO_KEY:
         return ObjectMissingError(key)
     if code in _BEYOND:
         return ObjectShorterError(key)
