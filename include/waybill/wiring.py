@@ -227,7 +227,9 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             was_taken=refused.taken,
             marks=True,
         ) as producer:
-            parts = ReplayParts(parking, producer, pipeline, recorder, undeliverable=refused)
+            parts = ReplayParts(
+                parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
+            )
             return replay(parts, request)
 
 

@@ -17,7 +17,7 @@ from waybill.events.catalogue import (
     Stage,
     error_type,
 )
-from waybill.events.decoding import decode
+from waybill.events.decoding import decode, payload_bytes
 from waybill.events.envelope import Event, duplicate, encode, encode_data, refuse_wrong_name
 from waybill.events.exact import dumps, loads, loads_exact
 from waybill.events.identity import (
@@ -48,6 +48,7 @@ __all__ = [
     "loads",
     "loads_exact",
     "ordering_key",
+    "payload_bytes",
     "refuse_wrong_name",
     "source_version",
     "topic_name",

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from waybill.errors import ParkError
-from waybill.events import decode, encode
+from waybill.events import decode
+from waybill.operations.claims import encode_again, next_attempt
 from waybill.operations.estimate import Rate, Tally, rate
 from waybill.operations.good_events import GoodReport
 from waybill.operations.trial import Fate, Trial
@@ -120,8 +121,8 @@ def entering(parked: ParkedEvent) -> bytes:
     try:
         event = decode(parked.value)
         event.stage = event.stage if parked.stage == "ingestion" else parked.stage
-        event.attempt = parked.attempt + 1
-        return encode(event)
+        event.attempt = next_attempt(parked)
+        return encode_again(event, parked.value)
     except ParkError:
         return parked.value
 

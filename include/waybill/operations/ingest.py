@@ -35,6 +35,7 @@ from waybill.events import (
     source_version,
 )
 from waybill.ledger import IntakeCommit, Position, commit_intake, read_position
+from waybill.operations.claims import check_in
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
 from waybill.pipelines import EventDeclaration, Pipeline, topic_of
@@ -43,8 +44,6 @@ from waybill.stages import Counts
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.tracing import Recorder, traces
 
-LARGEST_MESSAGE_BYTES = 1024 * 1024
-"""A larger event's payload goes into the object store; the message names it."""
 _STORE_AWAY_LIMIT_S = 600.0
 
 
@@ -215,9 +214,7 @@ class _Run:
             time=moment.isoformat().replace("+00:00", "Z"),
             data=row,
         )
-        if len(content) > LARGEST_MESSAGE_BYTES:
-            event.data_ref = f"payloads/{pipeline.id}/{identity}"
-            self._intake.objects.put_waiting(event.data_ref, content, limit_s=_STORE_AWAY_LIMIT_S)
+        check_in(self._intake.objects, event, content, name=identity)
         return event, encode(event, content=content)
 
     def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:

@@ -21,12 +21,14 @@ import msgspec
 import orjson
 
 from waybill.errors import InputError, ParkError, RetryError
-from waybill.events import Event, decode, encode
+from waybill.events import Event, decode
+from waybill.operations.claims import encode_again, next_attempt
 from waybill.operations.replayable import refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import ParkedEvent, Parking, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer
+from waybill.storage import ObjectStore
 from waybill.tracing import Recorder, traces
 
 _FLUSH_S = 60.0
@@ -92,6 +94,8 @@ class ReplayParts:
     undeliverable: Undeliverable | None = None
     """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
     on_progress: Callable[[int, int], None] | None = None
+    objects: ObjectStore | None = None
+    """For payloads that are too large to travel; None: they travel all the same."""
 
 
 def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
@@ -182,7 +186,8 @@ class _Run:
                 self._resumed += 1
                 continue
             pace.wait()
-            parts.producer.produce(self._topic, encode(event), event.key.encode())
+            value = encode_again(event, parked.value, objects=parts.objects)
+            parts.producer.produce(self._topic, value, event.key.encode())
             sent[segment.object_key].append(event.id)
         self._sent += sum(map(len, sent.values()))
         self._trace(sent, reading.segments[0].id, str(replay_id))
@@ -257,5 +262,5 @@ def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
         ) from error
     stage = event.stage if parked.stage == "ingestion" else parked.stage
     return msgspec.structs.replace(
-        event, stage=stage, attempt=parked.attempt + 1, replay_id=replay_id
+        event, stage=stage, attempt=next_attempt(parked), replay_id=replay_id
     )
