@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 from tests.support import poison
+from tests.support.memory_objects import MemoryObjects
 from tests.unit.stages.made import PASSES, chained, check_books, chunk, event, pipeline
 
 from waybill.errors import InputError, ParkError
@@ -243,3 +244,22 @@ def test_bombs_are_never_unpacked_and_huge_payloads_come_back() -> None:
         packer.add(one)
     found = packer.finish()
     assert [parked.value for parked in read(found)] == inline
+
+
+def test_a_payload_too_large_to_travel_goes_back_as_a_claim_check() -> None:
+    class Waiting(MemoryObjects):
+        def put_waiting(self, key: str, body: bytes, *, limit_s: float) -> str:
+            return self.put(key, body)
+
+    objects: Any = Waiting()
+    came = poison.message(b'{"id":1,"n":"%s"}' % (b"x" * 2_000_000), stage="mapping")
+    parked = read(packed(run([b""])))[0]
+    parked.value, parked.stage = came, "mapping"
+    sent = encode_again(returning(parked, replay_id="r1"), came, objects=objects)
+    assert len(sent) < 1000
+    [(key, body)] = objects.bodies.items()
+    assert (decode(sent).data_ref, body) == (key, payload_bytes(came))
+    assert re.fullmatch(r"payloads/p1/[0-9a-f]{64}", key)
+    small = poison.message(b"{}", stage="mapping")
+    assert encode_again(decode(small), small, objects=objects)[-11:] == b',"data":{}}'[-11:]
+    assert len(objects.bodies) == 1
