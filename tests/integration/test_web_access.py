@@ -16,8 +16,9 @@ BODIES = {
     "/api/discard": {"partition_id": 1, "why": "test"},
     "/api/undo-discard": {"partition_id": 1, "why": "test"},
     "/api/partitions/{partition_id}/auto-replay": {"on_change": "any"},
+    "/api/pipelines/{pipeline_id}/release": {"why": "test"},
 }
-OF_A_TEAM = "{partition_id}"
+OF_A_TEAM = ("{partition_id}", "{pipeline_id}")
 NO_TEAM = {"/parked", "/static/{name}", "/api/me", "/api/catalogue", "/api/openapi.json"}
 """Routes that tell nothing about any team's events."""
 LISTS = {
@@ -42,7 +43,11 @@ def routes():
 
 def ask(web, user, method, path, partition_id, **given):
     filled = path.format(
-        partition_id=partition_id, name="parked.js", dag_id="replay", run_id="nobody"
+        partition_id=partition_id,
+        pipeline_id=web.lot.parking.partition(partition_id).pipeline_id,
+        name="parked.js",
+        dag_id="replay",
+        run_id="nobody",
     )
     query = {"ids": str(partition_id)} if path == "/api/timelines" else None
     body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
@@ -53,10 +58,10 @@ def ask(web, user, method, path, partition_id, **given):
 
 def test_there_are_the_routes_that_these_tests_know(airflow_app):
     paths = {path for _, path in routes()}
-    known = NO_TEAM | set(LISTS) | {path for path in paths if OF_A_TEAM in path}
+    known = NO_TEAM | set(LISTS) | {path for path in paths for one in OF_A_TEAM if one in path}
     known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
     assert paths == known
-    assert len(routes()) >= 18
+    assert len(routes()) >= 20
 
 
 def test_anonymous_is_refused_by_every_route(web):
@@ -89,7 +94,7 @@ def test_another_teams_partition_is_refused_by_every_route(web):
             assert answer.status_code == 403, (method, path)
         assert ask(web, "otto", method, path, own).status_code == 403, (method, path)
         tried += 1
-    assert tried >= 9
+    assert tried >= 12
     assert web.lot.states() == {"parked": 5}
     assert web.audit() == []
 

@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, func, or_, select
 
 from waybill.errors import InputError
 from waybill.operations.access import Access
-from waybill.operations.personal import Personal, personal_of
+from waybill.operations.personal import ANY_EVENT, Personal, personal_of
 from waybill.parking import (
     DiscardReport,
     FingerprintGroup,
@@ -29,6 +29,7 @@ from waybill.parking import (
 from waybill.parking.auto_replays import AutoReplay, read_mark, remove_mark
 from waybill.parking.event_pages import read_event_page
 from waybill.parking.exporting import KINDS, contents
+from waybill.parking.holds import Hold, release
 from waybill.parking.instants import rfc3339
 from waybill.parking.masking import MASK, masked_event
 from waybill.parking.moves import write_audit
@@ -284,27 +285,58 @@ class Desk:
         verb: Literal["discard", "undo_discard"],
         partition: Partition,
         *,
-        since: datetime | str | None,
-        until: datetime | str | None,
         who: str,
         why: str,
+        **chosen: datetime | str | None,
     ) -> DiscardReport:
         """Discard a partition's parked events, or take that back; the library writes it down.
 
+        Args:
+            verb: which of the two.
+            partition: whose events.
+            who: the name for the audit log.
+            why: the reason for it.
+            chosen: windows and fingerprint, as of ``PartitionFilter``.
+
         Raises:
-            InputError: ``why`` is empty, or an edge of the window is no time.
+            InputError: ``why`` is empty, or an edge of a window is no time.
         """
-        wanted = PartitionFilter(
-            pipeline_id=partition.pipeline_id,
-            event_name=partition.event_name,
-            stage=partition.stage,
-            error_type=partition.error_type,
-            since=since,
-            until=until,
-        )
+        names = {name: getattr(partition, name) for name in _NAMES if name != "team"}
+        wanted = replace(PartitionFilter(**names), **chosen)
         if verb == "discard":
             return self.parking.discard(wanted, who=who, why=why)
         return self.parking.undo_discard(wanted, who=who, why=why)
+
+    def hold(self, access: Access, partition: Partition) -> Hold | None:
+        """Return the hold of a partition's pipeline, as this person may see it."""
+        for hold in self.parking.holds():
+            if hold.pipeline_id == partition.pipeline_id:
+                return self._shown_hold(access, hold, partition.team)
+        return None
+
+    def release(self, access: Access, pipeline_id: str, team: str, *, why: str) -> Hold:
+        """End a pipeline's hold; what waited is replayed within a minute or so.
+
+        Raises:
+            InputError: it is not held, or ``why`` is empty.
+        """
+        ended = release(self._tracker, pipeline_id, who=access.user, why=why)
+        return self._shown_hold(access, ended, team)
+
+    def _shown_hold(self, access: Access, hold: Hold, team: str) -> Hold:
+        """Mask the message of a hold; any event name of the pipeline may be the one it quotes."""
+        personal = personal_of(self._tracker, [hold.pipeline_id])
+        if access.may("personal", team) or "message" not in hold.cause:
+            return hold
+        if not personal.are_there(hold.pipeline_id, ANY_EVENT):
+            return hold
+        return replace(hold, cause=hold.cause | {"message": MASK})
+
+    def team(self, pipeline_id: str) -> str | None:
+        """Return the team of a deployed pipeline; None: there is no such pipeline."""
+        query = select(pipelines.c.team).where(pipelines.c.id == pipeline_id)
+        with self._tracker.transaction() as connection:
+            return connection.execute(query).scalar()
 
     def names(self, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
         """Return the deployed pipelines of these teams, by name; None: of all."""

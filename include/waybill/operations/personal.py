@@ -10,6 +10,9 @@ from sqlalchemy import func, select
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipeline_versions
 
+ANY_EVENT = ""
+"""No event name that a pipeline declares: its personal fields are those of all its events."""
+
 
 class Personal:
     """The personal fields of some pipelines' events, as declared now."""

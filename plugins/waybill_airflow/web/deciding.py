@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, status
 from waybill.errors import InputError
 from waybill.parking import Replay
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import Discarder, ReplayerSeat, seat
+from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
 from waybill_airflow.web.opened import desk
 
 router = APIRouter(prefix="/api", tags=["deciding"])
@@ -20,7 +20,8 @@ _NO_PARTITION = models.problems(_404="There is no such partition.")
 def discard(access: Discarder, body: models.DecisionBody) -> models.Discarded:
     """Mark a partition's parked events as not wanted, with the reason; undone until the clean-up.
 
-    With a window only whole segments inside it are discarded; the rest is counted as left.
+    Whole segments only: of those that a window or a cause cuts through, the events are counted as
+    left.
     """
     return _decide(access, body, "discard")
 
@@ -35,9 +36,8 @@ def _decide(
     access: Discarder, body: models.DecisionBody, verb: Literal["discard", "undo_discard"]
 ) -> models.Discarded:
     here = seat(access, "discard", body.partition_id)
-    report = desk().decide(
-        verb, here.partition, since=body.since, until=body.until, who=here.who, why=body.why
-    )
+    chosen = body.model_dump(exclude={"partition_id", "why"})
+    report = desk().decide(verb, here.partition, who=here.who, why=body.why, **chosen)
     return models.Discarded(**report.to_json())
 
 
@@ -76,3 +76,20 @@ def mark(here: ReplayerSeat, body: models.MarkBody) -> models.Mark:
 def unmark(here: ReplayerSeat) -> models.Unmarked:
     """Take a partition's mark for auto-replay away; a replay that runs goes on."""
     return models.Unmarked(removed=desk().unmark(here.partition, who=here.who))
+
+
+@router.post(
+    "/pipelines/{pipeline_id}/release",
+    responses=models.problems(_404="No such pipeline is deployed.", _409="It is not held."),
+    summary="Release a held pipeline",
+)
+def release(here: HoldSeat, body: models.ReleaseBody) -> models.HoldOut:
+    """End a pipeline's hold; what waited is replayed by itself within a minute or so.
+
+    If the cause is still there, the pipeline is held again.
+    """
+    try:
+        ended = desk().release(here.access, here.pipeline_id, here.team, why=body.why)
+    except InputError as error:
+        raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
+    return models.HoldOut(**ended.to_json())

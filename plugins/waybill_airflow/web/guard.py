@@ -122,6 +122,29 @@ def seat(access: Access, permission: Permission, partition_id: int) -> Seat:
     return Seat(access, partition)
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineSeat:
+    """Somebody before a pipeline with which they may do what the route does."""
+
+    access: Access
+    pipeline_id: str
+    team: str
+
+
+def _at_hold(
+    access: Annotated[Access, Depends(_anywhere("replay"))],
+    pipeline_id: Annotated[str, Path(pattern=r"^[^\0]{1,300}$", description="The pipeline's id.")],
+) -> PipelineSeat:
+    team = desk().team(pipeline_id)
+    require(access, "replay", team or "")
+    if team is None:
+        raise HTTPException(
+            status.HTTP_404_NOT_FOUND,
+            f"there is no pipeline {pipeline_id[:80]!r}; /names gives the ids of those there are",
+        )
+    return PipelineSeat(access, pipeline_id, team)
+
+
 PartitionId = Annotated[
     int, Path(ge=1, lt=2**63, description="The partition's id, as /partitions gives it.")
 ]
@@ -138,4 +161,5 @@ Viewer = Annotated[Access, Depends(_anywhere("view"))]
 Discarder = Annotated[Access, Depends(_anywhere("discard"))]
 ViewerSeat = Annotated[Seat, Depends(_at_partition("view"))]
 ReplayerSeat = Annotated[Seat, Depends(_at_partition("replay"))]
+HoldSeat = Annotated[PipelineSeat, Depends(_at_hold)]
 DownloaderSeat = Annotated[Seat, Depends(_at_partition("download"))]

@@ -139,11 +139,12 @@ def _ids(text: str) -> list[int]:
 
 @router.get("/partitions/{partition_id}", summary="One partition")
 def partition(here: ViewerSeat) -> models.PartitionDetail:
-    """Return a partition with what its error means, its causes, newest replays and mark."""
+    """Return a partition with what its error means, its causes, replays, mark and hold."""
     meaning = error_type(here.partition.error_type)
     [shown] = desk().shown(here.access, [here.partition])
     mark = desk().marked(here.partition)
     groups = desk().groups(here.access, here.partition)
+    hold = desk().hold(here.access, here.partition)
     return models.PartitionDetail(
         **{field.name: getattr(shown, field.name) for field in fields(shown)},
         title=meaning.title,
@@ -152,6 +153,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
         replays=desk().replays(here.partition.id),
         fingerprints=[models.Group(**group.to_json()) for group in groups],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),
+        hold=None if hold is None else models.HoldOut(**hold.to_json()),
     )
 
 

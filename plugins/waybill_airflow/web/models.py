@@ -94,6 +94,24 @@ class Mark(BaseModel):
     tried_at: str | None
 
 
+class HoldOut(BaseModel):
+    """A hold: a pipeline's events wait as they came, because nearly all of them would park."""
+
+    id: int
+    pipeline_id: str
+    pipeline: str
+    cause: dict[str, Any] = Field(
+        description='`kind` "storm", with stage, error_type, message and more; or "by hand", `why`.'
+    )
+    held_by: str
+    held_at: str
+    probes: int = Field(description="Probes begun; none for a hold by hand.")
+    last_probe: dict[str, Any] | None = Field(description="What was probed, and what came of it.")
+    released_by: str | None
+    released_at: str | None
+    wait_s: float | None = Field(description="Between probes, in seconds; null: by hand.")
+
+
 class Unmarked(BaseModel):
     """What taking a mark away did."""
 
@@ -120,6 +138,7 @@ class PartitionDetail(Partition):
     transient: bool
     replays: list[Replay]
     auto_replay: Mark | None
+    hold: HoldOut | None
     fingerprints: list[Group]
 
 
@@ -183,31 +202,48 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Window(_Body):
-    """A window on event time."""
+class Choice(_Body):
+    """Which of a partition's events; what is null leaves out none."""
 
     since: AwareDatetime | None = Field(None, description="Events at or after; null: all.")
     until: AwareDatetime | None = Field(None, description="Events before; null: all.")
+    parked_since: AwareDatetime | None = Field(None, description="Parked at or after; null: all.")
+    parked_until: AwareDatetime | None = Field(None, description="Parked before; null: all.")
+    fingerprint: Fingerprint = None
 
 
-class DryRunBody(Window):
+class DryRunBody(Choice):
     """Which events to try."""
 
+    limit: Limit = None
+    sample: int | None = Field(
+        None, ge=1, description="Try so many of them, some of each cause; null: every one."
+    )
 
-class ReplayBody(Window):
+
+class ReplayBody(Choice):
     """Which events to send back, and how."""
 
-    fingerprint: Fingerprint = None
     limit: Limit = None
-
     rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
 
 
-class DecisionBody(Window):
+Why = Annotated[
+    str, Field(min_length=1, max_length=2000, description="The reason, for the audit log.")
+]
+
+
+class DecisionBody(Choice):
     """Which events to discard, or to park again."""
 
     partition_id: Annotated[int, Field(ge=1, lt=2**63)]
-    why: str = Field(min_length=1, max_length=2000, description="The reason, for the audit log.")
+    why: Why
+
+
+class ReleaseBody(_Body):
+    """Why a pipeline is held no more."""
+
+    why: Why
 
 
 class MarkBody(_Body):

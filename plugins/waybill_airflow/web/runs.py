@@ -32,6 +32,8 @@ router = APIRouter(prefix="/api", tags=["runs"])
 _TASK = "replay"
 _CREDENTIALS = ("authorization", "cookie")
 _TIMEOUT_S = 60.0
+_EDGES = ("since", "until", "parked_since", "parked_until")
+_OPTIONS = (*_EDGES, "fingerprint", "max_events", "sample", "rate_per_s")
 _REFUSED = models.problems(
     _404="There is no such partition.", _409="Nothing of it can be replayed."
 )
@@ -45,7 +47,8 @@ async def dry_run(here: ReplayerSeat, body: models.DryRunBody, request: Request)
 
     The same request gives the same run until something else is parked or another version deployed.
     """
-    return await _start(here, request, _conf(here.partition, body) | {"dry_run": True})
+    conf = _conf(here.partition, body) | {"sample": body.sample, "dry_run": True}
+    return await _start(here, request, conf)
 
 
 @router.post(
@@ -56,23 +59,20 @@ async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) 
 
     The same request gives the same run until that run has changed what is parked.
     """
-    conf = _conf(here.partition, body) | {
-        "fingerprint": body.fingerprint,
-        "max_events": body.limit,
-        "rate_per_s": body.rate_per_s,
-        "dry_run": False,
-    }
+    conf = _conf(here.partition, body) | {"rate_per_s": body.rate_per_s, "dry_run": False}
     return await _start(here, request, conf)
 
 
-def _conf(partition: Partition, asked: models.Window) -> dict[str, Any]:
+def _conf(partition: Partition, asked: models.DryRunBody | models.ReplayBody) -> dict[str, Any]:
+    edges = {name: getattr(asked, name) for name in _EDGES}
     return {
         "pipeline": partition.pipeline_id,
         "event_name": partition.event_name,
         "stage": partition.stage,
         "error_type": partition.error_type,
-        "since": None if asked.since is None else asked.since.isoformat(),
-        "until": None if asked.until is None else asked.until.isoformat(),
+        **{name: None if edge is None else edge.isoformat() for name, edge in edges.items()},
+        "fingerprint": asked.fingerprint,
+        "max_events": asked.limit,
     }
 
 
@@ -111,10 +111,7 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
     else:
         raise HTTPException(status.HTTP_409_CONFLICT, f"nothing of {partition.name} is parked now")
     action = "ask_dry_run" if conf["dry_run"] else "ask_replay"
-    options = {
-        name: conf.get(name)
-        for name in ("since", "until", "fingerprint", "max_events", "rate_per_s")
-    }
+    options = {name: conf.get(name) for name in _OPTIONS}
     desk().audit(here.who, action, partition, run_id=run_id, **options)
     return run_id
 
