@@ -19,6 +19,7 @@ for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
     del os.environ[_name]
 
 from tests import servers  # noqa: E402
+from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 
 from waybill.settings import Settings  # noqa: E402
 
@@ -57,6 +58,18 @@ def _kafka(servers_home: Path) -> Iterator[servers.KafkaServer]:
 def _s3(servers_home: Path) -> Iterator[servers.S3Server]:
     with servers.started(servers.start_s3, servers_home) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def airflow_metadata(
+    _postgres: servers.PostgresServer, servers_home: Path
+) -> Iterator[AirflowMetadata]:
+    """Airflow's metadata database: ``.copy("name") -> dsn``; being made from now on."""
+    home = servers_home / "airflow-original"
+    home.mkdir(mode=0o755)
+    made = AirflowMetadata(_postgres, home)
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -124,6 +124,25 @@ def test_a_sample_masks_what_is_personal_and_says_who_saw_it(run, flights, lot):
     ]
 
 
+def test_lists_and_downloads_mask_what_is_personal_and_say_who_took_it(run, flights, lot, tmp_path):
+    declare(lot, personal=["n"])
+    for words in (("list",), ("show", "flights")):
+        assert {row["last_message"] for row in run(*words, "--json")} == {"•••"}
+    masked, seen = tmp_path / "masked.jsonl", tmp_path / "seen.jsonl"
+    run("download", "-o", masked, "flights", "-t", "null_value")
+    events = [ParkedEvent.from_line(line) for line in masked.read_bytes().splitlines()]
+    assert {(event.value, event.message) for event in events} == {
+        ('{"n":"•••"}'.encode(), "message •••")
+    }
+    assert lot.sql("SELECT count(*) FROM audit_log") == [(0,)]
+    run("download", "-o", seen, "flights", "-t", "null_value", "--personal")
+    events = [ParkedEvent.from_line(line) for line in seen.read_bytes().splitlines()]
+    assert [event.value for event in events] == [b'{"n":%d}' % n for n in range(6)]
+    assert lot.sql("SELECT action, detail ->> 'fields' FROM audit_log") == [
+        ("download_personal", '["n"]')
+    ]
+
+
 def test_downloads_hold_every_event(run, flights, tmp_path):
     plain, packed, cells = (tmp_path / f"out{kind}" for kind in (".jsonl", ".jsonl.zst", ".csv"))
     assert run("download", "-o", plain, "--json")["events"] == 7

@@ -12,15 +12,14 @@ import json
 import os
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from tests.integration.parking_lot import ParkingLot, make_event
 from tests.integration.parking_lot import _open as open_lot
+from tests.support.airflow_metadata import options
 
 from waybill.storage.tracker.tables import METADATA
 
-ROOT = Path(__file__).parents[2]
 if "AIRFLOW_HOME" not in os.environ:  # read once, when Airflow is first imported
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="waybill-airflow-")
 
@@ -40,6 +39,7 @@ GRANTS = [
     {"who": "otto", "teams": ["shipping"], "permissions": _ALL},
     {"who": "vic", "teams": ["aviation"], "permissions": ["view", "replay"]},
 ]
+_DATABASE = "airflow_in_process"
 OWN = {"x-waybill": "1", "sec-fetch-site": "same-origin"}
 """Headers of a request from the page itself."""
 
@@ -107,26 +107,22 @@ class Web:
 
 
 @pytest.fixture(scope="session")
-def airflow_app(_postgres, servers_home):
+def airflow_app(airflow_metadata, _postgres, servers_home):
     """The application, with the DAG ``replay`` known to it, and a token for each user."""
-    dsn = _postgres.database("airflow")
+    dsn = _postgres.service.dsn(_DATABASE)
     passwords = servers_home / "passwords.json"
     passwords.write_text(json.dumps({user: user for user in USERS}))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _airflow_options(dsn, passwords).items():
             patch.setenv(name, value)
         from airflow import settings
-
-        settings.configure_vars()
-        settings.dispose_orm(do_log=False)
-        settings.configure_orm()
-        from airflow.utils import db
-
-        db.initdb()
-        _write_dag()
         from airflow.api_fastapi.app import cached_app, purge_cached_app
         from fastapi.testclient import TestClient
 
+        airflow_metadata.copy(_DATABASE)
+        settings.configure_vars()
+        settings.dispose_orm(do_log=False)
+        settings.configure_orm()
         purge_cached_app()
         with TestClient(cached_app(apps="core"), base_url="http://testserver") as client:
             tokens = {user: _token(client, user) for user in USERS}
@@ -137,35 +133,13 @@ def airflow_app(_postgres, servers_home):
 
 def _airflow_options(dsn, passwords):
     return {
+        **options(dsn),
         "AIRFLOW_API_APPS": "core",
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
-        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{u}:{r}" for u, r in USERS.items()),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": dsn.replace(
-            "postgresql://", "postgresql+psycopg2://"
-        ),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": dsn.replace(
-            "postgresql://", "postgresql+asyncpg://"
-        ),
         "AIRFLOW__API_AUTH__JWT_SECRET": "a-secret-of-the-tests-" * 4,
         "AIRFLOW__API__SECRET_KEY": "another-secret-of-the-tests",
     }
-
-
-def _write_dag():
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    from airflow.models.dagbundle import DagBundleModel  # noqa: TID251 - Airflow itself is set up
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        session.merge(DagBundleModel(name="dags-folder"))
-    bag = DagBag(
-        str(ROOT / "dags" / "replay.py"), bundle_path=ROOT / "dags", bundle_name="dags-folder"
-    )
-    assert not bag.import_errors
-    sync_bag_to_db(bag, "dags-folder", None)
 
 
 def _token(client, user):

@@ -6,13 +6,12 @@ Only the API server runs: no scheduler, so that a run stays as a test leaves it.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import servers
 from tests.integration.parking_lot import ParkingLot
+from tests.support.airflow_metadata import AirflowMetadata, stamp
 
 from waybill.parking import Parking
 from waybill.settings import PERMISSIONS, S3Settings, Settings, TrackerSettings
@@ -27,23 +26,13 @@ GRANTS = [
     {"who": "role:admin", "teams": "*", "permissions": list(PERMISSIONS)},
     {"who": VIEWER, "teams": "*", "permissions": ["view"]},
 ]
-REPLAY_DAG = """
-from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-from airflow.models.dagbundle import DagBundleModel
-from airflow.utils.session import create_session
-
-with create_session() as session:
-    session.merge(DagBundleModel(name="dags-folder"))
-sync_bag_to_db(DagBag({path!r}), "dags-folder", None)
-"""
 
 
 class AirflowWithPlugin(Airflow):
-    """Airflow's environment with Waybill's settings, two users, and the DAG `replay` known."""
+    """Airflow's environment with Waybill's settings and two users."""
 
     def __init__(self, settings: Settings, postgres: Postgres) -> None:
         super().__init__(settings, read_or_draw(settings.home), postgres)
-        self.telling: subprocess.Popen[str]
         self.passwords = {"admin": self.credentials.airflow_password, VIEWER: "look-only"}
 
     def environment(self) -> dict[str, str]:
@@ -60,22 +49,11 @@ class AirflowWithPlugin(Airflow):
         }
 
     def prepare(self) -> None:
-        """Migrate; then the DAG is made known while the server starts."""
+        """Say that the database is migrated, and give both users their passwords."""
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.home / "migrated.json").write_text(stamp(self.postgres.dsn("airflow")))
         super().prepare()
         state_folder.write_private(self.home / "passwords.json", json.dumps(self.passwords))
-        script = REPLAY_DAG.format(path=str(self.settings.dags_dir / "replay.py"))
-        self.telling = subprocess.Popen(
-            [sys.executable, "-c", script],
-            env=self.environment(),
-            cwd=self.home,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def wait_until_known(self) -> None:
-        _, said = self.telling.communicate(timeout=120)
-        assert self.telling.returncode == 0, said[-2000:]
 
 
 @dataclass
@@ -102,9 +80,9 @@ def open_lot(dsn: str, s3: S3Settings) -> ParkingLot:
     return ParkingLot(tracker, objects, Parking(tracker, objects), {"dsn": dsn, "s3": s3})
 
 
-def start(home: Path, postgres: servers.PostgresServer, lot: ParkingLot) -> tuple[Web, object]:
+def start(home: Path, metadata: AirflowMetadata, lot: ParkingLot) -> tuple[Web, object]:
     """Start the web server; return it and the service to stop."""
-    postgres.service.create_database("airflow")
+    metadata.copy("airflow")
     s3: S3Settings = lot.settings["s3"]
     tracker = TrackerSettings(dsn=lot.settings["dsn"])
     made: list[AirflowWithPlugin] = []
@@ -119,10 +97,9 @@ def start(home: Path, postgres: servers.PostgresServer, lot: ParkingLot) -> tupl
             tracker=tracker,
             stack=stack,
         )
-        made.append(AirflowWithPlugin(settings, postgres.service))
+        made.append(AirflowWithPlugin(settings, metadata.postgres.service))
         return AirflowComponent(made[-1], "api-server")
 
     service = servers.start_on_free_ports(make)
     service.stop_grace_s = 2.0
-    made[-1].wait_until_known()
     return Web(made[-1], lot), service

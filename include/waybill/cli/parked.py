@@ -16,6 +16,7 @@ import typer
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
+    from waybill.operations.desk import Desk
     from waybill.parking import (
         DiscardReport,
         Parking,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
 
-_HELD = ("parked", "replaying")
 _MOST_SHOWN = 20
 
 PipelineName = Annotated[
@@ -48,6 +48,9 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllPipelines = Annotated[
     bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
 ]
+Unmasked = Annotated[
+    bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -56,6 +59,13 @@ def _parking(settings: Settings) -> AbstractContextManager[Parking]:
     from waybill.wiring import opened_parking  # noqa: PLC0415
 
     return opened_parking(settings)
+
+
+def _desk() -> AbstractContextManager[Desk]:
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import opened_desk  # noqa: PLC0415
+
+    return opened_desk(Settings())
 
 
 def _opened() -> AbstractContextManager[Parking]:
@@ -81,12 +91,15 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions that hold parked events, with their numbers."""
+    """List the partitions that hold parked events, with their numbers.
+
+    Messages about events with personal fields are masked; `sample --personal` shows them.
+    """
     from waybill.cli import parked_views  # noqa: PLC0415
 
-    with _opened() as parking:
+    with _desk() as desk:
         wanted = _filter(
-            parking, pipeline, event_name, stage, error_type, since, until, held=not everything
+            desk.parking, pipeline, event_name, stage, error_type, since, until, held=not everything
         )
         wanted = replace(
             wanted,
@@ -94,7 +107,7 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
             parked_until=parked_until,
             fingerprint=fingerprint,
         )
-        found = parking.partitions(wanted)
+        found = desk.masked(desk.parking.partitions(wanted))
     if as_json:
         _print_json([partition.to_json() for partition in found])
     elif found:
@@ -114,13 +127,16 @@ def show(  # noqa: PLR0913 - filters on every dimension
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions one by one, with what their error means and what to do about it."""
+    """Show partitions one by one, with what their error means and what to do about it.
+
+    Messages are masked as `list` does.
+    """
     from waybill.cli import parked_views  # noqa: PLC0415
     from waybill.events import error_type as catalogued  # noqa: PLC0415
 
-    with _opened() as parking:
-        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
-        found = _some(parking, wanted)
+    with _desk() as desk:
+        wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, since, until)
+        found = desk.masked(_some(desk.parking, wanted))
     if as_json:
         _print_json([p.to_json() | {"error": asdict(catalogued(p.error_type))} for p in found])
         return
@@ -138,9 +154,7 @@ def sample(  # noqa: PLR0913 - filters on every dimension
     error_type: ErrorType = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 5,
     *,
-    personal: Annotated[
-        bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
-    ] = False,
+    personal: Unmasked = False,
     as_json: AsJson = False,
 ) -> None:
     """Show some parked events next to their errors, spread over what is parked.
@@ -148,10 +162,8 @@ def sample(  # noqa: PLR0913 - filters on every dimension
     Fields that the pipeline declares as personal are masked, also where messages quote them.
     """
     from waybill.cli import parked_views  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_desk  # noqa: PLC0415
 
-    with opened_desk(Settings()) as desk:
+    with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
         found = _some(desk.parking, wanted)
         events = desk.sampled(found, number, who=_user(), personal=personal)
@@ -174,20 +186,23 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     since: Since = None,
     until: Until = None,
     *,
+    personal: Unmasked = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write parked events, with their errors and their own bytes, to a file."""
+    """Write parked events, with their errors, to a file.
+
+    Fields that the pipeline declares as personal are masked, also where messages quote them; all
+    other events, and with --personal these too, keep their own bytes.
+    """
     from waybill.parking import export  # noqa: PLC0415
 
-    with _opened() as parking:
-        wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until, held=True)
-        found = _some(parking, wanted)
-        events = (
-            event
-            for partition in found
-            for event in parking.events(partition.id, states=_HELD, since=since, until=until)
+    with _desk() as desk:
+        wanted = _filter(
+            desk.parking, pipeline, event_name, stage, error_type, since, until, held=True
         )
+        found = _some(desk.parking, wanted)
+        events = desk.taken_out(found, who=_user(), personal=personal, since=since, until=until)
         report = export(output, events, overwrite=force)
     if as_json:
         _print_json(asdict(report))

@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import select
 
 from waybill.errors import InputError
-from waybill.operations.access import Access
+from waybill.operations.access import Access, access_of
+from waybill.operations.audit_trail import read_audit
 from waybill.operations.personal import ANY_EVENT, Personal, personal_of
+from waybill.operations.registry import active_version, deployed_names
 from waybill.parking import (
     DiscardReport,
     FingerprintGroup,
@@ -36,8 +38,8 @@ from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, matches, read_replay
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines, replays
 from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker.tables import replays
 
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
@@ -80,11 +82,13 @@ class Desk:
         """Return partitions with their last message masked where it may quote what is personal."""
         personal = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         return [
-            partition
-            if self._may_see(access, personal, partition) or not partition.last_message
-            else replace(partition, last_message=MASK)
+            partition if self._may_see(access, personal, partition) else _without_words(partition)
             for partition in found
         ]
+
+    def masked(self, found: Sequence[Partition]) -> list[Partition]:
+        """Return partitions as ``shown`` does, for anybody: nobody's permissions are known."""
+        return self.shown(access_of((), "", ()), found)
 
     def groups(self, access: Access, partition: Partition) -> list[FingerprintGroup]:
         """Return a partition's events by cause, the messages masked as the partition's own."""
@@ -144,8 +148,8 @@ class Desk:
             InputError: there is no such kind, or an edge of the window is no time.
             CorruptSegmentError: at the first damaged segment, perhaps after some pieces.
         """
-        window = PartitionFilter(since=since, until=until)
-        asked = {"kind": kind, "since": _said(window.window[0]), "until": _said(window.window[1])}
+        begin, end = PartitionFilter(since=since, until=until).window
+        asked = {"kind": kind, "since": _said(begin), "until": _said(end)}
         if kind not in KINDS:
             raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
         fields = self._fields(access, partition, "download_personal", **asked)
@@ -153,17 +157,56 @@ class Desk:
         found = self.parking.events(partition.id, states=HELD, since=since, until=until)
         return contents(kind, (masked_event(event, fields)[0] for event in found))
 
+    def taken_out(
+        self,
+        found: Sequence[Partition],
+        *,
+        who: str,
+        personal: bool,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> Iterator[ParkedEvent]:
+        """Return the held events of partitions, one after the other, for a file.
+
+        Args:
+            found: the partitions.
+            who: the name for the audit log.
+            personal: leave personal fields as they are, which is written down before.
+            since, until: the window on event time.
+        """
+        declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
+        for partition in found:
+            fields = self._unless(
+                declared, partition, "download_personal", who=who, personal=personal
+            )
+            held = self.parking.events(partition.id, states=HELD, since=since, until=until)
+            yield from (masked_event(event, fields)[0] for event in held)
+
+    def _unless(
+        self,
+        declared: Personal,
+        partition: Partition,
+        action: str,
+        *,
+        who: str,
+        personal: bool,
+        **detail: object,
+    ) -> tuple[str, ...] | None:
+        """Return what to mask; nothing where that is asked for, which is written down."""
+        fields = declared.fields(partition.pipeline_id, partition.event_name)
+        if fields == () or not personal:
+            return fields
+        known = ["*"] if fields is None else list(fields)
+        self.audit(who, action, partition, fields=known, **detail)
+        return ()
+
     def _fields(
         self, access: Access, partition: Partition, action: str, **detail: object
     ) -> tuple[str, ...] | None:
         """Return what to mask; a look at what is personal is written down instead."""
-        personal = personal_of(self._tracker, [partition.pipeline_id])
-        fields = personal.fields(partition.pipeline_id, partition.event_name)
-        if fields == () or not access.may("personal", partition.team):
-            return fields
-        known = ["*"] if fields is None else list(fields)
-        self.audit(access.user, action, partition, fields=known, **detail)
-        return ()
+        declared = personal_of(self._tracker, [partition.pipeline_id])
+        may = access.may("personal", partition.team)
+        return self._unless(declared, partition, action, who=access.user, personal=may, **detail)
 
     def sampled(
         self, found: Sequence[Partition], number: int, *, who: str, personal: bool
@@ -182,12 +225,11 @@ class Desk:
             share = -(-(number - len(taken)) // (len(found) - index))
             if not share:
                 break
-            fields = declared.fields(partition.pipeline_id, partition.event_name)
-            if personal and fields != ():
-                known = ["*"] if fields is None else list(fields)
-                self.audit(who, "sample_personal", partition, fields=known, events=share)
+            fields = self._unless(
+                declared, partition, "sample_personal", who=who, personal=personal, events=share
+            )
             events = self.parking.sample(partition.id, share, states=HELD)
-            taken += [masked_event(one, () if personal else fields)[0] for one in events]
+            taken += [masked_event(one, fields)[0] for one in events]
         return taken
 
     def timelines(
@@ -237,10 +279,7 @@ class Desk:
 
     def active_version(self, pipeline_id: str) -> str | None:
         """Return the version of a pipeline that is deployed now."""
-        table = pipeline_versions.c
-        query = select(table.version).where(table.pipeline_id == pipeline_id)
-        with self._tracker.transaction() as connection:
-            return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+        return active_version(self._tracker, pipeline_id)
 
     def mark(self, partition: Partition, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.
@@ -273,12 +312,10 @@ class Desk:
         Raises:
             InputError: none runs.
         """
-        running = [replay for replay in self.replays(partition.id) if replay.state == "running"]
-        if not running:
-            raise InputError(
-                f"no replay of {partition.name} is running; there is nothing to cancel"
-            )
-        return self.parking.cancel_replay(running[0].id, who=who)
+        for replay in self.replays(partition.id):
+            if replay.state == "running":
+                return self.parking.cancel_replay(replay.id, who=who)
+        raise InputError(f"no replay of {partition.name} is running; there is nothing to cancel")
 
     def decide(
         self,
@@ -291,12 +328,7 @@ class Desk:
     ) -> DiscardReport:
         """Discard a partition's parked events, or take that back; the library writes it down.
 
-        Args:
-            verb: which of the two.
-            partition: whose events.
-            who: the name for the audit log.
-            why: the reason for it.
-            chosen: windows and fingerprint, as of ``PartitionFilter``.
+        ``chosen``: windows and fingerprint, as of ``PartitionFilter``.
 
         Raises:
             InputError: ``why`` is empty, or an edge of a window is no time.
@@ -318,7 +350,7 @@ class Desk:
         """End a pipeline's hold; what waited is replayed within a minute or so.
 
         Raises:
-            InputError: it is not held, or ``why`` is empty.
+            InputError: it is not held.
         """
         ended = release(self._tracker, pipeline_id, who=access.user, why=why)
         return self._shown_hold(access, ended, team)
@@ -334,18 +366,11 @@ class Desk:
 
     def team(self, pipeline_id: str) -> str | None:
         """Return the team of a deployed pipeline; None: there is no such pipeline."""
-        query = select(pipelines.c.team).where(pipelines.c.id == pipeline_id)
-        with self._tracker.transaction() as connection:
-            return connection.execute(query).scalar()
+        return next((p["team"] for p in self.names(None) if p["id"] == pipeline_id), None)
 
     def names(self, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
         """Return the deployed pipelines of these teams, by name; None: of all."""
-        query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)
-        if teams is not None:
-            query = query.where(pipelines.c.team.in_(teams))
-        with self._tracker.transaction() as connection:
-            rows = connection.execute(query.order_by(pipelines.c.name)).mappings()
-            return [{name: str(row[name]) for name in ("id", "name", "team")} for row in rows]
+        return deployed_names(self._tracker, teams)
 
     def audit(self, who: str, action: str, partition: Partition, **detail: object) -> None:
         """Write what somebody did with a partition."""
@@ -363,27 +388,12 @@ class Desk:
 
     def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
         """Return the newest entries of the audit log about these teams; None: all there are."""
-        fields = [audit_log.c[name] for name in ("at", "who", "action", "target", "detail")]
-        query = select(*fields).order_by(audit_log.c.id.desc()).limit(limit)
-        if teams is not None:
-            query = query.where(_about(teams))
-        with self._tracker.transaction() as connection:
-            rows = [dict(row) for row in connection.execute(query).mappings()]
-        return [row | {"at": rfc3339(row["at"])} for row in rows]
+        return read_audit(self._tracker, teams, limit=limit)
 
 
-def _about(teams: tuple[str, ...]) -> ColumnElement[bool]:
-    """Return the condition that an audit entry names a pipeline or a partition of these teams."""
-    own = select(pipelines.c.id).where(pipelines.c.team.in_(teams))
-    target = func.concat("partition ", partitions.c.id)
-    parked = select(target).where(partitions.c.pipeline_id.in_(own))
-    detail = audit_log.c.detail
-    return or_(
-        detail["pipeline_id"].astext.in_(own),
-        detail["filter"]["pipeline_id"].astext.in_(own),
-        audit_log.c.target.in_(own),
-        audit_log.c.target.in_(parked),
-    )
+def _without_words(partition: Partition) -> Partition:
+    """Return a partition whose last message, which may quote anything, is masked."""
+    return replace(partition, last_message=MASK) if partition.last_message else partition
 
 
 def _said(moment: datetime | None) -> str | None:

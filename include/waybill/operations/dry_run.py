@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from waybill.operations.estimate import Rate, Tally, rate
 from waybill.operations.good_events import GoodReport
 from waybill.operations.trial import Fate, Trial
 from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum, fingerprint_of
+from waybill.parking.masking import masked_words
 from waybill.pipelines import Pipeline
 
 
@@ -45,10 +46,10 @@ class DryRunReport:
     expected_fail: dict[str, int]
     """As ``would_fail``, of the population."""
     by_fingerprint: dict[str, dict[str, Any]]
-    """Fingerprint to ``message`` (of one event), ``events``, ``tried``, ``would_pass``; the largest
-    first."""
+    """Fingerprint to ``message`` (of one event, masked), ``events``, ``tried``, ``would_pass``; the
+    largest first."""
     examples: dict[str, str]
-    """One message for each way to fail."""
+    """One message for each way to fail, personal values masked."""
     damaged: int = 0
     """Events that could not be read; they are not tried."""
     good: GoodReport = field(default_factory=GoodReport)
@@ -60,7 +61,12 @@ class DryRunReport:
 
 
 def dry_run(
-    pipeline: Pipeline, trial: Trial, sample: EventSample, good: GoodReport | None = None
+    pipeline: Pipeline,
+    trial: Trial,
+    sample: EventSample,
+    good: GoodReport | None = None,
+    *,
+    personal: Sequence[str] = (),
 ) -> DryRunReport:
     """Run parked events through a pipeline's stages as a replay would.
 
@@ -69,12 +75,13 @@ def dry_run(
         trial: runs it.
         sample: as ``Parking.draw`` gives it: all of a partition, or a sample.
         good: what the version does to good events, where that was asked.
+        personal: fields whose values are masked in messages.
 
     The destination is not asked: what it would refuse counts as passing.
 
     Memory: what the trial and the sample hold, and a few numbers a fingerprint.
     """
-    seen = _Seen()
+    seen = _Seen(personal)
     for (stratum, parked), fate in _with_fates(trial, sample.events):
         seen.add(stratum, parked, fate)
     return _report(pipeline, seen, sample, good or GoodReport())
@@ -140,13 +147,17 @@ class _Group:
 
 
 class _Seen:
-    def __init__(self) -> None:
+    def __init__(self, personal: Sequence[str]) -> None:
+        self._personal = personal
         self.strata: dict[Stratum, _Group] = {}
         self.fingerprints: dict[str, _Group] = {}
         self.examples: dict[str, str] = {}
 
     def add(self, stratum: Stratum, parked: ParkedEvent, fate: Fate) -> None:
-        group = self.fingerprints.setdefault(fingerprint_of(parked), _Group(parked.message))
+        cause = fingerprint_of(parked)
+        if cause not in self.fingerprints:
+            self.fingerprints[cause] = _Group(self._shown(parked, parked.message))
+        group = self.fingerprints[cause]
         group.strata[stratum] += 1
         for one in (group, self.strata.setdefault(stratum, _Group())):
             one.tried += 1
@@ -154,7 +165,11 @@ class _Seen:
             one.filtered += fate.filtered and not fate.faults
             one.ways.update(fate.faults.keys())
         for way, message in fate.faults.items():
-            self.examples.setdefault(way, message)
+            if way not in self.examples:
+                self.examples[way] = self._shown(parked, message)
+
+    def _shown(self, parked: ParkedEvent, message: str) -> str:
+        return str(masked_words(parked.value, message, self._personal))
 
 
 def _report(pipeline: Pipeline, seen: _Seen, sample: EventSample, good: GoodReport) -> DryRunReport:

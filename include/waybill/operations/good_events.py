@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.operations.trial import Fate, Trial
+from waybill.parking.masking import MASK, masked_words
 from waybill.storage.log import TopicInfo
 
 _FIRST_LOOK = 500
@@ -111,13 +112,16 @@ def _is_wanted(value: bytes, pipeline_id: str, event_name: str) -> bool:
     )
 
 
-def compare(active: Trial, proposed: Trial, values: Sequence[bytes]) -> GoodReport:
+def compare(
+    active: Trial, proposed: Trial, values: Sequence[bytes], *, personal: Sequence[str] = ()
+) -> GoodReport:
     """Run good events through both versions; what fails in the active one is left out.
 
     Args:
         active: keeps rows.
         proposed: keeps rows.
         values: messages, as ``recent_events`` gives them.
+        personal: fields and columns whose values are masked in examples.
 
     Cost: three times the stages.
     """
@@ -140,9 +144,20 @@ def compare(active: Trial, proposed: Trial, values: Sequence[bytes]) -> GoodRepo
         if kind == "newly_broken":
             ways.update(list(then.faults) or ["filtered"])
         if kind != "same" and _is_new(report.examples, kind):
-            report.examples.append({"event_id": decode(value).id, "kind": kind, **found})
+            shown = _masked(value, found, personal)
+            report.examples.append({"event_id": decode(value).id, "kind": kind, **shown})
     report.ways = dict(ways)
     return report
+
+
+def _masked(value: bytes, found: dict[str, Any], personal: Sequence[str]) -> dict[str, Any]:
+    """Hide what an example says of an event's personal fields: their columns, and their values."""
+    said = {name: found[name] for name in ("message", "columns") if name in found}
+    shown: dict[str, Any] = found | masked_words(value, said, personal)
+    for name, edges in shown.get("columns", {}).items():
+        if name.partition(".")[2] in personal:
+            edges[:] = [None if edge is None else MASK for edge in edges]
+    return shown
 
 
 def _is_new(examples: Sequence[Mapping[str, Any]], kind: str) -> bool:

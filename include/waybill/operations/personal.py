@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
+from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipeline_versions
 
@@ -56,6 +57,16 @@ def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
     return Personal(
         {row[0]: {name: _fields(event) for name, event in row[1].items()} for row in rows}
     )
+
+
+def personal_in(versions: Iterable[Pipeline], event_name: str) -> tuple[str, ...]:
+    """Return the personal fields of an event name in any of a pipeline's versions."""
+    found: set[str] = set()
+    for version in versions:
+        declared = version.model_dump(mode="json", include={"events"})["events"]
+        events = {name: _fields(event) for name, event in declared.items()}
+        found.update(Personal({version.id: events}).fields(version.id, event_name) or ())
+    return tuple(sorted(found))
 
 
 def _fields(event: dict[str, Any]) -> tuple[str, ...]:

@@ -150,3 +150,21 @@ def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:
     raise InputError(
         f"no pipeline {name!r} is deployed (deployed: {known}); run `waybill pipelines deploy`"
     )
+
+
+def active_version(tracker: TrackerStore, pipeline_id: str) -> str | None:
+    """Return the version of a pipeline that is deployed now; None: there is none."""
+    table = pipeline_versions.c
+    query = select(table.version).where(table.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+
+
+def deployed_names(tracker: TrackerStore, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
+    """Return id, name and team of the deployed pipelines of these teams, by name; None: of all."""
+    query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)
+    if teams is not None:
+        query = query.where(pipelines.c.team.in_(teams))
+    with tracker.transaction() as connection:
+        rows = connection.execute(query.order_by(pipelines.c.name)).mappings()
+        return [{name: str(row[name]) for name in ("id", "name", "team")} for row in rows]

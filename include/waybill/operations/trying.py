@@ -8,6 +8,7 @@ from pathlib import Path
 from waybill.errors import InputError
 from waybill.operations.dry_run import DryRunReport, dry_run
 from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
+from waybill.operations.personal import personal_in
 from waybill.operations.registry import active_pipeline
 from waybill.operations.replayable import find_replayable
 from waybill.operations.trial import Trial
@@ -52,6 +53,9 @@ class DryRunParts:
 def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     """Run parked events through the active version, or through the proposed one.
 
+    The report goes where many look (a task's result, a log): values of fields that either version
+    declares as personal are masked in it, whoever asks.
+
     Raises:
         InputError: a name, a time or a number is wrong, or the folder declares another pipeline.
         RetryError: something it stands on is away.
@@ -67,11 +71,12 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     )
     active = active_pipeline(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
+    personal = personal_in((active, version), found.event_name)
     good = None
     if request.proposed is not None and request.good:
-        good = _good(parts, request, active, version, found.event_name)
+        good = _good(parts, request, (active, version), found.event_name, personal)
     sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
-    return dry_run(version, _trial(parts, version), sample, good)
+    return dry_run(version, _trial(parts, version), sample, good, personal=personal)
 
 
 def _refuse_numbers(request: DryRunRequest) -> None:
@@ -94,8 +99,13 @@ def _proposed(folder: Path, active: Pipeline) -> Pipeline:
 
 
 def _good(
-    parts: DryRunParts, request: DryRunRequest, active: Pipeline, version: Pipeline, name: str
+    parts: DryRunParts,
+    request: DryRunRequest,
+    versions: tuple[Pipeline, Pipeline],
+    name: str,
+    personal: tuple[str, ...],
 ) -> GoodReport:
+    active = versions[0]
     recent = recent_events(
         parts.log,
         topic_of(active),
@@ -104,7 +114,8 @@ def _good(
         n=request.good,
         seed=request.seed,
     )
-    return compare(_trial(parts, active, rows=True), _trial(parts, version, rows=True), recent)
+    now, then = (_trial(parts, one, rows=True) for one in versions)
+    return compare(now, then, recent, personal=personal)
 
 
 def _trial(parts: DryRunParts, version: Pipeline, *, rows: bool = False) -> Trial:

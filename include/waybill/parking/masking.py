@@ -3,7 +3,8 @@
 A masked value keeps nothing of the original but whether it is null. Messages quote values, so each
 masked value is looked for in them: as text, as Python and JSON write it, without regard to case,
 and cut off (``'Ann-Mar…``). What a message says in other words (a sum, a hash) is not found.
-Whatever cannot be read, and so cannot be searched, is masked whole.
+Whatever cannot be read, and so cannot be searched, is masked whole; so are the words about an event
+whose payload is in the object store.
 """
 
 from __future__ import annotations
@@ -26,6 +27,28 @@ _MOST_VALUES = 500
 _SAID = ("message", "where", "errors")
 _ENVELOPE = "specversion"
 _DATA = ("data", "data_base64")
+_REFERENCE = "dataref"
+
+
+def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:  # noqa: ANN401
+    """Return what is said of an event, texts however deep, without its personal values.
+
+    Args:
+        value: the event's bytes.
+        said: a text, or lists and dicts of them; keys and numbers stay as they are.
+        personal: as of ``masked_event``.
+    """
+    if personal is not None and not personal:
+        return said
+    try:
+        document = loads(value)
+        masking = _Masking(personal)
+        masking.document(document)
+    except (ValueError, TypeError, RecursionError):
+        return _hidden_within(said)
+    if _is_elsewhere(document):
+        return _hidden_within(said)
+    return _Words(masking.values).masked_within(said)
 
 
 def masked_event(
@@ -49,6 +72,9 @@ def masked_event(
     except (ValueError, TypeError, RecursionError):
         hidden = {name: _hidden(text) for name, text in _said(event).items()}
         return replace(event, value=dumps(MASK), **hidden), ("*",)
+    if _is_elsewhere(document):
+        hidden = {name: _hidden(text) for name, text in _said(event).items()}
+        return replace(event, value=value, **hidden), ("*",)
     words = _Words(masking.values)
     said = {name: words.masked_within(text) for name, text in _said(event).items()}
     return replace(event, value=value, **said), tuple(sorted(masking.found))
@@ -63,6 +89,19 @@ def _said(event: ParkedEvent) -> dict[str, Any]:
 
 def _hidden(value: Any) -> Any:  # noqa: ANN401 - a text, or a list of errors
     return [] if isinstance(value, list) else MASK
+
+
+def _is_elsewhere(document: Any) -> bool:  # noqa: ANN401 - any JSON
+    """Tell whether an event's payload is in the object store, so that nobody knows what it says."""
+    return isinstance(document, dict) and _ENVELOPE in document and _REFERENCE in document
+
+
+def _hidden_within(value: Any) -> Any:  # noqa: ANN401 - texts, however deep
+    if isinstance(value, dict):
+        return {name: _hidden_within(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_hidden_within(item) for item in value]
+    return value if value is None else MASK
 
 
 class _Masking:

@@ -133,7 +133,9 @@ class PipelineSeat:
 
 def _at_hold(
     access: Annotated[Access, Depends(_anywhere("replay"))],
-    pipeline_id: Annotated[str, Path(pattern=r"^[^\0]{1,300}$", description="The pipeline's id.")],
+    pipeline_id: Annotated[
+        str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")
+    ],
 ) -> PipelineSeat:
     team = desk().team(pipeline_id)
     require(access, "replay", team or "")

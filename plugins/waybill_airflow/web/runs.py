@@ -18,10 +18,8 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
-from waybill.operations.access import Access
 from waybill.operations.replayable import are_events
 from waybill.parking import Partition
-from waybill.parking.masking import MASK
 from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
@@ -181,7 +179,10 @@ async def run(
     dag_id: Annotated[str, fastapi.Path(max_length=250, description="`replay`.")],
     run_id: Annotated[str, fastapi.Path(max_length=250, description="As the start gave it.")],
 ) -> models.Run:
-    """Return the state of a replay or dry run, its progress, and its report once there is one."""
+    """Return the state of a replay or dry run, its progress, and its report once there is one.
+
+    A report's messages hold no personal values: they were masked when it was made.
+    """
     if dag_id != REPLAY_DAG_ID:
         raise _no_run(dag_id, run_id)
     path = _run_path(dag_id, run_id)
@@ -196,8 +197,15 @@ async def run(
             raise _no_run(dag_id, run_id)
         require(access, "view", partition.team)
         value = await client.get(f"{path}/taskInstances/{_TASK}/xcomEntries/return_value")
-    report = value.json()["value"] if value.status_code == httpx.codes.OK else None
-    return await run_in_threadpool(_shown, access, partition, found, report)
+        report = value.json()["value"] if value.status_code == httpx.codes.OK else None
+        replay = await run_in_threadpool(desk().replay_of_run, partition.id, run_id)
+    return models.Run(
+        state=found["state"],
+        started_at=found["start_date"],
+        finished_at=found["end_date"],
+        report=report,
+        progress=replay and models.Progress(events=replay.events, sent=replay.sent),
+    )
 
 
 def _no_run(dag_id: str, run_id: str) -> HTTPException:
@@ -213,20 +221,3 @@ def _partition_of(conf: dict[str, Any]) -> Partition | None:
         return desk().parking.find(str(conf.get("pipeline")), **names)
     except InputError:
         return None
-
-
-def _shown(
-    access: Access, partition: Partition, found: dict[str, Any], report: dict[str, Any] | None
-) -> models.Run:
-    if report and report.get("examples") and desk().hides(access, partition):
-        report |= {"examples": dict.fromkeys(report["examples"], MASK)}
-    replay = desk().replay_of_run(partition.id, found["dag_run_id"])
-    return models.Run(
-        state=found["state"],
-        started_at=found["start_date"],
-        finished_at=found["end_date"],
-        report=report,
-        progress=None
-        if replay is None
-        else models.Progress(events=replay.events, sent=replay.sent),
-    )

@@ -15,6 +15,7 @@ from waybill.events import Event, encode
 from waybill.operations.dry_run import DryRunReport, dry_run, whole
 from waybill.operations.trial import Fetch, Trial
 from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum
+from waybill.parking.masking import MASK
 from waybill.pipelines import Pipeline
 
 FIXED = """
@@ -125,6 +126,16 @@ def test_a_payload_in_the_store_is_fetched_where_it_can_be() -> None:
 def test_the_events_of_another_pipeline_are_said_to_fail() -> None:
     report = tried(pipeline(), [parked(event(1, pipeline_id="p2"))])
     assert ended(report)[3] == {"transformation/pipeline_unknown": 1}
+
+
+def test_messages_of_a_report_hold_no_personal_value() -> None:
+    events = [event(n, {"id": 4_000 + n, "n": n, "do": "fail"}) for n in range(3)]
+    corpus = [parked(one, message=f"no such id: {one.data['id']}") for one in events]
+    version = pipeline(FIXED)
+    report = dry_run(version, Trial(version), whole(corpus), personal=("id",))
+    assert report.examples == {"transformation/value_error": f"ValueError: still {MASK}"}
+    assert {row["message"] for row in report.by_fingerprint.values()} == {f"no such id: {MASK}"}
+    assert "400" not in str(report.to_json())
 
 
 def test_nothing_parked_is_nothing() -> None:

@@ -11,6 +11,7 @@ from tests.unit.stages.made import event, pipeline
 from waybill.events import decode, encode
 from waybill.operations.good_events import GoodReport, compare, recent_events
 from waybill.operations.trial import Trial
+from waybill.parking.masking import MASK
 from waybill.storage.log import TopicInfo
 
 FROM_DO = """
@@ -89,6 +90,23 @@ def test_examples_are_few_and_values_in_them_short() -> None:
     report = compare(active, trial(long, n="string"), values)
     assert (report.changed, len(report.examples)) == (20, 5)
     assert len(report.examples[0]["columns"]["order.n"][1]) == 201
+
+
+def test_examples_hold_no_personal_value() -> None:
+    proposed = """
+def transform(event):
+    if event.data["n"] == "Cleo": raise ValueError("no " + event.data["n"])
+    event.data["m"] = "was " + event.data["n"]
+    event.data["n"] = "Dora"
+    return event
+"""
+    passes = "def transform(event):\n    return event\n"
+    types = {"n": "string", "m": "string"}
+    values = [encode(event(n, {"id": n, "n": name})) for n, name in enumerate(["Berta", "Cleo"])]
+    report = compare(trial(passes, **types), trial(proposed, **types), values, personal=("n",))
+    changed, broken = report.examples
+    assert changed["columns"] == {"order.n": [MASK, MASK], "order.m": [None, f"was {MASK}"]}
+    assert broken["message"] == f"ValueError: no {MASK}"
 
 
 class Log:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.parked_orders import order, parked
 
 from waybill.parking import ParkedEvent
-from waybill.parking.masking import MASK, masked_event
+from waybill.parking.masking import MASK, masked_event, masked_words
 
 
 def made(value, message="", where="") -> ParkedEvent:
@@ -142,3 +142,14 @@ def test_a_great_number_of_values_masks_the_message_whole():
     data = {"names": [f"name{n}" for n in range(2000)]}
     event, _ = masked_event(made(data, "name7 is bad"), ("names",))
     assert event.message == MASK
+
+
+def test_words_about_a_payload_in_the_store_are_masked_whole():
+    value = {"specversion": "1.0", "id": "e1", "dataref": "payloads/x"}
+    event, masked = masked_event(made(value, "no such: Ann", "Ann"), ("name",))
+    assert (event.message, event.where, masked) == (MASK, MASK, ("*",))
+    assert json.loads(event.value) == value
+    said = {"message": "no such: Ann", "columns": {"t.n": ["Ann", None, 41]}}
+    hidden = {"message": MASK, "columns": {"t.n": [MASK, None, MASK]}}
+    assert masked_words(json.dumps(value).encode(), said, ("name",)) == hidden
+    assert masked_words(json.dumps(value).encode(), said, ()) == said

@@ -1,0 +1,103 @@
+"""Airflow's metadata database: made once, with the DAG ``replay`` in it; each server has a copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+from tests.servers import PostgresServer
+
+ROOT = Path(__file__).parents[2]
+_TIMEOUT_S = 300
+_MAKE = """
+from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+from airflow.models.dagbundle import DagBundleModel
+from airflow.utils import db
+from airflow.utils.session import create_session
+
+db.initdb()
+with create_session() as session:
+    session.merge(DagBundleModel(name="dags-folder"))
+bag = DagBag({path!r}, bundle_path={folder!r}, bundle_name="dags-folder")
+assert not bag.import_errors, bag.import_errors
+sync_bag_to_db(bag, "dags-folder", None)
+"""
+
+
+@dataclass
+class AirflowMetadata:
+    """The original, made in a process of its own from the start on, and its copies."""
+
+    postgres: PostgresServer
+    home: Path
+    _making: subprocess.Popen[str] = field(init=False)
+    _dsn: str = field(init=False)
+    _made: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Begin to make the original."""
+        self._dsn = self.postgres.database("airflow_original")
+        folder = str(ROOT / "dags")
+        self._making = subprocess.Popen(
+            [sys.executable, "-c", _MAKE.format(path=f"{folder}/replay.py", folder=folder)],
+            env={**os.environ, **options(self._dsn), "AIRFLOW_HOME": str(self.home)},
+            cwd=self.home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def copy(self, name: str) -> str:
+        """Wait for the original; return the URL of a new database with this name, a copy of it."""
+        self._wait()
+        original = urlsplit(self._dsn).path.lstrip("/")
+        made = sql.SQL("create database {} template {}").format(
+            sql.Identifier(name), sql.Identifier(original)
+        )
+        with psycopg.connect(self.postgres.service.dsn("postgres"), autocommit=True) as connection:
+            connection.execute(made)
+        return self.postgres.service.dsn(name)
+
+    def _wait(self) -> None:
+        if self._made:
+            return
+        _, said = self._making.communicate(timeout=_TIMEOUT_S)
+        assert self._making.returncode == 0, said[-2000:]
+        self._made = True
+
+    def end(self) -> None:
+        """End what is still being made."""
+        if self._making.poll() is None:
+            self._making.kill()
+            self._making.communicate()
+
+
+def stamp(dsn: str) -> str:
+    """Return what Airflow's service notes once it has migrated such a database."""
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("select version_num from alembic_version").fetchone()
+    assert row is not None
+    return json.dumps({"airflow": version("apache-airflow"), "revision": row[0]})
+
+
+def options(dsn: str) -> dict[str, str]:
+    """Return Airflow's settings for a metadata database, and for the folders of this checkout."""
+    return {
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": dsn.replace(
+            "postgresql://", "postgresql+psycopg2://"
+        ),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC": dsn.replace(
+            "postgresql://", "postgresql+asyncpg://"
+        ),
+    }
