@@ -55,6 +55,10 @@ function fieldsOf(path, made) {
   return made.filter(([name]) => takes("POST", path, name)).map(([, field]) => field);
 }
 
+function windowOf(path) {
+  return windowField({ byParked: takes("POST", path, "parked_since") });
+}
+
 function post(partition, verb, given) {
   const route = `/partitions/{}/${verb}`;
   return change("POST", route.replace("{}", partition.id), taken("POST", route, given));
@@ -65,8 +69,8 @@ async function tryOut(partition, desk) {
     title: "Dry run",
     intro: "Runs the pipeline as it is deployed now over these events, and over recent good ones. Nothing is written.",
     fields: fieldsOf("/partitions/{}/dry-run", [
-      ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowField()],
-      ["limit", numberField("limit", "At most so many events", { placeholder: "all", note: "A sample across all kinds of error, when it is fewer than there are" })],
+      ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowOf("/partitions/{}/dry-run")],
+      ["sample", numberField("sample", "Try a sample of so many", { placeholder: "every one", note: "Some of each kind of error; the report says what that means for all" })],
     ]),
     action: "Start the dry run",
     send: (given) => post(partition, "dry-run", given),
@@ -79,7 +83,7 @@ async function replay(partition, desk) {
     title: "Replay",
     intro: `Sends events back into the pipeline, in the order in which they were written. ${many(partition.parked, "event")} ${partition.parked === 1 ? "waits" : "wait"} here. What fails again is parked again.`,
     fields: fieldsOf("/partitions/{}/replay", [
-      ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowField()],
+      ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowOf("/partitions/{}/replay")],
       ["canary", tick("canary", "Begin with a canary", { checked: true, note: "1 %, then 10 %, then all; it stops when too many park again" })],
       ["limit", numberField("limit", "At most so many events", { placeholder: "all" })],
       ["rate_per_s", numberField("rate_per_s", "At most so many a second", { placeholder: "as live traffic allows" })],
@@ -111,7 +115,7 @@ async function decide(partition, desk, undo) {
   const report = await openForm({
     ...words, danger: !undo,
     fields: [
-      !undo && takes("POST", words.path, "fingerprint") && fingerprintField(partition.fingerprints, desk.fingerprint()), windowField(),
+      !undo && takes("POST", words.path, "fingerprint") && fingerprintField(partition.fingerprints, desk.fingerprint()), windowOf(words.path),
       textField("why", "Why", { note: "It goes to the audit log, with your name", placeholder: undo ? "they are needed after all" : "test data of 3 May" }),
     ],
     send: (given) => change("POST", words.path, taken("POST", words.path, { partition_id: partition.id, ...given })),

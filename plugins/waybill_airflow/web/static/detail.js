@@ -110,11 +110,9 @@ export class Detail {
     const { hold } = partition;
     if (!hold) return null;
     const may = refusal(this.me, "replay", partition.team);
-    const cause = hold.cause ?? {};
-    const words = typeof cause === "string" ? cause : cause.message ?? plain(cause.error_type ?? "one cause");
     return h(
       "div", { class: "callout warning", role: "status" }, icon("hold"),
-      h("div", {}, h("p", {}, h("strong", {}, `${partition.pipeline} is held. `), `Too many events would have parked for one cause (${words}), so new ones wait raw since ${time(hold.held_at)} UTC. They go on by themselves once a probe passes${hold.probes ? `; ${many(hold.probes, "probe")} so far` : ""}.`)),
+      h("div", {}, holdWords(partition, hold)),
       offers("POST", "/pipelines/{}/release") && h("span", { class: "with-why" },
         h("button", { type: "button", class: "button", "data-action": "release", "aria-disabled": may ? "true" : null, "aria-describedby": may ? "why-release" : null, onclick: may ? null : () => release(partition, this) }, "Release"),
         may && h("span", { class: "why", role: "tooltip", id: "why-release" }, may)),
@@ -147,9 +145,23 @@ export class Detail {
   }
 }
 
+function holdWords(partition, hold) {
+  const { cause } = hold;
+  const since = h("span", {}, `Since ${time(hold.held_at)} UTC its events wait as they came. `);
+  const title = h("strong", {}, `${partition.pipeline} is held. `);
+  if (cause.kind === "by hand") return h("p", {}, title, since, `${hold.held_by} held it: ${cause.why}. It goes on when somebody releases it.`);
+  const share = cause.events ? `${count(cause.failed)} of ${many(cause.events, "event")}` : "Too many events";
+  const tried = hold.probes ? ` (${many(hold.probes, "probe")} so far, the last ${hold.last_probe?.outcome ?? "not finished"})` : "";
+  return [
+    h("p", {}, title, `${share} would have parked for one cause, in ${cause.stage}: `, h("code", {}, cause.error_type), "."),
+    cause.message && h("p", { class: "last" }, "Message: ", h("span", { class: "message" }, cause.message)),
+    h("p", {}, since, `They go on by themselves once a probe passes${tried}.`),
+  ];
+}
+
 function replays(rows) {
   if (!rows.length) return null;
-  const head = ["State", "Started", "By", "Events", "Sent", "Window"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
+  const head = ["State", "Started", "By", "Events", "Sent", "Which"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
   return h(
     "section", { class: "history", "aria-label": "Replays" }, h("h2", {}, "Replays so far"),
     h("div", { class: "table-frame" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
@@ -157,10 +169,11 @@ function replays(rows) {
 }
 
 function replayRow(one) {
-  const edges = one.since || one.until ? `${one.since ? time(one.since, { seconds: false }) : "first"} – ${one.until ? time(one.until, { seconds: false }) : "last"}` : "all";
+  const edges = one.since || one.until ? `${one.since ? time(one.since, { seconds: false }) : "first"} – ${one.until ? time(one.until, { seconds: false }) : "last"}` : "";
+  const which = [edges, one.fingerprint && `kind ${one.fingerprint.slice(0, 8)}`, one.max_events && `at most ${count(one.max_events)}`, one.step && `canary ${one.step}`].filter(Boolean).join(", ");
   return h(
     "tr", {},
     h("td", {}, h("span", { class: `state ${/^[a-z_]+$/.test(one.state) ? one.state : ""}` }, one.state)), h("td", { title: `${time(one.started_at)} UTC` }, ago(one.started_at)), h("td", {}, one.requested_by),
-    h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, `${count(one.sent)} (${percent(one.sent, one.events)})`), h("td", {}, edges),
+    h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, `${count(one.sent)} (${percent(one.sent, one.events)})`), h("td", {}, which || "all"),
   );
 }

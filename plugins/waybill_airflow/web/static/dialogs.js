@@ -2,7 +2,7 @@
 
 import { fill, h, icon } from "./dom.js";
 import { problem } from "./notices.js";
-import { fromField, toField } from "./words.js";
+import { fromField, many } from "./words.js";
 
 /**
  * Open a form and wait for its end.
@@ -86,20 +86,23 @@ export function oneOf(name, label, options, chosen) {
   };
 }
 
-/** A window on event time: since and until, null when open. */
-export function windowField({ since = "", until = "" } = {}) {
-  const from = h("input", { type: "datetime-local", name: "since", value: toField(since) });
-  const to = h("input", { type: "datetime-local", name: "until", value: toField(until) });
+/** A window: since and until, null when open; with `byParked`, on event time or on the time of parking. */
+export function windowField({ byParked = false } = {}) {
+  const from = h("input", { type: "datetime-local", name: "since", max: "9999-12-31T23:59" });
+  const to = h("input", { type: "datetime-local", name: "until", max: "9999-12-31T23:59" });
+  const clock = h("select", { name: "clock" }, h("option", { value: "" }, "event time"), h("option", { value: "parked_" }, "parked time"));
+  const edges = [labelled("From (UTC)", from, "Empty: from the first"), labelled("To (UTC)", to, "Empty: to the last")];
   return {
-    element: h("div", { class: "pair" }, labelled("Events from (UTC)", from, "Empty: from the first"), labelled("to (UTC)", to, "Empty: to the last")),
-    values: () => ({ since: fromField(from.value), until: fromField(to.value) }),
+    element: h("div", { class: byParked ? "triple" : "pair" }, byParked && labelled("Window on", clock), edges),
+    values: () => ({ [`${clock.value}since`]: fromField(from.value), [`${clock.value}until`]: fromField(to.value) }),
   };
 }
 
 /** Which kind of error: one fingerprint, or all (null). */
 export function fingerprintField(groups, chosen) {
-  if (!groups?.length) return { element: h("span", { hidden: true }), values: () => ({ fingerprint: null }) };
-  const options = groups.map((group) => h("option", { value: group.fingerprint, selected: group.fingerprint === chosen }, `${group.message.slice(0, 90)} (${group.events})`));
+  const single = (groups ?? []).filter((group) => group.fingerprint);
+  if (!single.length) return { element: h("span", { hidden: true }), values: () => ({ fingerprint: null }) };
+  const options = single.map((group) => h("option", { value: group.fingerprint, selected: group.fingerprint === chosen }, `${group.message.slice(0, 90) || "(no message)"} · ${many(group.events, "event")}`));
   const select = h("select", { name: "fingerprint" }, h("option", { value: "" }, "all kinds"), options);
   return { element: labelled("Kind of error", select), values: () => ({ fingerprint: select.value || null }) };
 }
