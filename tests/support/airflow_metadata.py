@@ -59,11 +59,12 @@ class AirflowMetadata:
         """Wait for the original; return the URL of a new database with this name, a copy of it."""
         self._wait()
         original = urlsplit(self._dsn).path.lstrip("/")
-        made = sql.SQL("create database {} template {}").format(
-            sql.Identifier(name), sql.Identifier(original)
-        )
+        names = {"name": sql.Identifier(name), "original": sql.Identifier(original)}
         with psycopg.connect(self.postgres.service.dsn("postgres"), autocommit=True) as connection:
-            connection.execute(made)
+            connection.execute(sql.SQL("drop database if exists {name}").format(**names))
+            connection.execute(
+                sql.SQL("create database {name} template {original}").format(**names)
+            )
         return self.postgres.service.dsn(name)
 
     def _wait(self) -> None:

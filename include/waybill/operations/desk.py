@@ -324,7 +324,7 @@ class Desk:
         *,
         who: str,
         why: str,
-        **chosen: datetime | str | None,
+        **chosen: Any,  # noqa: ANN401 - fields of a PartitionFilter
     ) -> DiscardReport:
         """Discard a partition's parked events, or take that back; the library writes it down.
 
