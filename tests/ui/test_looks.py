@@ -47,3 +47,19 @@ def test_nothing_is_cut_off_at_any_width(partition, open_page):
             wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
             assert wide == 0, (ready, width)
         one.rows().first.get_by_role("link").click() if one.rows().count() else None
+
+
+def test_no_dialog_is_cut_off_or_has_fields_over_each_other(partition, open_page):
+    one = open_page(hash_of(id=partition))
+    for name in ("replay", "dry-run", "discard", "download", "auto-replay"):
+        for width in (1440, 700, 400):
+            one.page.set_viewport_size({"width": width, "height": 900})
+            one.action(name).click()
+            dialog = one.frame.get_by_role("dialog")
+            wide = dialog.evaluate("e => e.scrollWidth - e.clientWidth")
+            over = dialog.evaluate("""e => {
+                const boxes = [...e.querySelectorAll("input, select")].map((one) => one.getBoundingClientRect());
+                return boxes.some((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom));
+            }""")
+            assert (wide, over) == (0, False), (name, width)
+            one.page.keyboard.press("Escape")

@@ -67,7 +67,7 @@ function post(partition, verb, given) {
 async function tryOut(partition, desk) {
   const started = await openForm({
     title: "Dry run",
-    intro: "Runs the pipeline as it is deployed now over these events, and over recent good ones. Nothing is written.",
+    intro: "Runs the pipeline as it is deployed now over these events, and says how many would pass. Nothing is written.",
     fields: fieldsOf("/partitions/{}/dry-run", [
       ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowOf("/partitions/{}/dry-run")],
       ["sample", numberField("sample", "Try a sample of so many", { placeholder: "every one", note: "Some of each kind of error; the report says what that means for all" })],

@@ -91,9 +91,11 @@ export function windowField({ byParked = false } = {}) {
   const from = h("input", { type: "datetime-local", name: "since", max: "9999-12-31T23:59" });
   const to = h("input", { type: "datetime-local", name: "until", max: "9999-12-31T23:59" });
   const clock = h("select", { name: "clock" }, h("option", { value: "" }, "event time"), h("option", { value: "parked_" }, "parked time"));
+  const which = labelled("Window on", clock);
+  which.classList.add("across");
   const edges = [labelled("From (UTC)", from, "Empty: from the first"), labelled("To (UTC)", to, "Empty: to the last")];
   return {
-    element: h("div", { class: byParked ? "triple" : "pair" }, byParked && labelled("Window on", clock), edges),
+    element: h("div", { class: "pair" }, byParked && which, edges),
     values: () => ({ [`${clock.value}since`]: fromField(from.value), [`${clock.value}until`]: fromField(to.value) }),
   };
 }

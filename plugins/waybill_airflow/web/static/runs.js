@@ -94,7 +94,7 @@ export class Runs {
     }
     const words = progressWords(kept.kind, run, (Date.now() - kept.asked_at) / 1000);
     const { events, sent } = run.progress ?? {};
-    fill(parts.body, h("p", {}, words), h("progress", { max: events || 1, value: events ? sent : null, "aria-label": words }));
+    fill(parts.body, h("p", {}, words), run.started_at && h("progress", { max: events || 1, value: events ? sent : null, "aria-label": words }));
   }
 }
 
