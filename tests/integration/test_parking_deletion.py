@@ -44,15 +44,6 @@ def test_a_discard_takes_only_what_is_parked_and_is_written_down(lot):
     assert detail["report"]["events"] == 2
 
 
-def test_a_window_never_discards_an_event_outside_it(lot):
-    lot.park([make_event(n) for n in range(5)], 1)
-    lot.park([make_event(n) for n in range(5, 10)], 2)
-    window = PartitionFilter(since="2013-01-01T03:00Z", until="2013-01-02T00:00Z")
-    report = lot.parking.discard(window, **BY)
-    assert (report.events, report.left_segments, report.left_events) == (5, 1, 5)
-    assert [e.kafka_offset for e in lot.parking.events(lot.only().id)] == list(range(5))
-
-
 def test_a_filter_that_names_nothing_discards_nothing(lot):
     lot.park([make_event(1)], 1)
     for call in (lot.parking.discard, lot.parking.undo_discard):

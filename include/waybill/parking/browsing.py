@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Select,
+    all_,
+    cast,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from waybill.errors import InputError
 from waybill.parking.event import ParkedEvent
@@ -135,10 +147,13 @@ def _nothing(what: str, value: str, known: Sequence[str], within: str) -> InputE
 
 
 def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> Iterator[Segment]:
-    """Yield segments in replay order, a page at a time; no transaction is open meanwhile."""
-    after: ColumnElement[bool] | None = None
+    """Yield segments in replay order, a page at a time; no transaction is open meanwhile.
+
+    What was put in the place of a segment of the page before, while that was read, is left out.
+    """
+    after: list[ColumnElement[bool]] = []
     while True:
-        query = select_segments(*conditions, *([] if after is None else [after])).limit(_PAGE)
+        query = select_segments(*conditions, *after).limit(_PAGE)
         with tracker.transaction() as connection:
             page = [to_segment(row) for row in connection.execute(query)]
         yield from page
@@ -146,7 +161,11 @@ def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -
             return
         last = page[-1]
         values = [getattr(last, column.name) for column in REPLAY_ORDER]
-        after = tuple_(*REPLAY_ORDER) > tuple_(*values)
+        given = cast([segment.id for segment in page], ARRAY(BigInteger))
+        after = [
+            tuple_(*REPLAY_ORDER) > tuple_(*values),
+            func.coalesce(segments.c.source_id, 0) != all_(given),
+        ]
 
 
 def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> int:
@@ -157,13 +176,26 @@ def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> i
 
 
 def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Iterator[ParkedEvent]:
-    """Yield one segment's events; see ``Parking.read``."""
+    """Yield one segment's events; see ``Parking.read``.
+
+    Those of a segment that was cut or rewritten, and whose object is gone, come from the segments
+    in its place, merged by offset; what was decided of them and cleaned up since is left out.
+    """
     frame = read_frame(tracker, objects, segment)
-    return iter(()) if frame is None else events_of(segment, frame)
+    if frame is not None:
+        return events_of(segment, frame)
+    query = select_segments(segments.c.source_id == segment.id)
+    with tracker.transaction() as connection:
+        successors = [to_segment(row) for row in connection.execute(query)]
+    parts = [read(tracker, objects, successor) for successor in successors]
+    return heapq.merge(*parts, key=lambda event: event.kafka_offset)
 
 
 def read_frame(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> bytes | None:
-    """Return one segment's frame, unchecked; None: a clean-up took it, and was right to."""
+    """Return one segment's frame, unchecked; None: a clean-up took it, and was right to.
+
+    Whether its events are elsewhere now, its successors say: ``source_id`` names it.
+    """
     try:
         return objects.get(segment.object_key, position=segment.position, length=segment.length)
     except ObjectShorterError:

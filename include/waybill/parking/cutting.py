@@ -4,6 +4,7 @@ Steps
   1  read    the frame, checked
   2  store   the parts, as frames of one new object, whose key names the segment
   3  swap    parked -> replaced by compare-and-set, the parts parked in its place  (one transaction)
+A discarded segment is cut alike, before a part of it is brought back: its parts are discarded.
 A kill after 2 leaves an object that no row names; so does a segment that somebody took, discarded
 or cut meanwhile. Such an object is garbage once its segment can be cut no more: ``is_decided``.
 The parts keep the commit number, the place in Kafka and the time of parking, so that they stand in
@@ -21,7 +22,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, func, select, update
 
-from waybill.parking.browsing import read
+from waybill.parking.browsing import events_of, read_frame
 from waybill.parking.event import ParkedEvent
 from waybill.parking.identities import ID_BYTES, NO_ID, Identity, unpack_ids
 from waybill.parking.model import Segment
@@ -32,7 +33,7 @@ from waybill.parking.packed import (
     SegmentDescriptor,
     directory,
 )
-from waybill.parking.selection import lock_partition
+from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
@@ -52,12 +53,12 @@ def cut(
     segment: Segment,
     is_wanted: Callable[[int, ParkedEvent], bool],
 ) -> Sides:
-    """Cut a parked segment in what is wanted and what is not, and return the parts.
+    """Cut a parked or discarded segment in what is wanted and what is not; return the parts.
 
     Args:
         tracker: the rows.
         objects: the frames.
-        segment: as it was read; when it is no longer parked, nothing is changed.
+        segment: as it was read; when its state is another meanwhile, nothing is changed.
         is_wanted: told each event with its index among the segment's events.
 
     Returns:
@@ -71,12 +72,13 @@ def cut(
     """
     packers: dict[Side, Packer] = {"in": Packer(), "out": Packer()}
     identities = _identities(tracker, segment)
-    for index, event in enumerate(read(tracker, objects, segment)):
+    frame = read_frame(tracker, objects, segment)
+    if frame is None:
+        return {}
+    for index, event in enumerate(events_of(segment, frame)):
         side: Side = "in" if is_wanted(index, event) else "out"
         packers[side].add(event, identities[index] if index < len(identities) else None)
     number = sum(packer.count for packer in packers.values())
-    if number == 0:
-        return {}
     if number != segment.count:
         raise CorruptSegmentError(
             segment.object_key, segment.position, f"it holds {number} events, not {segment.count}"
@@ -123,12 +125,12 @@ def _joined(parts: Sequence[PackedObject]) -> PackedObject:
 
 
 def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject) -> list[int]:
-    """Put the parts in the segment's place; returns their ids, none if it was not parked."""
+    """Put the parts in the segment's place; returns their ids, none if its state is another."""
     with tracker.transaction() as connection:
         lock_partition(connection, source.partition_id)
         taken = (
             update(segments)
-            .where(segments.c.id == source.id, segments.c.state == "parked")
+            .where(segments.c.id == source.id, segments.c.state == source.state)
             .values(state="replaced", changed_at=func.clock_timestamp())
             .returning(segments.c.parked_at)
         )
@@ -137,12 +139,13 @@ def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject
             return []
         connection.execute(parked_objects.insert().values(key=key, bytes=len(packed.body)))
         ids = [_insert(connection, source, row[0], key, one) for one in packed.segments]
-        more = sum(one.bytes for one in packed.segments) - source.bytes
-        connection.execute(
-            update(partitions)
-            .where(partitions.c.id == source.partition_id)
-            .values(bytes=partitions.c.bytes + more)
-        )
+        if source.state in HELD:
+            more = sum(one.bytes for one in packed.segments) - source.bytes
+            connection.execute(
+                update(partitions)
+                .where(partitions.c.id == source.partition_id)
+                .values(bytes=partitions.c.bytes + more)
+            )
     return ids
 
 
@@ -157,6 +160,7 @@ def _insert(
     kept = {
         "partition_id": source.partition_id,
         "object_key": key,
+        "state": source.state,
         "scope": source.scope,
         "commit_number": source.commit_number,
         "kafka_partition": source.kafka_partition,

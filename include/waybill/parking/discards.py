@@ -1,35 +1,33 @@
 """Discarding parked segments, and undoing it until the clean-up has run.
 
 A segment is discarded whole, and only when the window holds all of it: an event that nobody named
-is never discarded. Undoing takes the object's row first, as the clean-up does, and acts in a second
-statement: an object that the clean-up has claimed is left to it.
+is never discarded. What the window cuts through is cut first (``edges``). Undoing takes the
+object's row first, as the clean-up does, and acts in a second statement: an object that the
+clean-up has claimed is left to it.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, func, not_, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 from sqlalchemy.sql import and_
 
 from waybill.errors import InputError
+from waybill.parking.edges import cut_edges, partly, within
 from waybill.parking.model import DiscardReport, PartitionFilter
 from waybill.parking.moves import Moved, move, words, write_audit
-from waybill.parking.selection import (
-    inside,
-    lock_partitions,
-    matches,
-    overlaps,
-    parked_with,
-)
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import parked_objects as objects
+from waybill.parking.selection import lock_partitions, matches, parked_with
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
 
 
-def discard(tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: str) -> DiscardReport:
+def discard(
+    tracker: TrackerStore, objects: ObjectStore, wanted: PartitionFilter, *, who: str, why: str
+) -> DiscardReport:
     """Mark parked segments as not wanted; see ``Parking.discard``."""
     by, reason = words(who, "who"), words(why, "why")
     _refuse_all(wanted)
+    edges = cut_edges(tracker, objects, wanted, "parked")
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
         lock_partitions(connection, conditions)
@@ -37,9 +35,9 @@ def discard(tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: st
             segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
             *parked_with(wanted),
         )
-        left = _cut_through(connection, wanted, chosen, "parked")
+        left = _count(connection, and_(chosen, partly(wanted, edges)), "parked")
         moved = move(
-            connection, "parked", "discarded", chosen, *inside(*wanted.window), replay_id=None
+            connection, "parked", "discarded", chosen, within(wanted, edges), replay_id=None
         )
         report = _report(moved, left)
         _write(connection, "discard", by, reason, wanted, report)
@@ -47,23 +45,25 @@ def discard(tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: st
 
 
 def undo_discard(
-    tracker: TrackerStore, wanted: PartitionFilter, *, who: str, why: str
+    tracker: TrackerStore, objects: ObjectStore, wanted: PartitionFilter, *, who: str, why: str
 ) -> DiscardReport:
     """Put discarded segments back; see ``Parking.undo_discard``."""
     by, reason = words(who, "who"), words(why, "why")
     _refuse_all(wanted)
+    edges = cut_edges(tracker, objects, wanted, "discarded")
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.discarded > 0]
         lock_partitions(connection, conditions)
-        chosen = and_(
+        touched = and_(
             segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
-            *inside(*wanted.window),
             *parked_with(wanted),
         )
+        chosen = and_(touched, within(wanted, edges))
         _lock_objects(connection, chosen)
-        live = select(objects.c.key).where(objects.c.state == "live")
+        live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
         claimed = and_(chosen, segments.c.object_key.not_in(live))
-        left = _count(connection, claimed, "discarded")
+        uncut = and_(touched, partly(wanted, edges))
+        left = _count(connection, or_(claimed, uncut), "discarded")
         moved = move(connection, "discarded", "parked", chosen, segments.c.object_key.in_(live))
         report = _report(moved, left)
         _write(connection, "undo_discard", by, reason, wanted, report)
@@ -73,20 +73,10 @@ def undo_discard(
 def _lock_objects(connection: Connection, chosen: ColumnElement[bool]) -> None:
     """Hold the objects of discarded segments, so that no clean-up claims them meanwhile."""
     keys = select(segments.c.object_key).where(segments.c.state == "discarded", chosen)
-    locked = select(objects.c.key).where(objects.c.key.in_(keys)).order_by(objects.c.key)
+    key = parked_objects.c.key
+    locked = select(key).where(key.in_(keys)).order_by(key)
     rows = locked.with_for_update(key_share=True).subquery()
     connection.execute(select(func.count()).select_from(rows))
-
-
-def _cut_through(
-    connection: Connection, wanted: PartitionFilter, chosen: ColumnElement[bool], state: str
-) -> tuple[int, int]:
-    """Count the segments that are partly in the window."""
-    since, until = wanted.window
-    if since is None and until is None:
-        return 0, 0
-    partly = and_(*overlaps(since, until), not_(and_(*inside(since, until))))
-    return _count(connection, and_(chosen, partly), state)
 
 
 def _count(connection: Connection, which: ColumnElement[bool], state: str) -> tuple[int, int]:

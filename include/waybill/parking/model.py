@@ -265,7 +265,8 @@ class DiscardReport(_Report):
     events: int
     bytes: int
     left_segments: int
-    """Segments that the window cuts through, or whose object a clean-up claimed: as they were."""
+    """As they were: damaged where the window cuts through, parked meanwhile, or claimed by a
+    clean-up."""
     left_events: int
 
 

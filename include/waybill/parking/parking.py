@@ -53,9 +53,10 @@ from waybill.storage.tracker.tables import parked_objects, segments
 class Parking:
     """The parked events of one tracker and one bucket. Safe for several threads and processes.
 
-    Each method that changes something is one tracker transaction, but ``clean_up`` and ``refresh``,
-    which go in batches and are resumed by calling them again. All raise RetryError while the
-    tracker or the store is away; nothing is half done then.
+    Each method that changes something is one tracker transaction, but for the cuts before a
+    replay or discard, and ``clean_up`` and ``refresh``, which go in batches and are resumed by
+    calling them again. All raise RetryError while the tracker or the store is away; nothing is half
+    done then.
     """
 
     def __init__(self, tracker: TrackerStore, objects: ObjectStore) -> None:
@@ -398,20 +399,26 @@ class Parking:
         return replays.cancel_replay(self._tracker, replay_id, who=who)
 
     def discard(self, wanted: PartitionFilter, *, who: str, why: str) -> DiscardReport:
-        """Mark parked segments as not wanted: those that lie whole inside the window.
+        """Mark parked events as not wanted: exactly those that the filter names.
+
+        Segments that the window on event time cuts through are cut first, each in a transaction of
+        its own (a read and a PUT, 10-20 ms); the marking is one statement.
 
         Raises:
             InputError: the filter is empty, or ``who`` or ``why`` is.
         """
-        return discards.discard(self._tracker, wanted, who=who, why=why)
+        return discards.discard(self._tracker, self._objects, wanted, who=who, why=why)
 
     def undo_discard(self, wanted: PartitionFilter, *, who: str, why: str) -> DiscardReport:
-        """Park discarded segments again, as far as no clean-up has claimed their objects.
+        """Park discarded events again, as far as no clean-up has claimed their objects.
+
+        Segments are cut where the window cuts through them, as by a discard; the clean-up's grace
+        begins anew for the part that stays discarded.
 
         Raises:
             InputError: the filter is empty, or ``who`` or ``why`` is.
         """
-        return discards.undo_discard(self._tracker, wanted, who=who, why=why)
+        return discards.undo_discard(self._tracker, self._objects, wanted, who=who, why=why)
 
     def hold(self, pipeline: str, *, who: str, why: str) -> Hold:
         """Hold a pipeline, by name or id: from the next batch on its events wait as they came.
