@@ -68,4 +68,5 @@ with DAG(
         canary=dag.param("canary"),
         dry_run=dag.param("dry_run"),
         sample=dag.param("sample"),
+        enter=dag.param("enter"),
     )

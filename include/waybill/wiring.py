@@ -150,6 +150,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     dry_run: bool = False,
     sample: int | None = None,
     canary: bool = False,
+    enter: str | None = None,
     who: str,
     run_id: str,
 ) -> ReplayReport | CanaryReport | DryRunReport:
@@ -165,12 +166,14 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
 
         choice = EventChoice(since, until, parked_since, parked_until, fingerprint, max_events)
         names = (pipeline, event_name, stage, error_type)
-        return run_dry_run(settings, DryRunRequest(*names, choice=choice, sample=sample))
+        return run_dry_run(
+            settings, DryRunRequest(*names, choice=choice, sample=sample, enter=enter)
+        )
     with opened_parking(settings) as parking:
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
-    request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s)
+    request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s, enter=enter)
     if canary:
         return _canary(settings, found.pipeline_id, request)
     return _replay(settings, found.pipeline_id, request)
@@ -216,7 +219,7 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             parking,
             objects,
             pipeline_version=pipeline.version,
-            stage=parking.partition(request.partition_id).stage,
+            stage=_entry(parking.partition(request.partition_id).stage, request.enter),
             recorder=recorder,
         )
         with LosslessProducer(
@@ -231,6 +234,10 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
             return replay(parts, request)
+
+
+def _entry(parked_at: str, enter: str | None) -> str:
+    return enter if enter and parked_at == "mapping" else parked_at
 
 
 def replayable(  # noqa: PLR0913 - a partition has four names

@@ -77,6 +77,14 @@ def replay_conditions() -> dict[str, Param]:
             title="Most events",
             description="The first so many, in the order in which they were parked.",
         ),
+        "enter": Param(
+            None,
+            type=["null", "string"],
+            enum=[None, "transformation"],
+            title="Enter at",
+            description="The transformation, with what events parked at mapping were made from; "
+            "only where the pipeline keeps sources. Empty: the stage that parked.",
+        ),
     }
 
 

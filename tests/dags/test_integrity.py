@@ -11,7 +11,7 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
-    | {"rate_per_s", "canary", "dry_run", "sample"},
+    | {"rate_per_s", "canary", "dry_run", "sample", "enter"},
     "replay_parked_partitions": PARTITION
     | {"since", "until", "rate_per_s", "canary", "dry_run", "limit"},
     "auto_replay": set(),

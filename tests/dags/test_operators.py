@@ -170,6 +170,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         rate_per_s=10,
         dry_run=True,
         sample=40,
+        enter="transformation",
     ).execute(context(user="ada", run_id="replay__7"))
     [(name, _, options)] = calls.made
     assert name == "run_replay"
@@ -184,6 +185,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "rate_per_s": 10,
         "dry_run": True,
         "sample": 40,
+        "enter": "transformation",
         "who": "ada",
         "run_id": "replay__7",
     }

@@ -54,6 +54,10 @@ def dry_run(  # noqa: PLR0913, PLR0917 - a partition has four names, a choice it
     fingerprint: Annotated[str | None, typer.Option(help="Only this fingerprint.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     seed: Annotated[int | None, typer.Option(help="Draw the same sample again.")] = None,
+    enter: Annotated[
+        str | None,
+        typer.Option(help="`transformation`: try what mapping parked as what it was made from."),
+    ] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -73,6 +77,7 @@ def dry_run(  # noqa: PLR0913, PLR0917 - a partition has four names, a choice it
         sample=sample,
         good=good,
         seed=seed,
+        enter=enter,
     )
     _tell(Settings(), request, as_json=as_json)
 
@@ -83,6 +88,7 @@ def try_out(
     conditions: tuple[Any, ...],
     proposed: Path | None,
     *,
+    enter: str | None = None,
     as_json: bool,
 ) -> None:
     """Dry-run what ``waybill parked replay`` would send; conditions as of an ``EventChoice``."""
@@ -96,6 +102,7 @@ def try_out(
         partition["error_type"],
         proposed=proposed,
         choice=EventChoice(*conditions),
+        enter=enter,
     )
     _tell(settings, request, as_json=as_json)
 

@@ -41,6 +41,10 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         float,
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
     ] = 60.0,
+    enter: Annotated[
+        str | None,
+        typer.Option(help="`transformation`: send what mapping parked as what it was made from."),
+    ] = None,
     *,
     canary: Annotated[
         bool, typer.Option(help="Send 1 %, then 10 %, then all; stop when too much parks again.")
@@ -76,15 +80,16 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
             partition,
             (*window, *parked, fingerprint, limit),
             proposed,
+            enter=enter,
             as_json=as_json,
         )
         return
-    conf: dict[str, Any] = dict(partition)
-    conf |= {
+    conf: dict[str, Any] = partition | {
         name: None if moment is None else moment.isoformat()
         for name, moment in zip(_TIMES, window + parked, strict=True)
     }
-    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit, "canary": canary}
+    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
+    conf |= {"canary": canary, "enter": enter}
     state, run_id = _launch(settings, conf, follow=follow)
     outcome = None
     if state == "success":

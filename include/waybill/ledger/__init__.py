@@ -19,6 +19,7 @@ from waybill.ledger.commit import (
     OffsetsMovedError,
     commit_batch,
     commit_load,
+    write_replayed_earlier,
 )
 from waybill.ledger.intake import IntakeCommit, Position, commit_intake, read_position
 from waybill.ledger.positions import (
@@ -58,4 +59,5 @@ __all__ = [
     "refused_lsns",
     "staged_after",
     "topic_positions",
+    "write_replayed_earlier",
 ]

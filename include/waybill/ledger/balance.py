@@ -9,7 +9,11 @@ Equations (G5)
   At each stage in counts duplicate as well: copies of events that are parked there.
   Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
   replays         replayed in + in flight = events of the segments marked replayed, at each stage;
-                  what was replayed from ingestion comes in at the transformation
+                  what was replayed from ingestion comes in at the transformation;
+                  where a replay entered at the transformation for events that parked at mapping,
+                  those events leave mapping's side and their parents join the transformation's:
+                  the ledger's rows "earlier/<stage>" say how many (``replayed_as_parents``,
+                  ``parents``)
   parking         parked = events of the segments that are parked, replaying, replayed, discarded
 
 In flight is measured: records between the ledger's offsets and the log's end, and rows of staged
@@ -78,6 +82,11 @@ FROM parked_partitions
 WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
 GROUP BY 1, 2, 3
 """
+_EARLIER = {
+    "earlier/mapping": ("mapping", "replayed_as_parents"),
+    "earlier/transformation": ("transformation", "parents"),
+}
+"""Rows of the ledger that say what a replay sent to an earlier stage: the counter they are."""
 MinuteKey = tuple[str, str, int]
 """(pipeline id, event name, intake minute)."""
 
@@ -108,6 +117,10 @@ class StageCounts:
     """First-pass events on their way to this stage."""
     in_flight_replayed: int = 0
     """Replayed events on their way to this stage."""
+    replayed_as_parents: int = 0
+    """Events parked here and marked replayed, whose parents were sent to an earlier stage."""
+    parents: int = 0
+    """Parents that were sent here for events that a later stage had parked."""
 
     def left_over(self) -> int:
         """Return events that went in and did not come out in any way; 0 when exact."""
@@ -203,10 +216,7 @@ def read_balance(
     for found in counted:
         key = (found["pipeline_id"], found["event_name"], found["minute"])
         row = rows.setdefault(key, BalanceRow(*key))
-        if found["stage"] != "staged":
-            row.stages[found["stage"]] = StageCounts(
-                **{name: found[name] for name in _COLUMNS.split(", ")}
-            )
+        _add_counted(row, found)
     for found in staged:
         key = (found["pipeline_id"], found["event_name"], found["minute"])
         if key in rows:
@@ -222,3 +232,14 @@ def read_balance(
         for r in segments
     }
     return list(rows.values()), parked
+
+
+def _add_counted(row: BalanceRow, found: Mapping[Any, Any]) -> None:
+    """Put the counters of one of the ledger's stages into a row."""
+    if found["stage"] in _EARLIER:
+        stage, name = _EARLIER[found["stage"]]
+        setattr(row.stage(stage), name, found["in_replayed"])
+    elif found["stage"] != "staged":
+        counts = row.stage(found["stage"])
+        for name in _COLUMNS.split(", "):
+            setattr(counts, name, found[name])

@@ -244,6 +244,30 @@ def write_copies(
     write_counts(connection, f"{reference}:copies", list(packed.items()))
 
 
+def write_replayed_earlier(
+    connection: Connection,
+    reference: str,
+    pipeline_id: str,
+    rows: Sequence[tuple[str, str, int, int]],
+) -> None:
+    """Write what a replay sent to an earlier stage than the one that parked; again adds nothing.
+
+    Args:
+        connection: the transaction that marks the events replayed.
+        reference: of the replay's mark.
+        pipeline_id: whose events.
+        rows: (event name, "earlier/<stage>", intake minute, events): at the stage that parked,
+            events that will not come in there again; at the stage of entry, parents that will.
+    """
+    packed = []
+    for event_name, stage, minute, number in rows:
+        row = [0] * len(COUNT_COLUMNS)
+        row[COUNT_COLUMNS.index("in_replayed")] = number
+        packed.append([event_name, stage, minute, row])
+    values = {"reference": reference, "pipeline_id": pipeline_id, "counts": packed}
+    connection.execute(insert(ledger).values(values).on_conflict_do_nothing())
+
+
 def next_commit_number(connection: Connection, scope: str) -> int:
     """Return the next number of a sequence without holes: its row stays locked until the commit."""
     first = insert(commit_sequences).values(destination=scope, last=1)

@@ -22,6 +22,7 @@ from waybill.pipelines import topic_of
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore
 
+_BESIDE = ("in_flight", "in_flight_replayed", "replayed_as_parents", "parents")
 STAGES = ("ingestion", "transformation", "mapping", "destination")
 
 
@@ -154,7 +155,7 @@ def _parked_states(tracker: TrackerStore, pipeline_id: str | None) -> Counter[st
 
 
 def _add(into: StageCounts, more: StageCounts) -> None:
-    for name in (*COUNT_NAMES, "in_flight", "in_flight_replayed"):
+    for name in (*COUNT_NAMES, *_BESIDE):
         setattr(into, name, getattr(into, name) + getattr(more, name))
 
 
@@ -166,7 +167,7 @@ def _check_segments(
     """Hold the counts against the tracker's segments; returns the events unaccounted for.
 
     What was counted as parked is in a segment; what was marked replayed came in again, or is on its
-    way.
+    way; or its parent did, at an earlier stage.
     """
     unaccounted = 0
     for pipeline_id, event_name in {*totals, *((p, e) for p, e, _ in parked)}:
@@ -178,7 +179,11 @@ def _check_segments(
             segments = parked.get((*key, stage), ParkedEvents(0, 0))
             gaps = {
                 "parked": counts.parked - segments.recorded,
-                "replays": segments.replayed - counts.in_replayed - counts.in_flight_replayed,
+                "replays": segments.replayed
+                - counts.replayed_as_parents
+                + counts.parents
+                - counts.in_replayed
+                - counts.in_flight_replayed,
             }
             for words, gap in gaps.items():
                 missing[f"{stage} ({words})"] = gap

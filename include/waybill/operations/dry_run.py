@@ -10,6 +10,7 @@ from typing import Any
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.operations.claims import encode_again, next_attempt
+from waybill.operations.entering import parent_of
 from waybill.operations.estimate import Rate, Tally, rate
 from waybill.operations.good_events import GoodReport
 from waybill.operations.trial import Fate, Trial
@@ -67,6 +68,7 @@ def dry_run(
     good: GoodReport | None = None,
     *,
     personal: Sequence[str] = (),
+    earlier: bool = False,
 ) -> DryRunReport:
     """Run parked events through a pipeline's stages as a replay would.
 
@@ -76,13 +78,15 @@ def dry_run(
         sample: as ``Parking.draw`` gives it: all of a partition, or a sample.
         good: what the version does to good events, where that was asked.
         personal: fields whose values are masked in messages.
+        earlier: enter at the transformation, with what the events were made from; an event passes
+            when all that its parent becomes does.
 
     The destination is not asked: what it would refuse counts as passing.
 
     Memory: what the trial and the sample hold, and a few numbers a fingerprint.
     """
     seen = _Seen(personal)
-    for (stratum, parked), fate in _with_fates(trial, sample.events):
+    for (stratum, parked), fate in _with_fates(trial, sample.events, earlier=earlier):
         seen.add(stratum, parked, fate)
     return _report(pipeline, seen, sample, good or GoodReport())
 
@@ -104,7 +108,7 @@ def whole(events: Iterable[ParkedEvent]) -> EventSample:
 
 
 def _with_fates(
-    trial: Trial, events: Iterable[tuple[Stratum, ParkedEvent]]
+    trial: Trial, events: Iterable[tuple[Stratum, ParkedEvent]], *, earlier: bool
 ) -> Iterator[tuple[tuple[Stratum, ParkedEvent], Fate]]:
     """Pair events with their fates; the trial reads a chunk ahead."""
     ahead: list[tuple[Stratum, ParkedEvent]] = []
@@ -112,7 +116,8 @@ def _with_fates(
     def values() -> Iterator[bytes]:
         for item in events:
             ahead.append(item)
-            yield entering(item[1])
+            parked = item[1]
+            yield _parent(parked) if earlier else entering(parked)
 
     done = 0
     for fate in trial.fates(values()):
@@ -121,6 +126,10 @@ def _with_fates(
         if done == len(ahead):
             ahead.clear()
             done = 0
+
+
+def _parent(parked: ParkedEvent) -> bytes:
+    return encode_again(parent_of(parked, replay_id=None), parked.source)
 
 
 def entering(parked: ParkedEvent) -> bytes:

@@ -120,13 +120,18 @@ class ReplayWatch:
         the replayed events once more.
         """
         replay = self._replay
-        in_flight = sum(event.replay_id == str(replay.id) for event in self._in_log())
-        ways = self._parked_since()
+        own = (event for event in self._in_log() if event.replay_id == str(replay.id))
+        waiting = {event.id for event in own}
+        ways, whole = self._parked_since()
         parked_again: Counter[str] = Counter()
-        again = 0
-        for event in self._sent_events() if ways else ():
-            if event.id in ways:
-                parked_again.update(ways[event.id])
+        in_flight = again = 0
+        for event in self._sent_events() if ways or waiting else ():
+            lineage = list(_lineage(event.id))
+            found = ways.get(event.id, set()).union(*(whole.get(name, ()) for name in lineage))
+            if not waiting.isdisjoint(lineage):
+                in_flight += 1
+            elif found:
+                parked_again.update(found)
                 again += 1
         return ReplayOutcome(
             replay_id=str(replay.id),
@@ -154,13 +159,17 @@ class ReplayWatch:
         if ranges := self._unread():
             yield from filter(None, map(_event, self._log.read(self._topic.name, ranges)))
 
-    def _parked_since(self) -> dict[str, set[str]]:
-        """Return {id: ways to fail} of what may be the replay's; a child is under its parent too.
+    def _parked_since(self) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+        """Return {id: ways to fail} of what may be the replay's, and of what parked itself.
+
+        In the first a child is under its parent too. The second matters where a parent went back
+        for its children.
 
         Rows that a destination refused under an older release do not name their replay: they are
         told by their ids.
         """
         found: dict[str, set[str]] = {}
+        whole: dict[str, set[str]] = {}
         own = select(parked_partitions.c.id).where(
             parked_partitions.c.pipeline_id == self._pipeline.id
         )
@@ -174,9 +183,11 @@ class ReplayWatch:
             for parked in self._parking.read(segment):
                 event = _event(parked.value)
                 if event is not None and self._may_be_ours(event, parked):
+                    way = f"{parked.stage}/{parked.error_type}"
+                    whole.setdefault(event.id, set()).add(way)
                     for name in _lineage(event.id):
-                        found.setdefault(name, set()).add(f"{parked.stage}/{parked.error_type}")
-        return found
+                        found.setdefault(name, set()).add(way)
+        return found, whole
 
     def _may_be_ours(self, event: Event, parked: ParkedEvent) -> bool:
         if parked.stage == "destination" and event.replay_id is None:  # of an older release

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -23,9 +23,16 @@ import orjson
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, decode
 from waybill.operations.claims import encode_again, next_attempt
+from waybill.operations.entering import (
+    Parents,
+    books,
+    enters_earlier,
+    readable,
+    refuse_without_source,
+)
 from waybill.operations.replayable import refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
-from waybill.parking import ParkedEvent, Parking, ReplayConditions, Segment
+from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer
 from waybill.storage import ObjectStore
@@ -45,6 +52,8 @@ class ReplayRequest:
     rate_per_s: int | None = None
     step: str = ""
     """Of a canary."""
+    enter: str | None = None
+    """``transformation``: what parked at mapping goes back as the parents that it was made from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,8 @@ class _Run:
         self._topic = topic_of(parts.pipeline)
         self._partition = parts.parking.partition(request.partition_id)
         self._sent = self._resumed = 0
+        earlier = enters_earlier(request.enter, self._partition.stage, parts.pipeline)
+        self._parents = Parents(self._partition) if earlier else None
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
@@ -129,6 +140,8 @@ class _Run:
             rate_per_s=request.rate_per_s,
             step=request.step,
         )
+        if self._parents is not None:
+            self._ready(self._parents, begun)
         unfinished = self._unfinished(str(begun.id))
         pace = _Pace(request.rate_per_s)
         for group in parts.parking.replay_groups(begun.id):
@@ -157,8 +170,19 @@ class _Run:
         for lsn, payload in producer.recovered.marks:
             mark = orjson.loads(payload)
             marked = mark.get("segments") or [mark["segment"]]
-            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked)
+            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked, books(mark))
             producer.confirm(lsn)
+
+    def _ready(self, parents: Parents, begun: Replay) -> None:
+        """See that each event has a source, before any is sent; else the replay is cancelled."""
+        parking = self._parts.parking
+        try:
+            refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
+        except InputError:
+            parking.cancel_replay(begun.id, who=self._request.who)
+            raise
+        if begun.sent:
+            parents.resume(parking, begun.id)
 
     def _unfinished(self, replay_id: str) -> Counter[str]:
         """Return the ids behind the log's last mark: the beginning of an unfinished group."""
@@ -179,26 +203,35 @@ class _Run:
         if not reading.segments:
             return
         sent: dict[str, list[str]] = defaultdict(list)
-        for segment, parked in reading.events:
-            event = returning(parked, replay_id=str(replay_id))
+        for segment, event, came in self._events(reading.events, str(replay_id)):
             if unfinished[event.id] > 0:
                 unfinished[event.id] -= 1
                 self._resumed += 1
                 continue
             pace.wait()
-            value = encode_again(event, parked.value, objects=parts.objects)
+            value = encode_again(event, came, objects=parts.objects)
             parts.producer.produce(self._topic, value, event.key.encode())
             sent[segment.object_key].append(event.id)
         self._sent += sum(map(len, sent.values()))
         self._trace(sent, reading.segments[0].id, str(replay_id))
         self._mark(replay_id, reading.segments)
 
+    def _events(
+        self, parked: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
+    ) -> Iterator[tuple[Segment, Event, bytes]]:
+        if self._parents is not None:
+            return self._parents.of(parked, replay_id)
+        return ((at, returning(one, replay_id=replay_id), one.value) for at, one in parked)
+
     def _mark(self, replay_id: UUID, segments: Sequence[Segment]) -> None:
         parts, ids = self._parts, [segment.id for segment in segments]
-        lsn = parts.producer.mark(orjson.dumps({"replay": str(replay_id), "segments": ids}))
+        mark: dict[str, Any] = {"replay": str(replay_id), "segments": ids}
+        if self._parents is not None:
+            mark["earlier"] = self._parents.said()
+        lsn = parts.producer.mark(orjson.dumps(mark))
         if left := parts.producer.flush(_FLUSH_S):
             raise RetryError(f"{left} events wait for Kafka; the next run goes on from here")
-        still_wanted = parts.parking.mark_replayed(replay_id, ids)
+        still_wanted = parts.parking.mark_replayed(replay_id, ids, books(mark))
         parts.producer.confirm(lsn)
         if not still_wanted:
             raise InputError(f"replay {replay_id} was cancelled; what is left stays parked")

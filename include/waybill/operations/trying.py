@@ -7,6 +7,7 @@ from pathlib import Path
 
 from waybill.errors import InputError
 from waybill.operations.dry_run import DryRunReport, dry_run
+from waybill.operations.entering import enters_earlier, refuse_without_source
 from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.operations.personal import personal_in
 from waybill.operations.registry import active_pipeline
@@ -37,6 +38,8 @@ class DryRunRequest:
     """Most recent good events that a proposed version is tried on; 0: none."""
     seed: int | None = None
     """Makes both samples repeatable."""
+    enter: str | None = None
+    """``transformation``: as of a ``ReplayRequest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,13 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     good = None
     if request.proposed is not None and request.good:
         good = _good(parts, request, (active, version), found.event_name, personal)
+    earlier = enters_earlier(request.enter, found.stage, active)
+    if earlier:
+        everything = parking.draw(found.id, request.choice)
+        refuse_without_source(event for _, event in everything.events)
     sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
-    return dry_run(version, _trial(parts, version), sample, good, personal=personal)
+    trial = _trial(parts, version)
+    return dry_run(version, trial, sample, good, personal=personal, earlier=earlier)
 
 
 def _refuse_numbers(request: DryRunRequest) -> None:

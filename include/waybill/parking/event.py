@@ -11,6 +11,8 @@ reader takes: then all texts of ``error`` are escaped as in ``names.escape``.
 
 ``error.fingerprint`` and ``error.errors``, a list of flat objects, stand there where they are not
 empty; lines of older releases have neither. A list's ``}`` is never followed by ``,"``.
+``error.source`` is, in base64, the message that the event was made from, where its pipeline keeps
+sources and a transformation made it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _ERROR_END = b'},"event'
 _VERBATIM = b'":'
 _ENCODED = b'_base64":"'
 _ESCAPED = "escaped"
+_SOURCE = "source"
 MOST_ERRORS = 32
 """Of one event; a last one says how many more there were."""
 _LARGEST_ERROR_CHARS = 500
@@ -84,6 +87,8 @@ class ParkedEvent:
 
     At most 32 once it is parked, with messages of 500 characters.
     """
+    source: bytes = b""
+    """The message that a transformation made it from, as that came; empty: none is kept."""
 
     def to_line(self, *, fingerprint: str = "") -> bytes:
         """Return the event as one JSON line, without the newline. Cost: 2-4 µs for 400 bytes.
@@ -108,10 +113,11 @@ class ParkedEvent:
             raise ValueError("a line does not begin as a parked event's does")
         error = loads(line[len(_ERROR) : end + 1])
         value = _value(line, end + len(_ERROR_END))
+        source = _decoded(error.pop(_SOURCE, ""))
         if error.pop(_ESCAPED, 0):
             error = _each_text(error, unescape)
         try:
-            return cls(**error, value=value)
+            return cls(**error, value=value, source=source)
         except TypeError as wrong:
             raise ValueError(f"a line lacks a field or has one too many: {wrong}") from wrong
 
@@ -131,11 +137,15 @@ def _value(line: bytes, at: int) -> bytes:
     if line.startswith(_VERBATIM, at) and line.endswith(b"}"):
         return line[at + len(_VERBATIM) : -1]
     if line.startswith(_ENCODED, at) and line.endswith(b'"}'):
-        try:
-            return base64.b64decode(line[at + len(_ENCODED) : -2], validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"a line's base64 is damaged: {error}") from error
+        return _decoded(line[at + len(_ENCODED) : -2])
     raise ValueError("a line's event is cut off")
+
+
+def _decoded(text: bytes | str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"a line's base64 is damaged: {error}") from error
 
 
 def _error(event: ParkedEvent, fingerprint: str) -> bytes:
@@ -146,6 +156,8 @@ def _error(event: ParkedEvent, fingerprint: str) -> bytes:
         error["fingerprint"] = fingerprint
     if event.errors:
         error["errors"] = _capped_errors(event.errors)
+    if event.source:
+        error[_SOURCE] = base64.b64encode(event.source).decode()
     try:
         return orjson.dumps(error)
     except TypeError:  # lone surrogates, or a number beyond 64 bits

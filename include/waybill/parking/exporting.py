@@ -30,7 +30,8 @@ _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\u
 _FORMULA = re.compile(rf"[\t\r\n]|{_UNSEEN}*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 """Also full-width signs, and behind characters that nobody sees: some spreadsheets skip those."""
 _CHUNK_LINES = 1000
-_COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name != "value")
+_BYTES = ("value", "source")
+_COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name not in _BYTES)
 _PLACES = ("kafka_partition", "kafka_offset")
 
 

@@ -1,6 +1,7 @@
 """Personal fields of a parked event, masked: in its payload, its key and the words of its error.
 
-A masked value keeps nothing of the original but whether it is null. Messages quote values, so each
+The source that an event was made from is left out: it holds the same values under other names. A
+masked value keeps nothing of the original but whether it is null. Messages quote values, so each
 masked value is looked for in them: as text, as Python and JSON write it, without regard to case,
 and cut off (``'Ann-Mar…``). What a message says in other words (a sum, a hash) is not found.
 Whatever cannot be read, and so cannot be searched, is masked whole; so are the words about an event
@@ -71,13 +72,13 @@ def masked_event(
         value = dumps(masking.document(document))
     except (ValueError, TypeError, RecursionError):
         hidden = {name: _hidden(text) for name, text in _said(event).items()}
-        return replace(event, value=dumps(MASK), **hidden), ("*",)
+        return replace(event, value=dumps(MASK), source=b"", **hidden), ("*",)
     if _is_elsewhere(document):
         hidden = {name: _hidden(text) for name, text in _said(event).items()}
-        return replace(event, value=value, **hidden), ("*",)
+        return replace(event, value=value, source=b"", **hidden), ("*",)
     words = _Words(masking.values)
     said = {name: words.masked_within(text) for name, text in _said(event).items()}
-    return replace(event, value=value, **said), tuple(sorted(masking.found))
+    return replace(event, value=value, source=b"", **said), tuple(sorted(masking.found))
 
 
 def _said(event: ParkedEvent) -> dict[str, Any]:

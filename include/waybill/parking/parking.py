@@ -43,6 +43,7 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.replays import Beside
 from waybill.parking.rewriting import Rewriting
 from waybill.parking.sampling import EventChoice, EventSample
 from waybill.parking.walking import Sort
@@ -370,16 +371,24 @@ class Parking:
         """Return a replay's segments with their states, in the order in which they were written."""
         return list(browsing.segments_in_order(self._tracker, segments.c.replay_id == replay_id))
 
-    def mark_replayed(self, replay_id: UUID, segment_ids: Sequence[int]) -> bool:
+    def mark_replayed(
+        self, replay_id: UUID, segment_ids: Sequence[int], beside: Beside | None = None
+    ) -> bool:
         """Mark segments whose events are all acknowledged; again changes nothing.
 
         After a cancel it still marks a segment that went back to parked and that nobody took or
         discarded since: its events are on their way, and sending them again would be for nothing.
 
+        Args:
+            replay_id: whose.
+            segment_ids: whose events are all acknowledged.
+            beside: called in the transaction with the number of events that it marks; also when
+                that is 0, and again with each repeat.
+
         Returns:
             True while the replay runs; False when it was cancelled: stop sending.
         """
-        return replays.mark_replayed(self._tracker, replay_id, segment_ids)
+        return replays.mark_replayed(self._tracker, replay_id, segment_ids, beside)
 
     def finish_replay(self, replay_id: UUID) -> Replay:
         """End a replay; again changes nothing.

@@ -8,7 +8,7 @@ discarded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from sqlalchemy import Connection, func, select, update
@@ -20,8 +20,16 @@ from waybill.parking.selection import lock_partition, read_replay
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import replays, segments
 
+Beside = Callable[[Connection, int], None]
+"""Writes what else a mark says, in its transaction; told how many events it marked."""
 
-def mark_replayed(tracker: TrackerStore, replay_id: UUID, segment_ids: Sequence[int]) -> bool:
+
+def mark_replayed(
+    tracker: TrackerStore,
+    replay_id: UUID,
+    segment_ids: Sequence[int],
+    beside: Beside | None = None,
+) -> bool:
     """Mark segments sent; see ``Parking.mark_replayed``."""
     with tracker.transaction() as connection:
         replay = _locked(connection, replay_id)
@@ -33,6 +41,8 @@ def mark_replayed(tracker: TrackerStore, replay_id: UUID, segment_ids: Sequence[
             connection.execute(
                 update(replays).where(replays.c.id == replay_id).values(sent=replays.c.sent + sent)
             )
+        if beside is not None:
+            beside(connection, sent)
     return replay.state == "running"
 
 

@@ -39,7 +39,7 @@ The declaration::
           tail: {type: string, nullable: true, from: tailnum}
     transformation: transformation.py
     destination: {name: warehouse, schema: aviation}
-    keep_source: false                 # true is refused: it is not built yet
+    keep_source: false                 # true: replays may enter at the transformation
 
 Columns take null unless they say ``not null`` or belong to the key. Key columns are read from the
 source's payload (``from``), before the transformation, which must leave them as they are.

@@ -16,8 +16,6 @@ from waybill.pipelines.shape import Finding
 def check_rules(document: Any) -> Iterator[Finding]:  # noqa: ANN401 - any YAML
     """Yield every disagreement within one declaration."""
     source, events = _mapping(document, "source"), _mapping(document, "events")
-    if isinstance(document, dict) and document.get("keep_source") is True:
-        yield ("keep_source",), "expected false; keeping sources is not built yet"
     yield from _source_event(source, events)
     yield from _order_by(source)
     for name, event in events.items():

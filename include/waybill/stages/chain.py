@@ -231,7 +231,8 @@ class Chain:
                 parents[place] = Fault("result_invalid", words)
         for index, value in values.items():
             event, place = items.events[index], items.places[index]
-            self._fail(event, place, name, "mapping", faults[index], plan, value)
+            source = self._chunk.values[place] if plan.pipeline.keep_source else b""
+            self._fail(event, place, name, "mapping", faults[index], plan, value, source)
         pipeline_id = plan.pipeline.id
         good = items
         if faults:
@@ -290,6 +291,7 @@ class Chain:
         fault: Fault,
         plan: Plan | None,
         value: bytes,
+        source: bytes = b"",
     ) -> None:
         chunk = self._chunk
         self.result.failures.append(
@@ -297,7 +299,7 @@ class Chain:
                 event.pipeline_id, name, stage, fault, value, chunk.partitions[place],
                 chunk.offsets[place], event.id, event.time, event.attempt,
                 plan.pipeline.version if plan is not None else "", event.source_version,
-                event.intake_version, event.intake_minute, event.replay_id,
+                event.intake_version, event.intake_minute, event.replay_id, source,
             )
         )  # fmt: skip
 

@@ -59,6 +59,8 @@ class Failure:
     intake_version: int = 0
     intake_minute: int = 0
     replay_id: str | None = None
+    source: bytes = b""
+    """The message that a transformation made the event from; only where the pipeline keeps it."""
 
 
 @dataclass(slots=True)

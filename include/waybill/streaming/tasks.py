@@ -222,6 +222,7 @@ def _parked_events(
             attempt=failure.attempt,
             value=failure.value,
             errors=_errors(fault),
+            source=failure.source,
         )
         yield (
             event,

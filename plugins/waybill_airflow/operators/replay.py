@@ -41,6 +41,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
     :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
     :param canary: send 1 %, then 10 %, then all; stop when more than the setting
         ``parking.canary_threshold`` of a step's events is parked again.
+    :param enter: ``transformation``: send what parked at mapping as the messages that it was made
+        from, in a pipeline that keeps sources; ``None``: enter at the stage that parked.
     :param dry_run: run the deployed stages over the events, send nothing, change nothing.
     :param sample: of a dry run: events to try, some of each fingerprint; ``None``: every one.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
@@ -66,6 +68,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         "canary",
         "dry_run",
         "sample",
+        "enter",
     )
 
     def __init__(  # noqa: PLR0913 - a replay has these parameters
@@ -85,6 +88,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         canary: bool = False,
         dry_run: bool = False,
         sample: int | None = None,
+        enter: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**kwargs)
@@ -102,6 +106,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.canary = canary
         self.dry_run = dry_run
         self.sample = sample
+        self.enter = enter
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
@@ -124,6 +129,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 canary=self.canary,
                 dry_run=self.dry_run,
                 sample=self.sample,
+                enter=self.enter,
                 who=who_asked(context),
                 run_id=context["run_id"],
             )

@@ -127,3 +127,21 @@ def test_a_time_that_is_no_text_is_parked_all_the_same():
 def test_a_line_that_is_cut_is_refused(cut):
     with pytest.raises(ValueError, match="line"):
         ParkedEvent.from_line(parked(b"\xff" * 3).to_line()[:-cut])
+
+
+@given(source=ANY_BYTES, words=ANY_TEXT)
+def test_the_source_an_event_was_made_from_comes_back_byte_for_byte(source, words):
+    event = parked(b'{"a":1}', source=source, where=words)
+    assert ParkedEvent.from_line(event.to_line()).source == source
+
+
+def test_a_line_without_a_source_is_as_older_releases_wrote_it():
+    line = parked().to_line()
+    assert b"source" not in line
+    assert ParkedEvent.from_line(line).source == b""
+
+
+def test_a_damaged_source_is_no_line():
+    line = parked(source=b"abc").to_line().replace(b'"source":"YWJj"', b'"source":"YW"')
+    with pytest.raises(ValueError, match="base64 is damaged"):
+        ParkedEvent.from_line(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from tests.support.parked_orders import order, parked
@@ -153,3 +154,9 @@ def test_words_about_a_payload_in_the_store_are_masked_whole():
     hidden = {"message": MASK, "columns": {"t.n": [MASK, None, MASK]}}
     assert masked_words(json.dumps(value).encode(), said, ("name",)) == hidden
     assert masked_words(json.dumps(value).encode(), said, ()) == said
+@pytest.mark.parametrize("personal", [["tail"], None])
+def test_the_source_is_left_out_with_the_values_it_holds(personal):
+    for value in (wire({"tail": "N1"}), b"no json"):
+        event = replace(made(value), source=b"N1 in other words")
+        assert masked_event(event, personal)[0].source == b""
+        assert masked_event(event, [])[0].source == event.source

@@ -141,3 +141,28 @@ def test_a_store_that_is_away_stops_the_task_and_parks_nothing() -> None:
 
     with pytest.raises(RetryError):
         chained(pipeline(), [event(1, data_ref="there")], fetch=away)
+
+
+SPLITS = """
+def transform(event):
+    return [event.child(i, {"id": i, "n": "no" if i else 1}) for i in range(3)]
+"""
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_mapping_parks_carries_the_message_it_was_made_from(keeps: bool) -> None:
+    given = pipeline(SPLITS).model_copy(update={"keep_source": keeps})
+    message = encode(event(7)).replace(b'"data"', b' "data"')
+    failures = chained(given, [message]).failures
+    assert [failure.event_id for failure in failures] == ["e7/1", "e7/2"]
+    assert {failure.source for failure in failures} == {message if keeps else b""}
+
+
+def test_what_fails_where_it_entered_carries_no_source() -> None:
+    code = "def transform(event): raise ValueError"
+    given = pipeline(code).model_copy(update={"keep_source": True})
+    entered = encode(event(1, {"id": 1, "n": "no"}, stage="mapping", attempt=1))
+    failures = chained(given, [encode(event(2)), entered]).failures
+    assert [(failure.stage, failure.source) for failure in failures] == [
+        ("transformation", b""), ("mapping", b"")
+    ]  # fmt: skip

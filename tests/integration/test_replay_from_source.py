@@ -1,0 +1,274 @@
+"""Replays that enter at the transformation: parents go back once, and the books balance."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import orjson
+import psycopg
+import pyarrow as pa
+import pytest
+from sqlalchemy import text
+from tests.support import orders
+from tests.support.books import batch
+
+from waybill import wiring
+from waybill.destinations import open_destination
+from waybill.errors import InputError, RetryError
+from waybill.events import decode
+from waybill.ledger import acquire_lease, commit_batch, load_position, topic_positions
+from waybill.ledger.commit import StagedObject
+from waybill.operations.balancing import BalanceReport
+from waybill.operations.trying import DryRunRequest
+from waybill.parking import Parking, PartitionFilter, SegmentDescriptor
+from waybill.settings import Settings
+from waybill.stages import Counts
+from waybill.storage import open_log, open_objects, open_tracker
+from waybill.streaming import tasks
+from waybill.streaming.loading import Loader
+from waybill.tracing import open_recorder
+
+pytestmark = pytest.mark.serves
+NAMES = ("orders", "order", "mapping", "not_null_violation")
+WORDS = dict(zip(("pipeline", "event_name", "stage", "error_type"), NAMES, strict=True))
+ROWS = 12
+SPLIT = """
+def transform(event):
+    order = event.data
+    return [
+        event.child(i, {"number": order["number"] * 10 + i, "note": NOTE, "amount": i})
+        for i in range(3)
+    ]
+"""
+BROKEN = SPLIT.replace("NOTE", "'ok' if i == 2 else None")
+MENDED = SPLIT.replace("NOTE", "'mended'")
+HALF = SPLIT.replace("NOTE", "'ok' if i else None")
+RAISES = "def transform(event):\n    raise ValueError('no')\n"
+
+
+class World:
+    """A tracker, a bucket, a log and a warehouse, and what the Spark applications do there."""
+
+    def __init__(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = settings
+        self.log, self.objects = open_log(settings.kafka), open_objects(settings.s3)
+        self.tracker = open_tracker(settings.tracker)
+        self.parking = Parking(self.tracker, self.objects)
+        worker = tasks._Worker(
+            os.getpid(), settings, self.objects, open_recorder(settings.traces), {}
+        )
+        monkeypatch.setattr(tasks, "_WORKERS", [worker])
+        marker = settings.spark.work_dir / "marker"
+        monkeypatch.setattr(tasks, "_marker_path", lambda *_: marker)
+
+    def deploy(self, code: str, *, keep: bool = True) -> None:
+        home = orders.write_orders(self.settings.pipelines_dir, rows=ROWS, code=code)
+        declared = (home / "pipeline.yaml").read_text()
+        kept = f"keep_source: {str(keep).lower()}\n"
+        (home / "pipeline.yaml").write_text(f"{declared}{kept}")
+        wiring.migrate(self.settings)
+        wiring.run_deploy(self.settings, home, who="test")
+
+    def process(self) -> None:
+        """Run each Kafka partition through the task that Spark runs, and commit it."""
+        topic = self.log.describe(orders.topic_of(self.settings.pipelines_dir))
+        own = {"cluster_id": topic.cluster_id, "topic_id": topic.topic_id, "topic": topic.name}
+        known = topic_positions(self.tracker, **own)
+        for number, (_, end) in sorted(self.log.watermarks(topic).items()):
+            at = known.get(number, 0)
+            if at < end:
+                values = list(self.log.read(topic.name, {number: (at, end)}))
+                self._commit(own, number, at, values)
+
+    def _commit(self, own: Any, number: int, at: int, values: list[bytes]) -> None:
+        count = len(values)
+        columns = [values, [number] * count, list(range(at, at + count)), [10**15] * count]
+        types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
+        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+        given = pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])
+        version = wiring.deployed_pipelines(self.settings)["test-orders"]
+        plan = tasks.TaskPlan(str(uuid4()), own["topic"], {}, (orjson.dumps(version.to_json()),))
+        [answer] = tasks.StageTask(plan)(iter([given]))
+        told = orjson.loads(answer.column(0)[0].as_py())
+
+        def record(connection: Any, commit_number: int) -> None:
+            if parked := told["parked"]:
+                segments = [SegmentDescriptor.from_json(one) for one in parked["segments"]]
+                self.parking.record(
+                    connection, key=parked["key"], size=parked["size"], segments=segments,
+                    scope="warehouse", commit_number=commit_number,
+                )  # fmt: skip
+
+        staged = [StagedObject(**told["staged"])] if told["staged"] else []
+        epoch = acquire_lease(self.tracker, "processing/t", holder="test")
+        counts = list(Counts.from_json(told["counts"]).by_pipeline())
+        done = batch(
+            epoch, (number, at, at + count), consumer="processing/t", counts=counts,
+            destination="warehouse", staged=staged, **own,
+        )  # fmt: skip
+        commit_batch(self.tracker, done, record)
+
+    def load(self) -> None:
+        after = load_position(self.tracker, "warehouse")
+        rows = self.sql(
+            "SELECT commit_number, key FROM staged_objects WHERE commit_number > :after",
+            after=after,
+        )
+        last = self.sql("SELECT max(commit_number) FROM batches")[0][0]
+        with open_destination("warehouse", self.settings.destinations["warehouse"]) as warehouse:
+            loader = Loader(self.tracker, self.objects, warehouse, name="warehouse")
+            loader.load(rows, after=after, until=last)
+
+    def sql(self, statement: str, **values: Any) -> list[Any]:
+        with self.tracker.transaction() as connection:
+            return [tuple(row) for row in connection.execute(text(statement), values)]
+
+    def warehouse_notes(self) -> dict[str, int]:
+        found = self.settings.destinations["warehouse"].dsn
+        with psycopg.connect(found.get_secret_value()) as connection:
+            statement = "SELECT note, count(*) FROM shop.orders GROUP BY 1"
+            return dict(connection.execute(statement).fetchall())
+
+    def books(self) -> BalanceReport:
+        """Return the books of everything, which balance."""
+        report = wiring.balance(self.settings)
+        assert (report.unaccounted, [g.breaches for g in report.pipelines if g.breaches]) == (0, [])
+        return report
+
+    def sent_back(self) -> list[Any]:
+        topic = self.log.describe(orders.topic_of(self.settings.pipelines_dir))
+        values = self.log.read(topic.name, self.log.watermarks(topic))
+        return [event for event in map(decode, values) if event.attempt]
+
+    def replay(self, run: str = "r1", **changes: Any) -> Any:
+        given = {**WORDS, "enter": "transformation", "who": "ann", "run_id": run, **changes}
+        return wiring.run_replay(self.settings, **given)
+
+    def states(self) -> dict[str, int]:
+        return dict(self.sql("SELECT state, sum(count)::int FROM segments GROUP BY 1"))
+
+
+@pytest.fixture
+def world(
+    stack_settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
+    settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    made = World(settings, monkeypatch)
+    yield made
+    made.tracker.close()
+
+
+def parked_children(world: World, *, keep: bool = True) -> None:
+    world.deploy(BROKEN, keep=keep)
+    wiring.run_ingest(world.settings, "orders")
+    world.process()
+    world.load()
+    assert world.books().parked == 2 * ROWS
+
+
+def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -> None:
+    parked_children(world)
+    world.deploy(MENDED)
+    request = DryRunRequest(*NAMES, enter="transformation")
+    tried = wiring.run_dry_run(world.settings, request)
+    assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
+    assert wiring.run_dry_run(world.settings, DryRunRequest(*NAMES)).would_pass == 0
+
+    done = world.replay()
+    assert (done.events, done.sent, done.refused) == (2 * ROWS, ROWS, 0)
+    back = world.sent_back()
+    assert sorted(event.data["number"] for event in back) == list(range(ROWS))
+    assert {event.stage for event in back} == {"transformation"}
+    report = world.books()
+    assert (report.parked, report.replayed, report.in_flight) == (0, 2 * ROWS, ROWS)
+    [partition] = wiring.parked_partitions(world.settings)
+    early = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    assert (early.passed, early.in_flight, early.waits_for) == (0, 2 * ROWS, "processing")
+
+    world.process()
+    assert world.books().in_flight == 3 * ROWS
+    world.load()
+    report = world.books()
+    assert (report.in_flight, report.delivered, report.duplicate) == (0, 3 * ROWS, ROWS)
+    stages = report.pipelines[0].stages
+    assert (stages["transformation"].in_replayed, stages["transformation"].parents) == (ROWS, ROWS)
+    assert (stages["mapping"].in_replayed, stages["mapping"].replayed_as_parents) == (0, 2 * ROWS)
+    assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
+    outcome = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    assert (outcome.sent, outcome.passed, outcome.waits_for) == (2 * ROWS, 2 * ROWS, "")
+
+
+def test_what_fails_again_is_parked_with_its_source_and_goes_back_again(world: World) -> None:
+    parked_children(world)
+    world.deploy(HALF)
+    world.replay()
+    world.process()
+    world.load()
+    [partition] = wiring.parked_partitions(world.settings)
+    outcome = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    assert (outcome.passed, outcome.parked_again) == (
+        ROWS, {"mapping/not_null_violation": ROWS}
+    )  # fmt: skip
+    assert world.books().parked == ROWS
+    world.deploy(RAISES)
+    assert world.replay("r2").sent == ROWS
+    world.process()
+    outcome = wiring.replay_outcome(world.settings, partition, "r2", wait_s=0)
+    assert (outcome.passed, outcome.parked_again) == (0, {"transformation/value_error": ROWS})
+    assert world.books().parked == ROWS
+
+
+@pytest.mark.parametrize(("at", "before"), [(1, False), (2, True)])
+def test_a_run_that_dies_at_a_mark_is_resumed_and_sends_no_parent_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch, at: int, before: bool
+) -> None:
+    parked_children(world)
+    assert (world.replay("r0", max_events=1).sent, world.replay("r0").sent) == (1, 0)
+    world.process()
+    report = world.books()  # of the first parent one child is parked behind all others now
+    assert (report.parked, report.duplicate) == (2 * ROWS, 1)
+    world.deploy(MENDED)
+    mark, calls = Parking.mark_replayed, []
+
+    def dying(*given: Any) -> bool:
+        calls.append(given)
+        wanted = True if len(calls) == at and before else mark(*given)
+        if len(calls) == at:
+            raise RetryError("the process dies")
+        return wanted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parking, "mark_replayed", dying)
+        with pytest.raises(RetryError, match="dies"):
+            world.replay()
+    done = world.replay()
+    assert done.state == "done"
+    back = [event for event in world.sent_back() if event.replay_id == done.replay_id]
+    assert sorted(event.data["number"] for event in back) == list(range(ROWS))
+    assert world.books().replayed == 2 * ROWS + 1
+    world.process()
+    world.load()
+    assert world.books().delivered == 3 * ROWS
+
+
+def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world: World) -> None:
+    parked_children(world, keep=False)
+    with pytest.raises(InputError, match="keeps no sources"):
+        world.replay()
+    world.deploy(BROKEN)
+    with pytest.raises(
+        InputError, match=r"24 of 24 parked events carry no source.* Nothing was sent"
+    ):
+        world.replay("r2")
+    assert world.states() == {"parked": 2 * ROWS}
+    assert world.sent_back() == []
+    with pytest.raises(InputError, match="24 of 24 parked events carry no source"):
+        wiring.run_dry_run(world.settings, DryRunRequest(*NAMES, enter="transformation"))
+    with pytest.raises(InputError, match="is no stage to enter at"):
+        world.replay("r3", enter="ingestion")
+    world.parking.discard(PartitionFilter(stage="mapping"), who="ann", why="test")
+    world.books()
