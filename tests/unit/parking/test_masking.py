@@ -154,6 +154,8 @@ def test_words_about_a_payload_in_the_store_are_masked_whole():
     hidden = {"message": MASK, "columns": {"t.n": [MASK, None, MASK]}}
     assert masked_words(json.dumps(value).encode(), said, ("name",)) == hidden
     assert masked_words(json.dumps(value).encode(), said, ()) == said
+
+
 @pytest.mark.parametrize("personal", [["tail"], None])
 def test_the_source_is_left_out_with_the_values_it_holds(personal):
     for value in (wire({"tail": "N1"}), b"no json"):
