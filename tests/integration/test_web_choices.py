@@ -51,7 +51,7 @@ def asked(choice):
 
 @pytest.mark.parametrize(
     ("verb", "options"),
-    [("dry-run", {"sample": 3}), ("replay", {"rate_per_s": 50})],
+    [("dry-run", {"sample": 3}), ("replay", {"rate_per_s": 50, "canary": True})],
 )
 def test_what_was_chosen_reaches_the_run_and_the_audit_log(web, partition, verb, options):
     path = f"/api/partitions/{partition}/{verb}"

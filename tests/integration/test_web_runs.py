@@ -54,6 +54,7 @@ def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
         "fingerprint": "0123456789abcdef",
         "max_events": 2,
         "rate_per_s": 5,
+        "canary": False,
         "dry_run": False,
     }
     assert airflow(web, "GET", "")["is_paused"] is False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 from dataclasses import dataclass
 
@@ -39,7 +40,6 @@ GRANTS = [
     {"who": "otto", "teams": ["shipping"], "permissions": _ALL},
     {"who": "vic", "teams": ["aviation"], "permissions": ["view", "replay"]},
 ]
-_DATABASE = "airflow_in_process"
 OWN = {"x-waybill": "1", "sec-fetch-site": "same-origin"}
 """Headers of a request from the page itself."""
 
@@ -109,7 +109,8 @@ class Web:
 @pytest.fixture(scope="session")
 def airflow_app(airflow_metadata, _postgres, servers_home):
     """The application, with the DAG ``replay`` known to it, and a token for each user."""
-    dsn = _postgres.service.dsn(_DATABASE)
+    database = f"airflow_in_process_{secrets.token_hex(4)}"  # each module makes its own
+    dsn = _postgres.service.dsn(database)
     passwords = servers_home / "passwords.json"
     passwords.write_text(json.dumps({user: user for user in USERS}))
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +120,7 @@ def airflow_app(airflow_metadata, _postgres, servers_home):
         from airflow.api_fastapi.app import cached_app, purge_cached_app
         from fastapi.testclient import TestClient
 
-        airflow_metadata.copy(_DATABASE)
+        airflow_metadata.copy(database)
         settings.configure_vars()
         settings.dispose_orm(do_log=False)
         settings.configure_orm()

@@ -226,6 +226,9 @@ class ReplayBody(Choice):
 
     limit: Limit = None
     rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
+    canary: bool = Field(
+        default=False, description="Send 1 %, then 10 %, then all; stop when too much parks again."
+    )
 
 
 Why = Annotated[

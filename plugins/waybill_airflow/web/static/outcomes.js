@@ -8,7 +8,7 @@ const ENDED = ["success", "failed"];
 const KNOWN = new Set([
   "pipeline", "version", "events", "tried", "would_pass", "would_filter", "would_fail", "pass_rate", "low", "high", "expected_filter", "expected_fail",
   "by_fingerprint", "examples", "damaged", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
-  "delivered", "passed", "parked_again", "superseded", "duplicate", "filtered", "in_flight", "waits_for", "quarantined", "outcome", "step",
+  "delivered", "passed", "parked_again", "superseded", "duplicate", "filtered", "in_flight", "waits_for", "quarantined", "outcome", "step", "steps",
 ]);
 
 /** Tell whether a run's state is an end. */
@@ -48,9 +48,17 @@ function replayWords(report) {
     ["duplicates", "", outcome.duplicate], ["parked again", "bad", again], ["refused by Kafka, parked again", "bad", outcome.refused], ["damaged, set aside", "bad", outcome.quarantined], ["still on their way", "", outcome.in_flight],
   ].filter(([, , number]) => number !== undefined && number !== null && number !== 0);
   if (rows.length) parts.push(shares(rows, outcome.events ?? sent));
+  if (outcome.steps?.length) parts.push(canarySteps(outcome));
   if (outcome.problem) parts.push(h("p", {}, outcome.problem));
   if (again) parts.push(ways("Parked again", outcome.parked_again, {}));
   return [...parts, others(outcome)];
+}
+
+function canarySteps({ state, steps }) {
+  const fate = (one, index) => (state === "stopped" || index < steps.length - 1 ? `, ${count(one.parked_again)} parked again` : "");
+  const lines = steps.map((one, index) => h("li", {}, h("strong", {}, one.step), ` ${many(one.events, "event")} sent${fate(one, index)}`));
+  const words = state === "stopped" ? "The canary stopped: too much was parked again. The rest is parked as before." : "The canary went through all its steps.";
+  return h("section", { class: "sample" }, h("p", {}, words), h("ul", { class: "ways" }, lines));
 }
 
 function dryRunWords(report) {
