@@ -99,6 +99,7 @@ def test_new_rows_are_delivered_with_their_versions(destination, dsn):
         "outcome": "delivered",
         "intake_minute": MINUTE,
         "replayed": False,
+        "replay_id": None,
     }
     assert_ends_right(dsn, orders)
 

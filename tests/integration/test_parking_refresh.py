@@ -183,7 +183,8 @@ def test_each_owner_is_told_once_of_an_object_that_is_gone(lot):
         assert lot.parking.refresh(grace_s=0).missing == (gone,)
         assert lot.sql(
             "SELECT kind, pipeline_id, detail ->> 'object_key', (detail ->> 'segments')::int, "
-            "(detail ->> 'events_held')::int, sent_at FROM notices ORDER BY pipeline_id"
+            "(detail ->> 'events_held')::int, sent_at FROM notices WHERE kind = 'missing' "
+            "ORDER BY pipeline_id"
         ) == [("missing", "pl-1", gone, 2, 2, None), ("missing", "pl-2", gone, 1, 1, None)]
         assert lot.sql("SELECT who, target FROM audit_log WHERE action = 'object_missing'") == [
             ("refresh_tracker", gone)
