@@ -21,10 +21,10 @@ from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
 from waybill.ledger import acquire_lease, commit_batch, load_position, topic_positions
-from waybill.ledger.commit import StagedObject
+from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
 from waybill.operations.trying import DryRunRequest
-from waybill.parking import Parking, PartitionFilter, SegmentDescriptor
+from waybill.parking import ObjectDescriptor, Parking, PartitionFilter, SegmentDescriptor
 from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
@@ -97,11 +97,14 @@ class World:
 
         def record(connection: Any, commit_number: int) -> None:
             if parked := told["parked"]:
-                segments = [SegmentDescriptor.from_json(one) for one in parked["segments"]]
-                self.parking.record(
-                    connection, key=parked["key"], size=parked["size"], segments=segments,
-                    scope="warehouse", commit_number=commit_number,
-                )  # fmt: skip
+                segments = tuple(map(SegmentDescriptor.from_json, parked["segments"]))
+                copies = self.parking.record_once(
+                    connection,
+                    [ObjectDescriptor(parked["key"], parked["size"], segments)],
+                    scope="warehouse",
+                    commit_number=commit_number,
+                )
+                write_copies(connection, plan.batch_id, copies)
 
         staged = [StagedObject(**told["staged"])] if told["staged"] else []
         epoch = acquire_lease(self.tracker, "processing/t", holder="test")
