@@ -209,3 +209,27 @@ def test_more_than_a_page_is_compared_and_only_some_missing_are_named(lot, monke
     assert lot.keys() == set()
     lot.sql("DELETE FROM segments")
     lot.sql("DELETE FROM parked_partitions")
+
+
+def test_an_object_that_a_commit_names_while_it_is_decided_stays(lot, monkeypatch):
+    key, packed = lot.put([make_event(1)])
+    garbage, _ = lot.put([make_event(2)])
+
+    def committed_meanwhile(_tracker, _objects, item):
+        if item.key == key:
+            with lot.tracker.transaction() as connection:
+                lot.parking.record(
+                    connection,
+                    key=key,
+                    size=len(packed.body),
+                    segments=packed.segments,
+                    scope="warehouse",
+                    commit_number=1,
+                )
+        return True
+
+    monkeypatch.setattr("waybill.parking.refreshing._is_decided", committed_meanwhile)
+    assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
+    assert lot.keys() == {key}
+    assert garbage != key
+    assert len(list(lot.parking.events(lot.only().id))) == 1

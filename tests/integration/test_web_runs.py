@@ -164,12 +164,12 @@ def test_a_discard_says_what_it_did_and_is_undone(web):
     assert [entry["action"] for entry in entries] == ["undo_discard", "discard"]
 
 
-def test_a_discard_takes_the_segments_of_its_window_only(web):
+def test_a_discard_takes_the_events_of_its_window_only(web):
     own, _, _ = web.two_teams()
     window = {"since": "2013-01-01T00:00Z", "until": "2013-01-01T01:00Z"}
     report = web.post("uma", "/api/discard", {"partition_id": own, "why": "x", **window})
-    assert (report["events"], report["left_events"]) == (0, 3)
+    assert (report["events"], report["left_events"]) == (1, 0)
     for why in ("", "  ", "\x00"):
         body = {"partition_id": own, "why": why}
         assert web.ask("uma", "POST", "/api/discard", json=body).status_code == 422
-    assert web.lot.states() == {"parked": 5}
+    assert web.lot.states() == {"parked": 4, "discarded": 1, "replaced": 3}

@@ -47,6 +47,7 @@ from sqlalchemy import (
     select,
     text,
     tuple_,
+    union,
     update,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -236,7 +237,23 @@ def _decided(
                 keys.append(item.key)
         elif _is_decided(tracker, objects, item):
             keys.append(item.key)
-    return keys
+    return _unnamed_now(tracker, keys)
+
+
+def _unnamed_now(tracker: TrackerStore, keys: Sequence[str]) -> list[str]:
+    """Return those that no row names, looked at once they are decided.
+
+    A commit may have named an object after the listing was compared, and made it look decided.
+    """
+    query = union(
+        *(
+            select(table.c.key).where(table.c.key.in_(keys), table.c.state != "deleted")
+            for table in (parked_objects, staged_objects)
+        )
+    )
+    with tracker.transaction() as connection:
+        named = {str(row[0]) for row in connection.execute(query)}
+    return [key for key in keys if key not in named]
 
 
 def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> bool:
