@@ -66,6 +66,7 @@ with DAG(
         max_events=dag.param("max_events"),
         rate_per_s=dag.param("rate_per_s"),
         canary=dag.param("canary"),
+        governed=dag.param("governed"),
         dry_run=dag.param("dry_run"),
         sample=dag.param("sample"),
         enter=dag.param("enter"),

@@ -64,6 +64,7 @@ with DAG(
         filters={name: dag.param(name) for name in FILTERS},
         rate_per_s=dag.param("rate_per_s"),
         canary=dag.param("canary"),
+        governed=dag.param("governed"),
         dry_run=dag.param("dry_run"),
         limit=dag.param("limit"),
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from waybill.operations.canary import CanaryReport
     from waybill.operations.desk import Desk
     from waybill.operations.dry_run import DryRunReport
+    from waybill.operations.governor import TopicWatch
     from waybill.operations.ingest import IngestReport
     from waybill.operations.outcome import ReplayOutcome
     from waybill.operations.probing import ProbeReport
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from waybill.parking import CleanUpReport, Parking, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
     from waybill.pipelines import Pipeline
+    from waybill.storage import KafkaLog, TrackerStore
     from waybill.tracing import Recorder
 
 _KAFKA_WAIT_S = 120.0
@@ -147,6 +149,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
     fingerprint: str | None = None,
     max_events: int | None = None,
     rate_per_s: int | None = None,
+    governed: bool = True,
     dry_run: bool = False,
     sample: int | None = None,
     canary: bool = False,
@@ -173,7 +176,9 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
-    request = ReplayRequest(found.id, who, run_id, conditions, rate_per_s, enter=enter)
+    request = ReplayRequest(
+        found.id, who, run_id, conditions, rate_per_s, governed=governed, enter=enter
+    )
     if canary:
         return _canary(settings, found.pipeline_id, request)
     return _replay(settings, found.pipeline_id, request)
@@ -233,11 +238,30 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
+            parts.watch = _watch(settings, tracker, log, pipeline) if request.governed else None
             return replay(parts, request)
 
 
 def _entry(parked_at: str, enter: str | None) -> str:
     return enter if enter and parked_at == "mapping" else parked_at
+
+
+def _watch(
+    settings: Settings, tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline
+) -> TopicWatch | None:
+    """Open what a replay is governed by; ``None``: there is no topic, so nothing is live in it."""
+    from waybill.operations.governor import TopicWatch  # noqa: PLC0415
+    from waybill.pipelines import topic_of  # noqa: PLC0415
+
+    if (name := topic_of(pipeline)) not in log.topics():
+        return None
+    return TopicWatch(
+        log,
+        tracker,
+        log.describe(name),
+        destination=pipeline.destination,
+        batch_events=settings.spark.max_events_per_batch,
+    )
 
 
 def replayable(  # noqa: PLR0913 - a partition has four names

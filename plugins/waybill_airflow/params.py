@@ -27,14 +27,21 @@ def window(**more: Any) -> dict[str, Param]:  # noqa: ANN401 - JSON schema, as P
 
 
 def replay_options() -> dict[str, Param]:
-    """Return ``rate_per_s``, ``canary`` and ``dry_run`` of a replay."""
+    """Return ``rate_per_s``, ``governed``, ``canary`` and ``dry_run`` of a replay."""
     return {
         "rate_per_s": Param(
             None,
             type=["null", "integer"],
             minimum=1,
             title="Events a second",
-            description="Of one replay. Empty: as fast as Kafka takes them.",
+            description="Most of one replay. Empty: no such limit.",
+        ),
+        "governed": Param(
+            default=True,
+            type="boolean",
+            title="Governed",
+            description="Live traffic goes first: the rate is held so that its p95 latency grows "
+            "by at most 10 %. Off: as fast as Kafka takes them.",
         ),
         "canary": Param(
             default=False,

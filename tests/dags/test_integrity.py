@@ -11,9 +11,9 @@ PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
     "replay": PARTITION
     | {"since", "until", "parked_since", "parked_until", "fingerprint", "max_events"}
-    | {"rate_per_s", "canary", "dry_run", "sample", "enter"},
+    | {"rate_per_s", "governed", "canary", "dry_run", "sample", "enter"},
     "replay_parked_partitions": PARTITION
-    | {"since", "until", "rate_per_s", "canary", "dry_run", "limit"},
+    | {"since", "until", "rate_per_s", "governed", "canary", "dry_run", "limit"},
     "auto_replay": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
@@ -138,6 +138,7 @@ def test_replay_takes_the_params_that_the_cli_sends(replay):
     params = process_params(replay, task, conf, suppress_exception=False)
     assert params["pipeline"] == "flights"
     assert params["rate_per_s"] is None
+    assert params["governed"] is True
     assert params["dry_run"] is False
 
 
@@ -152,6 +153,7 @@ def test_replay_takes_the_params_that_the_cli_sends(replay):
         ("fingerprint", "no amount"),
         ("max_events", 0),
         ("dry_run", "maybe"),
+        ("governed", "a little"),
         ("pipeline", ""),
         ("pipeline", None),
     ],
@@ -183,13 +185,13 @@ def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(repl
         "stage": "mapping",
         "error_type": "None",
     }
-    conf = {**names, "rate_per_s": 250, "dry_run": True, "sample": 40}
+    conf = {**names, "rate_per_s": 250, "governed": False, "dry_run": True, "sample": 40}
     empty = dict.fromkeys(set(replay.params) - set(conf))
     task = replay.get_task("replay").prepare_for_execution()
     task.render_template_fields({"dag_run": SimpleNamespace(conf=conf), "params": conf | empty})
     assert {name: getattr(task, name) for name in names} == names
     assert task.rate_per_s == 250
-    assert (task.dry_run, task.sample) == (True, 40)
+    assert (task.governed, task.dry_run, task.sample) == (False, True, 40)
     assert task.since is None
 
 
@@ -206,7 +208,7 @@ def test_the_plugin_registers_itself_and_only_its_file_is_executed():
     assert namespace["WaybillPlugin"].name == "waybill"
 
 
-@pytest.mark.parametrize("name", ["since", "until", "rate_per_s", "dry_run"])
+@pytest.mark.parametrize("name", ["since", "until", "rate_per_s", "governed", "dry_run"])
 def test_both_replay_dags_take_the_same_conditions(dags, name):
     one, many = (
         dags[dag_id].params.get_param(name) for dag_id in ("replay", "replay_parked_partitions")

@@ -168,6 +168,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         fingerprint="00ff00ff00ff00ff",
         max_events=5,
         rate_per_s=10,
+        governed=False,
         dry_run=True,
         sample=40,
         enter="transformation",
@@ -184,6 +185,7 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "max_events": 5,
         "rate_per_s": 10,
         "canary": False,
+        "governed": False,
         "dry_run": True,
         "sample": 40,
         "enter": "transformation",
@@ -268,6 +270,7 @@ def test_each_parked_partition_gets_one_launch_with_what_replay_needs(calls):
         "until": None,
         "rate_per_s": 9,
         "canary": False,
+        "governed": True,
         "dry_run": False,
     }
     assert len({launch["trigger_run_id"] for launch in launches}) == 2

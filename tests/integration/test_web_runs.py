@@ -55,6 +55,7 @@ def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
         "max_events": 2,
         "rate_per_s": 5,
         "canary": False,
+        "governed": True,
         "dry_run": False,
     }
     assert airflow(web, "GET", "")["is_paused"] is False

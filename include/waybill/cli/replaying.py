@@ -50,6 +50,9 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         bool, typer.Option(help="Send 1 %, then 10 %, then all; stop when too much parks again.")
     ] = False,
     dry_run: Annotated[bool, typer.Option(help="Say what would pass; write nothing.")] = False,
+    ungoverned: Annotated[
+        bool, typer.Option(help="At full speed, whatever live traffic waits for it.")
+    ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -89,7 +92,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         for name, moment in zip(_TIMES, window + parked, strict=True)
     }
     conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
-    conf |= {"canary": canary, "enter": enter}
+    conf |= {"canary": canary, "enter": enter, "governed": not ungoverned}
     state, run_id = _launch(settings, conf, follow=follow)
     outcome = None
     if state == "success":

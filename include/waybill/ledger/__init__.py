@@ -30,11 +30,14 @@ from waybill.ledger.positions import (
     staged_after,
     topic_positions,
 )
+from waybill.ledger.progress import BatchProgress, ConsumerProgress, consumer_progress
 from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal, refused_lsns
 
 __all__ = [
     "BalanceRow",
     "BatchCommit",
+    "BatchProgress",
+    "ConsumerProgress",
     "FencedError",
     "IntakeCommit",
     "LoadCommit",
@@ -50,6 +53,7 @@ __all__ = [
     "commit_load",
     "commit_refusal",
     "committed_batches",
+    "consumer_progress",
     "fold",
     "knows_refusal",
     "last_commit_number",

@@ -81,6 +81,8 @@ class BatchCommit:
     ranges: Sequence[OffsetRange]
     counts: PackedCounts
     staged: Sequence[StagedObject] = ()
+    took_ms: int | None = None
+    """From the batch's start to this commit; ``None``: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ def _commit_batch_once(
                     [commit.topic, item.partition, item.start, item.end, item.count]
                     for item in commit.ranges
                 ],
+                took_ms=commit.took_ms,
             )
         )
     return number

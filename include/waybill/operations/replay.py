@@ -30,6 +30,7 @@ from waybill.operations.entering import (
     readable,
     refuse_without_source,
 )
+from waybill.operations.governor import Governor, Watch
 from waybill.operations.replayable import refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment
@@ -54,6 +55,8 @@ class ReplayRequest:
     """Of a canary."""
     enter: str | None = None
     """``transformation``: what parked at mapping goes back as the parents that it was made from."""
+    governed: bool = True
+    """Its rate follows the live lag, if the parts have a watch: see ``governor``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ class ReplayParts:
     on_progress: Callable[[int, int], None] | None = None
     objects: ObjectStore | None = None
     """For payloads that are too large to travel; None: they travel all the same."""
+    watch: Watch | None = None
+    """Sees how the topic stands; without it no replay is governed."""
 
 
 def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
@@ -143,7 +148,7 @@ class _Run:
         if self._parents is not None:
             self._ready(self._parents, begun)
         unfinished = self._unfinished(str(begun.id))
-        pace = _Pace(request.rate_per_s)
+        pace = Governor(parts.watch if request.governed else None, request.rate_per_s)
         for group in parts.parking.replay_groups(begun.id):
             self._group(begun.id, group, unfinished, pace)
             unfinished = Counter()
@@ -194,7 +199,7 @@ class _Run:
         return found
 
     def _group(
-        self, replay_id: UUID, group: list[Segment], unfinished: Counter[str], pace: _Pace
+        self, replay_id: UUID, group: list[Segment], unfinished: Counter[str], pace: Governor
     ) -> None:
         parts = self._parts
         reading = parts.parking.read_group(group)
@@ -258,24 +263,6 @@ class _Run:
                 replay_id=replay_id,
             )
             recorder.write([batch])
-
-
-class _Pace:
-    """Keeps a replay at or below a rate."""
-
-    def __init__(self, rate_per_s: int | None) -> None:
-        self._rate = rate_per_s
-        self._began = time.monotonic()
-        self._done = 0
-
-    def wait(self) -> None:
-        """Wait until one more may go."""
-        if self._rate is None:
-            return
-        due = self._began + self._done / self._rate
-        self._done += 1
-        if (ahead := due - time.monotonic()) > 0:
-            time.sleep(ahead)
 
 
 def returning(parked: ParkedEvent, *, replay_id: str) -> Event:

@@ -11,6 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ class ProcessingConsumer:
         began = time.monotonic()
         pipelines = active_pipelines(self._tracker)
         commit, descriptors, storms = self._run(frame, ranges, pipelines)
+        commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
         parked = [parked_object(d["parked"]) for d in descriptors if d["parked"]]
 
         def record_parked(connection: Any, number: int) -> None:  # noqa: ANN401 - a connection

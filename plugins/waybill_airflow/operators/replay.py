@@ -38,11 +38,12 @@ class ReplayParkedPartitionOperator(BaseOperator):
     :param parked_until: only events that were parked before this time.
     :param fingerprint: only events of this cause.
     :param max_events: the first so many, in the order in which they were parked.
-    :param rate_per_s: most events a second; ``None``: as fast as Kafka takes them.
+    :param rate_per_s: most events a second; ``None``: no such limit.
     :param canary: send 1 %, then 10 %, then all; stop when more than the setting
         ``parking.canary_threshold`` of a step's events is parked again.
     :param enter: ``transformation``: send what parked at mapping as the messages that it was made
         from, in a pipeline that keeps sources; ``None``: enter at the stage that parked.
+    :param governed: the rate follows the live lag, so that live traffic hardly waits longer.
     :param dry_run: run the deployed stages over the events, send nothing, change nothing.
     :param sample: of a dry run: events to try, some of each fingerprint; ``None``: every one.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
@@ -66,6 +67,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         "max_events",
         "rate_per_s",
         "canary",
+        "governed",
         "dry_run",
         "sample",
         "enter",
@@ -86,6 +88,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         max_events: int | None = None,
         rate_per_s: int | None = None,
         canary: bool = False,
+        governed: bool = True,
         dry_run: bool = False,
         sample: int | None = None,
         enter: str | None = None,
@@ -104,6 +107,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         self.max_events = max_events
         self.rate_per_s = rate_per_s
         self.canary = canary
+        self.governed = governed
         self.dry_run = dry_run
         self.sample = sample
         self.enter = enter
@@ -127,6 +131,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
                 max_events=self.max_events,
                 rate_per_s=self.rate_per_s,
                 canary=self.canary,
+                governed=self.governed,
                 dry_run=self.dry_run,
                 sample=self.sample,
                 enter=self.enter,
@@ -166,6 +171,7 @@ class PlanReplaysOperator(BaseOperator):
     :param filters: which partitions; an empty one matches all (templated).
     :param rate_per_s: most events a second of each replay (templated).
     :param canary: each replay begins with a canary (templated).
+    :param governed: the rate of each follows the live lag (templated).
     :param dry_run: launch dry runs (templated).
     :param limit: most partitions to launch; the rest is named in the log, and a further run takes
         it. At most Airflow's ``[core] max_map_length`` (1024 by default) (templated).
@@ -174,7 +180,7 @@ class PlanReplaysOperator(BaseOperator):
     :returns: for each partition ``trigger_run_id``, ``conf`` and ``reset_dag_run``.
     """
 
-    template_fields = ("filters", "rate_per_s", "canary", "dry_run", "limit")
+    template_fields = ("filters", "rate_per_s", "governed", "canary", "dry_run", "limit")
 
     def __init__(
         self,
@@ -182,6 +188,7 @@ class PlanReplaysOperator(BaseOperator):
         filters: PartitionFilter,
         rate_per_s: int | None = None,
         canary: bool = False,
+        governed: bool = True,
         dry_run: bool = False,
         limit: int = 1000,
         **kwargs: Any,  # noqa: ANN401
@@ -190,6 +197,7 @@ class PlanReplaysOperator(BaseOperator):
         self.filters = filters
         self.rate_per_s = rate_per_s
         self.canary = canary
+        self.governed = governed
         self.dry_run = dry_run
         self.limit = limit
 
@@ -225,6 +233,7 @@ class PlanReplaysOperator(BaseOperator):
             "until": self.filters.get("until"),
             "rate_per_s": self.rate_per_s,
             "canary": self.canary,
+            "governed": self.governed,
             "dry_run": self.dry_run,
         }
         # A dry run changes nothing, so asking again after a deploy must run again.

@@ -229,6 +229,9 @@ class ReplayBody(Choice):
     canary: bool = Field(
         default=False, description="Send 1 %, then 10 %, then all; stop when too much parks again."
     )
+    governed: bool = Field(
+        default=True, description="Hold the rate so that live traffic hardly waits longer."
+    )
 
 
 Why = Annotated[

@@ -31,7 +31,7 @@ _TASK = "replay"
 _CREDENTIALS = ("authorization", "cookie")
 _TIMEOUT_S = 60.0
 _EDGES = ("since", "until", "parked_since", "parked_until")
-_OPTIONS = (*_EDGES, "fingerprint", "max_events", "sample", "rate_per_s", "canary")
+_OPTIONS = (*_EDGES, "fingerprint", "max_events", "sample", "rate_per_s", "governed", "canary")
 _REFUSED = models.problems(
     _404="There is no such partition.", _409="Nothing of it can be replayed."
 )
@@ -57,7 +57,12 @@ async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) 
 
     The same request gives the same run until that run has changed what is parked.
     """
-    how = {"rate_per_s": body.rate_per_s, "canary": body.canary, "dry_run": False}
+    how = {
+        "rate_per_s": body.rate_per_s,
+        "governed": body.governed,
+        "canary": body.canary,
+        "dry_run": False,
+    }
     conf = _conf(here.partition, body) | how
     return await _start(here, request, conf)
 

@@ -137,6 +137,7 @@ batches = Table(
     Column("destination", Text, nullable=False),
     Column("commit_number", BigInteger, nullable=False),
     Column("offsets", JSONB, nullable=False),
+    Column("took_ms", BigInteger),
     _time("committed_at", now=True),
     UniqueConstraint("destination", "commit_number"),
 )
