@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking faults-producer faults-parking
+.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking bench-replay-latency faults-producer faults-parking
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -39,6 +39,9 @@ bench-producer: venv java  ## the lossless producer against the bare one: messag
 
 bench-parking: venv java  ## everything fails, 100,000 parked partitions; the tracker at 5,000,000 segments; replays (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.parking $(ARGS)
+
+bench-replay-latency: venv java  ## live p95 latency without and with a replay beside it (QUICK=1: less than a minute; GOVERNED=0: what it would be)
+	$(BIN)/python -m tests.benchmarks.replay_latency $(ARGS)
 
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)

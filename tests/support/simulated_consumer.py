@@ -111,10 +111,14 @@ class SimulatedConsumer:
             BatchProgress(len(self.batches) + 1, self._free_at, took, number, len(live))
         )
 
+    def waited(self, since: float) -> np.ndarray:
+        """Return how long live events waited, in seconds, of batches that ended after a time."""
+        ended = zip(self.latencies, self.batches, strict=True)
+        return np.concatenate([waited for waited, b in ended if b.committed_s > since])
+
     def p95(self, since: float) -> float:
-        """Return live events' p95 latency in seconds, of batches that ended after a time."""
-        found = [x for x, b in zip(self.latencies, self.batches, strict=True) if b.committed_s > since]
-        return float(np.percentile(np.concatenate(found), 95))
+        """Return the 95th percentile of what they waited."""
+        return float(np.percentile(self.waited(since), 95))
 
 
 def replayed(

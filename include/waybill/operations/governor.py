@@ -20,7 +20,7 @@ batches differ, and the doubt goes.
     batches usually take, half of it, then a quarter, and so on down to the floor.
   - Processing does not run (events wait, no commit for 30 s): live events wait for it, not for the
     replay: full speed up to the same two batches, then the floor.
-  - The floor: a hundredth of what processing does, between 1 and 50 events/s. No replay stalls.
+  - The floor: 0.5 % of what processing does, between 1 and 50 events/s. No replay stalls.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from waybill.ledger import BatchProgress, consumer_progress, topic_positions
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 
 _LOG = logging.getLogger(__name__)
-_GROWTH = 0.07
+_GROWTH = 0.06
 """By which live latency may grow; 0.10 is promised, the rest is for what the model leaves out."""
+_LESS_WHEN_USED = 0.7
+"""Of the growth, where live traffic takes all: a batch that took long makes the next one longer."""
 _LOOK_S = 1.0
 _LOOK_SHARE = 0.05
 """Most of the time that looking may take."""
@@ -51,7 +53,7 @@ _KEPT_BATCHES = 120
 _FIT_FROM = 5
 _AHEAD_BATCHES = 2
 _LAG_BATCHES = 3
-_FLOOR_PER_S, _LEAST_PER_S, _FLOOR_SHARE = 50.0, 1.0, 0.01
+_FLOOR_PER_S, _LEAST_PER_S, _FLOOR_SHARE = 50.0, 1.0, 0.005
 _LEAST_COST_S = 1e-6
 _LEAST_HELD = 1 / 64
 _HELD_STEP = 0.1
@@ -290,12 +292,18 @@ def allowed_rate(
     batches: Iterable[BatchProgress], live_per_s: float, batch_events: int
 ) -> float:
     """Return the events a second that all replays of a topic together may add; can be negative."""
-    share = _GROWTH / (1 + _GROWTH)
     costs = batch_costs(batches)
     if costs is None:
-        return share * live_per_s
+        return _share(0.0) * live_per_s
     fixed_s, event_s = costs
-    return share * (1 / (event_s + fixed_s / batch_events) - live_per_s)
+    most = 1 / (event_s + fixed_s / batch_events)
+    return _share(live_per_s / most) * (most - live_per_s)
+
+
+def _share(used: float) -> float:
+    """Return the share of what is free, where live traffic takes so much of the capacity."""
+    growth = _GROWTH * (1 - _LESS_WHEN_USED * min(1.0, used))
+    return growth / (1 + growth)
 
 
 def batch_costs(batches: Iterable[BatchProgress]) -> tuple[float, float] | None:
