@@ -28,7 +28,7 @@ class SimulatedConsumer:
         stops_s: from when on it does not run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a consumer has these
         self,
         fixed_s: float,
         event_s: float,

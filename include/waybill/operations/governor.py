@@ -19,7 +19,7 @@ batches differ, and the doubt goes.
   - Live events, or unread ones that nobody knows yet: the rate above; while more waits than three
     batches usually take, half of it, then a quarter, and so on down to the floor.
   - Processing does not run (events wait, no commit for 30 s): live events wait for it, not for the
-    replay: full speed up to the same two batches, then the floor.
+    replay: full speed up to the same two batches, then 50 events/s.
   - The floor: 0.5 % of what processing does, between 1 and 50 events/s. No replay stalls.
 """
 
@@ -203,7 +203,7 @@ class Governor:
         if self._watch is not None and self._clock() >= self._looks_at:
             self._look(self._watch)
         if self._room <= 0:
-            self._rate = min(self._limit, self._floor())
+            self._rate = min(self._limit, _FLOOR_PER_S)
         number = _CHUNK if math.isinf(self._rate) else max(1, int(self._rate * _SLICE_S))
         if math.isfinite(self._rate):
             now = self._clock()
@@ -288,9 +288,7 @@ class Governor:
         return [batch for batch in self._batches if batch.committed_s > look.now_s - span_s]
 
 
-def allowed_rate(
-    batches: Iterable[BatchProgress], live_per_s: float, batch_events: int
-) -> float:
+def allowed_rate(batches: Iterable[BatchProgress], live_per_s: float, batch_events: int) -> float:
     """Return the events a second that all replays of a topic together may add; can be negative."""
     costs = batch_costs(batches)
     if costs is None:
@@ -310,7 +308,7 @@ def batch_costs(batches: Iterable[BatchProgress]) -> tuple[float, float] | None:
     """Return (seconds of a batch without events, seconds more for each event), taken for high.
 
     The cost of an event is the slope of a straight line through the batches, those left out that
-    took strangely long, plus two standard errors; at most all that the batches took, over all events.
+    took strangely long, plus two standard errors; at most what all of them took over all events.
     ``None``: no batch's time is known.
     """
     known = [(b.events, b.took_s) for b in batches if b.events and b.took_s is not None]

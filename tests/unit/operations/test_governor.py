@@ -113,7 +113,7 @@ def test_a_replay_goes_on_at_the_floor_when_processing_stops_for_good():
     before = len(topic.sent)
     assert before < 30_000, "bounded"
     replayed(topic, pace, until=350.0)
-    assert 5 <= (len(topic.sent) - before) / 100 <= 50, "slow, and no stall"
+    assert 40 <= (len(topic.sent) - before) / 100 <= 51, "slow, and no stall"
 
 
 def test_it_goes_on_at_the_floor_when_live_traffic_alone_is_too_much():
