@@ -186,7 +186,6 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "rate_per_s": 10,
         "canary": False,
         "governed": False,
-        "canary": False,
         "dry_run": True,
         "sample": 40,
         "enter": "transformation",
@@ -272,7 +271,6 @@ def test_each_parked_partition_gets_one_launch_with_what_replay_needs(calls):
         "rate_per_s": 9,
         "canary": False,
         "governed": True,
-        "canary": False,
         "dry_run": False,
     }
     assert len({launch["trigger_run_id"] for launch in launches}) == 2
