@@ -1,0 +1,76 @@
+"""Wiring: opens what a use case stands on from the settings, runs it, closes everything.
+
+The CLI, the Airflow operators and tests call these; nothing here decides anything.
+"""
+
+from waybill.wiring.books import (
+    balance,
+    trail,
+)
+from waybill.wiring.intake import (
+    deployed_pipelines,
+    run_deploy,
+    run_ingest,
+)
+from waybill.wiring.opening import (
+    current_user,
+    migrate,
+    opened_desk,
+    opened_parking,
+)
+from waybill.wiring.parked import (
+    clean_up_parked_files,
+    due_auto_replays,
+    keep_auto_replays,
+    parked_partitions,
+    probe_held_pipelines,
+    recheck_quarantine,
+    refresh_tracker,
+    send_notices,
+    send_test_notice,
+    set_auto_replay,
+    waiting_notices,
+)
+from waybill.wiring.replays import (
+    replay_outcome,
+    replayable,
+    run_dry_run,
+    run_replay,
+)
+from waybill.wiring.running import (
+    application_last_words,
+    application_status,
+    start_application,
+    stop_application,
+)
+
+__all__ = [
+    "application_last_words",
+    "application_status",
+    "balance",
+    "clean_up_parked_files",
+    "current_user",
+    "deployed_pipelines",
+    "due_auto_replays",
+    "keep_auto_replays",
+    "migrate",
+    "opened_desk",
+    "opened_parking",
+    "parked_partitions",
+    "probe_held_pipelines",
+    "recheck_quarantine",
+    "refresh_tracker",
+    "replay_outcome",
+    "replayable",
+    "run_deploy",
+    "run_dry_run",
+    "run_ingest",
+    "run_replay",
+    "send_notices",
+    "send_test_notice",
+    "set_auto_replay",
+    "start_application",
+    "stop_application",
+    "trail",
+    "waiting_notices",
+]

@@ -1,0 +1,63 @@
+"""Opening what use cases stand on."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from waybill.settings import Settings
+from waybill.storage import open_objects, open_tracker
+
+if TYPE_CHECKING:
+    from waybill.operations.desk import Desk
+    from waybill.parking import Parking
+    from waybill.tracing import Recorder
+
+
+KAFKA_WAIT_S = 120.0
+"""Longest that a use case waits for Kafka to come up."""
+
+
+def current_user() -> str:
+    """Return who runs this process, for the audit log."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the tracker's tables to this version, and make the bucket."""
+    with open_tracker(settings.tracker) as tracker:
+        tracker.migrate()
+    open_objects(settings.s3).ensure_bucket()
+
+
+@contextmanager
+def opened_parking(settings: Settings) -> Iterator[Parking]:
+    """Open the parked events."""
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        yield Parking(tracker, open_objects(settings.s3))
+
+
+@contextmanager
+def opened_desk(settings: Settings) -> Iterator[Desk]:
+    """Open the desk where people look at parked events and decide."""
+    from waybill.operations.desk import Desk  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        yield Desk(tracker, open_objects(settings.s3), settings.destinations)
+
+
+def kafka_config(settings: Settings) -> dict[str, Any]:
+    """Return what librdkafka is told."""
+    return {"bootstrap.servers": settings.kafka.bootstrap_servers}
+
+
+def open_recording(settings: Settings) -> Recorder | None:
+    """Return the recorder of traces; None: they are switched off."""
+    from waybill.tracing import open_recorder  # noqa: PLC0415
+
+    return open_recorder(settings.traces) if settings.traces.enabled else None

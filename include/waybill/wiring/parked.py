@@ -1,0 +1,155 @@
+"""Parked events beyond one replay: lists, marks, holds, clean-up, and owners who are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from waybill.operations.registry import active_pipeline
+from waybill.settings import Settings
+from waybill.storage import open_objects, open_tracker
+
+if TYPE_CHECKING:
+    from waybill.notices import SendReport, Waiting
+    from waybill.operations.auto_replay import AutoLaunch
+    from waybill.operations.probing import ProbeReport
+    from waybill.parking import CleanUpReport, Partition, RecheckReport, RefreshReport
+    from waybill.parking.auto_replays import AutoReplay
+from waybill.wiring.opening import current_user, opened_parking
+
+
+def recheck_quarantine(
+    settings: Settings, *, pipeline: str | None = None, who: str | None = None
+) -> RecheckReport:
+    """Park quarantined segments again whose bytes are right again: a pipeline's, or all."""
+    with opened_parking(settings) as parking:
+        pipeline_id = None if pipeline is None else parking.pipeline_id(pipeline)
+        return parking.recheck(pipeline_id, who=who or current_user())
+
+
+def parked_partitions(  # noqa: PLR0913 - filters on every dimension
+    settings: Settings,
+    *,
+    pipeline: str | None = None,
+    event_name: str | None = None,
+    stage: str | None = None,
+    error_type: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> list[Partition]:
+    """Return the parked partitions that match."""
+    from waybill.parking import Parking, PartitionFilter  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
+        wanted = PartitionFilter(
+            pipeline_id=pipeline_id,
+            event_name=event_name,
+            stage=stage,
+            error_type=error_type,
+            since=since,
+            until=until,
+        )
+        return list(Parking(tracker, open_objects(settings.s3)).partitions(wanted))
+
+
+def set_auto_replay(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    on_change: str | None,
+    who: str,
+) -> AutoReplay | None:
+    """Mark a partition to replay when its cause changes; ``on_change`` None: take the mark away."""
+    from waybill.operations.auto_replay import answering, mark_for_auto_replay  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.parking.auto_replays import remove_mark  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        if on_change is None:
+            remove_mark(tracker, found.id, who=who)
+            return None
+        healthy = answering(settings.destinations)
+        return mark_for_auto_replay(
+            tracker, parking, found.id, on_change=on_change, healthy=healthy, who=who
+        )
+
+
+def due_auto_replays(settings: Settings) -> list[AutoLaunch]:
+    """Return the replays that changed causes call for."""
+    from waybill.operations.auto_replay import answering, due_auto_replays  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        return due_auto_replays(tracker, parking, healthy=answering(settings.destinations))
+
+
+def keep_auto_replays(settings: Settings, notes: Sequence[Mapping[str, Any]]) -> int:
+    """Keep which replays were launched; returns how many marks were moved on."""
+    from waybill.operations.auto_replay import launched  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return sum(launched(tracker, **note) for note in notes)
+
+
+def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -> CleanUpReport:
+    """Delete parked objects that are all dead past the grace; rewrite mostly dead ones."""
+    own = settings.parking
+    with opened_parking(settings) as parking:
+        return parking.clean_up(
+            grace_s=own.clean_up_grace_s if grace_s is None else grace_s,
+            rewrite_below=own.rewrite_below,
+            rewrite_from_bytes=own.rewrite_from_bytes,
+        )
+
+
+def probe_held_pipelines(settings: Settings) -> ProbeReport:
+    """Probe the held pipelines that are due, release those that pass, list what is to go back."""
+    from waybill.operations.probing import probe_held  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    objects = open_objects(settings.s3)
+    with open_tracker(settings.tracker) as tracker:
+        rate = settings.parking.probe_pass_rate
+        return probe_held(tracker, Parking(tracker, objects), pass_rate=rate, fetch=objects.get)
+
+
+def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:
+    """Reconcile tracker and bucket, and fold the ledger into minutes."""
+    from waybill.ledger import fold  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    grace = settings.parking.garbage_grace_s if grace_s is None else grace_s
+    with open_tracker(settings.tracker) as tracker:
+        fold(tracker)
+        return Parking(tracker, open_objects(settings.s3)).refresh(grace_s=grace)
+
+
+def send_notices(settings: Settings) -> SendReport:
+    """Tell owners what waits to be told, and write the digests that are due."""
+    from waybill.notices import send_notices as send  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return send(tracker, settings.notices)
+
+
+def waiting_notices(settings: Settings) -> list[Waiting]:
+    """Return what owners are still to be told, and what keeps it."""
+    from waybill.notices import waiting  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return waiting(tracker)
+
+
+def send_test_notice(settings: Settings, owner: str, *, who: str) -> dict[str, str]:
+    """Send an owner a test message by each sink; returns {sink: problem, empty if none}."""
+    from waybill.notices import send_test  # noqa: PLC0415
+
+    return send_test(settings.notices, owner, who=who)

@@ -1,0 +1,201 @@
+"""Replays and dry runs of one parked partition, and what became of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from waybill.operations.registry import active_pipeline
+from waybill.settings import Settings
+from waybill.storage import open_log, open_objects, open_tracker
+
+if TYPE_CHECKING:
+    from waybill.operations.canary import CanaryReport
+    from waybill.operations.dry_run import DryRunReport
+    from waybill.operations.governor import TopicWatch
+    from waybill.operations.outcome import ReplayOutcome
+    from waybill.operations.replay import ReplayReport, ReplayRequest
+    from waybill.operations.trying import DryRunRequest
+    from waybill.parking import Partition
+    from waybill.pipelines import Pipeline
+    from waybill.storage import KafkaLog, TrackerStore
+from waybill.wiring.opening import KAFKA_WAIT_S, kafka_config, open_recording, opened_parking
+
+
+def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its conditions
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    parked_since: datetime | None = None,
+    parked_until: datetime | None = None,
+    fingerprint: str | None = None,
+    max_events: int | None = None,
+    rate_per_s: int | None = None,
+    governed: bool = True,
+    dry_run: bool = False,
+    sample: int | None = None,
+    canary: bool = False,
+    enter: str | None = None,
+    who: str,
+    run_id: str,
+) -> ReplayReport | CanaryReport | DryRunReport:
+    """Replay a parked partition, or say what a replay with the active version would do."""
+    from waybill.operations.replay import ReplayRequest  # noqa: PLC0415
+    from waybill.operations.replayable import find_replayable  # noqa: PLC0415
+    from waybill.parking import ReplayConditions  # noqa: PLC0415
+
+    conditions = ReplayConditions(since, until, parked_since, parked_until, fingerprint, max_events)
+    if dry_run:
+        from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
+        from waybill.parking import EventChoice  # noqa: PLC0415
+
+        choice = EventChoice(since, until, parked_since, parked_until, fingerprint, max_events)
+        names = (pipeline, event_name, stage, error_type)
+        return run_dry_run(
+            settings, DryRunRequest(*names, choice=choice, sample=sample, enter=enter)
+        )
+    with opened_parking(settings) as parking:
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+    request = ReplayRequest(
+        found.id, who, run_id, conditions, rate_per_s, governed=governed, enter=enter
+    )
+    if canary:
+        return _canary(settings, found.pipeline_id, request)
+    return _replay(settings, found.pipeline_id, request)
+
+
+def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> CanaryReport:
+    from waybill.operations.canary import CanaryParts, canary  # noqa: PLC0415
+    from waybill.operations.outcome import ReplayWatch  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking, log = Parking(tracker, open_objects(settings.s3)), open_log(settings.kafka)
+        pipeline, place = active_pipeline(tracker, pipeline_id), request.partition_id
+
+        def watch(step: str) -> ReplayOutcome:
+            watched = ReplayWatch(tracker, parking, log, pipeline, place, request.run_id, step=step)
+            return watched.wait(limit_s=settings.parking.canary_wait_s)
+
+        parts = CanaryParts(
+            send=lambda step: _replay(settings, pipeline_id, step),
+            watch=watch,
+            known=lambda step: parking.replay_step(place, request.run_id, step),
+            parked=lambda conditions: parking.count_parked(place, conditions),
+            threshold=settings.parking.canary_threshold,
+        )
+        return canary(parts, request)
+
+
+def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
+    from waybill.operations.replay import ReplayParts, replay  # noqa: PLC0415
+    from waybill.operations.undeliverable import Undeliverable  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.producer import LosslessProducer  # noqa: PLC0415
+
+    log = open_log(settings.kafka)
+    log.wait_until_up(limit_s=KAFKA_WAIT_S)
+    with open_tracker(settings.tracker) as tracker:
+        pipeline, recorder = active_pipeline(tracker, pipeline_id), open_recording(settings)
+        objects = open_objects(settings.s3)
+        parking = Parking(tracker, objects)
+        refused = Undeliverable(
+            tracker,
+            parking,
+            objects,
+            pipeline_version=pipeline.version,
+            stage=_entry(parking.partition(request.partition_id).stage, request.enter),
+            recorder=recorder,
+        )
+        with LosslessProducer(
+            settings.wal,
+            kafka_config(settings),
+            name=f"replay-{request.partition_id}",
+            on_undeliverable=refused.park,
+            was_taken=refused.taken,
+            marks=True,
+        ) as producer:
+            parts = ReplayParts(
+                parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
+            )
+            parts.watch = _watch(settings, tracker, log, pipeline) if request.governed else None
+            return replay(parts, request)
+
+
+def _entry(parked_at: str, enter: str | None) -> str:
+    return enter if enter and parked_at == "mapping" else parked_at
+
+
+def replayable(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Partition:
+    """Return the partition that a replay would send back.
+
+    Raises:
+        InputError: a name is wrong, or nothing is parked there; says which, and the nearest.
+    """
+    from waybill.operations.replayable import find_replayable, require_parked  # noqa: PLC0415
+
+    with opened_parking(settings) as parking:
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+        require_parked(parking, found, since=since, until=until)
+        return found
+
+
+def replay_outcome(
+    settings: Settings, partition: Partition, run_id: str, *, wait_s: float
+) -> ReplayOutcome:
+    """Return what became of the events that a run replayed, waiting up to ``wait_s`` for it."""
+    from waybill.operations.outcome import ReplayWatch  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_objects(settings.s3))
+        pipeline = active_pipeline(tracker, partition.pipeline_id)
+        log = open_log(settings.kafka)
+        watch = ReplayWatch(tracker, parking, log, pipeline, partition.id, run_id)
+        return watch.wait(limit_s=wait_s)
+
+
+def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
+    """Run parked events through the active version, or through a proposed one; write nothing."""
+    from waybill.operations.trying import DryRunParts, try_out  # noqa: PLC0415
+
+    objects, log = open_objects(settings.s3), open_log(settings.kafka)
+    with open_tracker(settings.tracker) as tracker:
+        parts = DryRunParts(tracker, objects, log, settings.spark.event_timeout_s)
+        return try_out(parts, request)
+
+
+def _watch(
+    settings: Settings, tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline
+) -> TopicWatch | None:
+    """Open what a replay is governed by; ``None``: there is no topic, so nothing is live in it."""
+    from waybill.operations.governor import TopicWatch  # noqa: PLC0415
+    from waybill.pipelines import topic_of  # noqa: PLC0415
+
+    if (name := topic_of(pipeline)) not in log.topics():
+        return None
+    return TopicWatch(
+        log,
+        tracker,
+        log.describe(name),
+        destination=pipeline.destination,
+        batch_events=settings.spark.max_events_per_batch,
+    )
