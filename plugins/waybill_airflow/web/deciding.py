@@ -20,8 +20,8 @@ _NO_PARTITION = models.problems(_404="There is no such partition.")
 def discard(access: Discarder, body: models.DecisionBody) -> models.Discarded:
     """Mark a partition's parked events as not wanted, with the reason; undone until the clean-up.
 
-    Whole segments only: of those that a window or a cause cuts through, the events are counted as
-    left.
+    A window on event time is exact: what it cuts through is cut in two. Segments that mix causes
+    are left alone when one cause is named. What is damaged, or parked meanwhile, counts as left.
     """
     return _decide(access, body, "discard")
 

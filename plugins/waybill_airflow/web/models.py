@@ -279,7 +279,7 @@ class Discarded(BaseModel):
     segments: int
     events: int
     bytes: int
-    left_segments: int = Field(description="Cut through by the window, or claimed by a clean-up.")
+    left_segments: int = Field(description="Damaged, parked meanwhile, or claimed by a clean-up.")
     left_events: int
 
 
