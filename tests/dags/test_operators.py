@@ -125,6 +125,7 @@ def calls(monkeypatch):
     for name in ("run_ingest", "clean_up_parked_files", "refresh_tracker"):
         record(name, Report({"did": name}))
     record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
+    record("ended_replays", {})
     made.clear()
     made_and_record = SimpleNamespace(made=made, record=record)
     return made_and_record
@@ -306,6 +307,14 @@ def test_the_same_request_has_the_same_run_id_and_another_one_has_not(calls):
     assert len(ids) == len(others) + 1
 
 
+def test_a_replay_that_ended_since_makes_another_launch(calls):
+    """One that was cancelled, or that left damaged events, would be done or cancelled for ever."""
+    [first] = plan(calls, [row(1)])
+    calls.record("ended_replays", {1: "of another run"})
+    [second] = plan(calls, [row(1)])
+    assert first["trigger_run_id"] != second["trigger_run_id"]
+
+
 def test_a_failed_run_is_cleared_so_that_it_resumes_others_are_not(calls):
     [first, second] = plan(calls, [row(1), row(2)])
     assert not first["reset_dag_run"]
@@ -334,7 +343,7 @@ def test_an_empty_filter_matches_all(calls):
 
 def test_the_filter_reaches_the_library_with_times_as_times(calls):
     plan(calls, [], filters={"pipeline": "p", "stage": None, "since": "2013-01-01T00:00:00Z"})
-    [(_, _, options)] = calls.made
+    [options] = [o for name, _, o in calls.made if name == "parked_partitions"]
     assert options == {
         "pipeline": "p",
         "event_name": None,

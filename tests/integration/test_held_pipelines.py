@@ -168,6 +168,19 @@ def test_a_fix_is_probed_at_once_and_what_was_held_is_to_go_back(lot, tmp_path):
     )
 
 
+def test_a_damaged_file_among_what_is_held_keeps_no_pipeline_held(lot, tmp_path):
+    storm(lot, version=deployed(lot, tmp_path, fixed=False))
+    hold_orders(lot, range(10))
+    hold_orders(lot, range(10, 30), number=2)
+    [gone] = lot.sql("SELECT object_key FROM segments ORDER BY id LIMIT 1")
+    lot.objects.delete(list(gone))
+    deployed(lot, tmp_path, fixed=True)
+    [found] = probe(lot).probes
+    assert (found.events, found.would_pass, found.released) == (20, 20, True)
+    lot.sql("DELETE FROM segments")
+    lot.sql("DELETE FROM parked_partitions")
+
+
 @pytest.mark.parametrize(("good", "released"), [(90, True), (89, False)])
 def test_the_share_that_must_pass_decides(lot, tmp_path, good, released):
     storm(lot)

@@ -87,6 +87,18 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
     mend_and_replay(books, key, whole)
 
 
+def test_what_became_of_the_rest_is_told_although_some_is_damaged(books: Books) -> None:
+    [partition] = wiring.parked_partitions(books.settings)
+    spoil(books, 1, "gone")
+    run(books)
+    sent = sorted(books.sent(), key=lambda event: event.id)
+    books.process(sent[:1])
+    books.load()
+    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    assert (outcome.sent, outcome.passed, outcome.waits_for) == (15, 14, "")
+    assert outcome.parked_again == {"mapping/not_null_violation": 1}
+
+
 def mend_and_replay(books: Books, key: str, whole: bytes) -> None:
     left = wiring.recheck_quarantine(books.settings, who="bob")
     assert (left.segments, left.left_events) == (0, 5)

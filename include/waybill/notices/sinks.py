@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 from waybill.errors import WaybillError
@@ -36,13 +37,17 @@ class Sink(Protocol):
 
 
 class LogSink:
-    """Writes messages to the log, as warnings."""
+    """Writes messages to the log, as warnings, without what errors said.
+
+    The log is read by more people than the owner, and error messages can quote personal values.
+    """
 
     name = "log"
 
     def send(self, message: Message) -> None:
         """Write one message to the log."""
-        _LOG.warning("to %s, message %s:\n%s", _whom(message.owner), message.id, message.text)
+        said = replace(message, named=tuple(item.without_messages() for item in message.named))
+        _LOG.warning("to %s, message %s:\n%s", _whom(message.owner), message.id, said.text)
 
 
 def open_sinks(settings: NoticeSettings) -> list[Sink]:

@@ -111,7 +111,8 @@ def _request(
     if asked.max_events is not None:
         total = min(total, asked.max_events)
     most = math.ceil(total * share) - taken
-    if share < 1 and most < 1 and parts.known(name) is None:
+    limited = share < 1 or (asked.max_events is not None and taken > 0)
+    if limited and most < 1 and parts.known(name) is None:
         return None
     if share < 1 or asked.max_events is not None:
         conditions = replace(conditions, max_events=max(1, most), about=share < 1)

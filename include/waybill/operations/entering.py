@@ -9,6 +9,7 @@ ledger is told in the transaction that marks them.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -26,6 +27,7 @@ from waybill.parking import CorruptSegmentError, ParkedEvent, Parking, Partition
 from waybill.parking.replays import Beside
 from waybill.pipelines import Pipeline
 
+_LOG = logging.getLogger(__name__)
 TRANSFORMATION = "transformation"
 
 
@@ -108,10 +110,18 @@ class Parents:
         self._children: Counter[int] = Counter()
 
     def resume(self, parking: Parking, replay_id: UUID) -> None:
-        """Note the parents that runs before have sent and marked. Cost: reads their children."""
+        """Note the parents that runs before have sent and marked. Cost: reads their children.
+
+        A file that was damaged since says nothing: its parents may go twice, and the destination
+        knows the second for a duplicate.
+        """
         for segment in parking.replay_segments(replay_id):
-            if segment.state == "replayed":
+            if segment.state != "replayed":
+                continue
+            try:
                 self._seen.update(decode(event.source).id for event in parking.read(segment))
+            except CorruptSegmentError as error:
+                _LOG.warning("parents may be sent twice: %s", error)
 
     def of(
         self, events: Iterable[tuple[Segment, ParkedEvent]], replay_id: str

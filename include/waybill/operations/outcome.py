@@ -177,7 +177,7 @@ class ReplayWatch:
             self._tracker,
             segments.c.partition_id.in_(own),
             segments.c.parked_at >= self._replay.started_at,
-            segments.c.state != "deleted",
+            segments.c.state.not_in(("deleted", "quarantined")),
         )
         for segment in since:
             for parked in self._parking.read(segment):
@@ -196,8 +196,9 @@ class ReplayWatch:
 
     def _sent_events(self) -> Iterator[Event]:
         for segment in self._parking.replay_segments(self._replay.id):
-            values = (parked.value for parked in self._parking.read(segment))
-            yield from filter(None, map(_event, values))
+            if segment.state != "quarantined":
+                values = (parked.value for parked in self._parking.read(segment))
+                yield from filter(None, map(_event, values))
 
 
 def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str, step: str | None) -> Replay:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
@@ -40,23 +40,22 @@ class Personal:
 
 
 def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
-    """Read what the active versions of these pipelines declare. Cost: one query."""
+    """Read what all versions of these pipelines have declared. Cost: one query.
+
+    What was personal when an event parked stays so, whatever was deployed since.
+    """
     table = pipeline_versions.c
-    newest = (
-        select(table.pipeline_id, func.max(table.number).label("number"))
-        .where(table.pipeline_id.in_(sorted(set(pipeline_ids))))
-        .group_by(table.pipeline_id)
-        .subquery()
-    )
-    query = select(table.pipeline_id, table.declaration["events"]).join(
-        newest,
-        (table.pipeline_id == newest.c.pipeline_id) & (table.number == newest.c.number),
+    query = select(table.pipeline_id, table.declaration["events"]).where(
+        table.pipeline_id.in_(sorted(set(pipeline_ids)))
     )
     with tracker.transaction() as connection:
-        rows = connection.execute(query).all()
-    return Personal(
-        {row[0]: {name: _fields(event) for name, event in row[1].items()} for row in rows}
-    )
+        rows = connection.execute(query.order_by(table.number)).all()
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for pipeline_id, events in rows:
+        declared = found.setdefault(pipeline_id, {})
+        for name, event in events.items():
+            declared[name] = tuple(sorted({*declared.get(name, ()), *_fields(event)}))
+    return Personal(found)
 
 
 def personal_in(versions: Iterable[Pipeline], event_name: str) -> tuple[str, ...]:

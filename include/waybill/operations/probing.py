@@ -7,6 +7,7 @@ this round's releases: killed between the two, the next round lists the same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,11 +15,12 @@ from typing import Any
 from waybill.operations.dry_run import DryRunReport, dry_run, whole
 from waybill.operations.registry import active_pipelines
 from waybill.operations.trial import Trial
-from waybill.parking import Hold, ParkedEvent, Parking, Partition
+from waybill.parking import CorruptSegmentError, Hold, ParkedEvent, Parking, Partition
 from waybill.parking.holds import begin_probe, end_probe, read_holds, to_replay, waiting
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
 
+_LOG = logging.getLogger(__name__)
 SAMPLE_EVENTS = 200
 """Of all that is held of one pipeline."""
 _MOST_PARTITIONS = 50
@@ -80,8 +82,7 @@ def probe_held(
         pass_rate: share of the sample that must pass for a release.
         fetch: returns the payload of an event that is in the object store.
 
-    Raises:
-        CorruptSegmentError: a segment of the sample is damaged.
+    What is damaged is left out of the samples; its replay will say so.
     """
     versions = active_pipelines(tracker)
     probes = []
@@ -131,7 +132,13 @@ def _sample(parking: Parking, found: Sequence[tuple[int, int]]) -> Iterator[Park
     """Yield events of all the partitions, from each as many as its share of what is held."""
     total = sum(events for _, events in found)
     for partition_id, events in found:
-        yield from parking.sample(partition_id, max(1, SAMPLE_EVENTS * events // total))
+        share = max(1, SAMPLE_EVENTS * events // total)
+        try:
+            sample = parking.sample(partition_id, share)
+        except CorruptSegmentError as error:
+            _LOG.warning("a probe leaves out what is damaged: %s", error)
+            sample = [event for _, event in parking.draw(partition_id, n=share).events]
+        yield from sample
 
 
 def _telling(sample: list[ParkedEvent]) -> list[ParkedEvent]:

@@ -73,12 +73,11 @@ def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
     found: list[ParkedEvent] = []
     taken = 0
     for segment, index, event in _lines(tracker, objects, wanted, place):
-        if fingerprint is not None and event.fingerprint != fingerprint:
-            continue
         if len(found) >= limit or taken > _PAGE_BYTES:
             return EventPage(tuple(found), _cursor(segment, index))
-        found.append(event)
-        taken += len(event.value)
+        taken += len(event.value)  # read, whether or not it is one of the wanted
+        if fingerprint is None or event.fingerprint == fingerprint:
+            found.append(event)
     return EventPage(tuple(found), None)
 
 

@@ -29,7 +29,7 @@ KINDS = (".jsonl.zst", ".jsonl", ".csv")
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 _FORMULA = re.compile(rf"[\t\r\n]|{_UNSEEN}*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 """Also full-width signs, and behind characters that nobody sees: some spreadsheets skip those."""
-_CHUNK_LINES = 1000
+_CHUNK_BYTES = 1024**2
 _BYTES = ("value", "source")
 _COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name not in _BYTES)
 _PLACES = ("kafka_partition", "kafka_offset")
@@ -45,7 +45,7 @@ class ExportReport:
 
 
 def export(path: Path, events: Iterable[ParkedEvent], *, overwrite: bool = False) -> ExportReport:
-    """Write events to a file whose name says the kind. Memory: a thousand events.
+    """Write events to a file whose name says the kind. Memory: 1 MiB, or the largest event.
 
     Raises:
         InputError: the name ends in none of ``KINDS``, the file exists, or cannot be written.
@@ -64,7 +64,7 @@ def export(path: Path, events: Iterable[ParkedEvent], *, overwrite: bool = False
 
 
 def contents(kind: str, events: Iterable[ParkedEvent]) -> Iterator[bytes]:
-    """Yield the bytes of a file of one of ``KINDS``. Memory: a thousand events.
+    """Yield the bytes of a file of one of ``KINDS``. Memory: 1 MiB, or the largest event.
 
     Raises:
         InputError: there is no such kind.
@@ -112,14 +112,15 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _json_lines(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
-    lines: list[bytes] = []
+    chunk = bytearray()
     for event in events:
-        lines.append(event.to_line())
-        if len(lines) == _CHUNK_LINES:
-            yield b"\n".join(lines) + b"\n"
-            lines = []
-    if lines:
-        yield b"\n".join(lines) + b"\n"
+        chunk += event.to_line()
+        chunk += b"\n"
+        if len(chunk) >= _CHUNK_BYTES:
+            yield bytes(chunk)
+            chunk.clear()
+    if chunk:
+        yield bytes(chunk)
 
 
 def _compressed(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
@@ -133,9 +134,9 @@ def _csv(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow([*_COLUMNS, "event", "event_base64"])
-    for index, event in enumerate(events, 1):
+    for event in events:
         writer.writerow(_cells(event))
-        if index % _CHUNK_LINES == 0:
+        if text.tell() >= _CHUNK_BYTES:
             yield _taken(text)
     yield _taken(text)
 

@@ -15,10 +15,11 @@ from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import segments
 
 _MOST_BUCKETS = 1000
+_MOST_GROUPS = 500
 
 
 def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGroup]:
-    """Return a partition's groups, the largest first; see ``Parking.groups``."""
+    """Return a partition's largest groups, the largest first; see ``Parking.groups``."""
     own = segments.c
     each = (
         select(
@@ -45,6 +46,7 @@ def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGro
         )
         .select_from(each.join(segments, own.id == found.newest))
         .order_by(found.events.desc(), found.fingerprint)
+        .limit(_MOST_GROUPS)
     )
     with tracker.transaction() as connection:
         rows = connection.execute(query).all()

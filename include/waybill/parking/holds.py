@@ -238,7 +238,9 @@ def _insert(
     if made is None:
         return None
     _tell(connection, "hold", pipeline_id, hold=int(made), held_by=who, **cause)
-    detail = {"hold": int(made), "cause": dict(cause)}
+    # messages can quote personal values, and the audit log is read by more people
+    said = {name: value for name, value in cause.items() if name != "message"}
+    detail = {"hold": int(made), "cause": said}
     write_audit(connection, who=who, action="hold", target=pipeline_id, **detail)
     return int(made)
 

@@ -104,6 +104,17 @@ def _locked(connection: Connection, replay_id: UUID) -> Replay:
     return read_known(connection, replay_id)
 
 
+def read_ended(tracker: TrackerStore, partition_ids: Sequence[int]) -> dict[int, str]:
+    """Return {partition id: id of its replay that ended last}; without one it is left out."""
+    query = (
+        select(replays.c.partition_id, replays.c.id)
+        .where(replays.c.partition_id.in_(list(partition_ids)), replays.c.state != "running")
+        .order_by(replays.c.finished_at)
+    )
+    with tracker.transaction() as connection:
+        return {int(row[0]): str(row[1]) for row in connection.execute(query)}
+
+
 def read_step(tracker: TrackerStore, partition_id: int, run_id: str, step: str) -> Replay | None:
     """Return a step of a run; see ``Parking.replay_step``."""
     wanted = (

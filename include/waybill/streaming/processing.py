@@ -162,12 +162,16 @@ class ProcessingConsumer:
             rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
             descriptors = [orjson.loads(row.descriptor) for row in rows]
             counts = counts_of(descriptors)
-            found = find_storms(
-                counts,
-                (row for descriptor in descriptors for row in descriptor["failures"]),
-                share=parking.storm_share,
-                min_events=parking.storm_min_events,
-            )
+            found = [
+                storm
+                for storm in find_storms(
+                    counts,
+                    (row for descriptor in descriptors for row in descriptor["failures"]),
+                    share=parking.storm_share,
+                    min_events=parking.storm_min_events,
+                )
+                if storm.pipeline_id not in held  # what no hold can help with parks
+            ]
             if not found:
                 commit = self._commit_of(uuid.UUID(plan.batch_id), ranges, descriptors, counts)
                 return commit, descriptors, storms

@@ -21,6 +21,7 @@ from waybill.wiring.opening import (
 from waybill.wiring.parked import (
     clean_up_parked_files,
     due_auto_replays,
+    ended_replays,
     keep_auto_replays,
     parked_partitions,
     probe_held_pipelines,
@@ -52,6 +53,7 @@ __all__ = [
     "current_user",
     "deployed_pipelines",
     "due_auto_replays",
+    "ended_replays",
     "keep_auto_replays",
     "migrate",
     "opened_desk",

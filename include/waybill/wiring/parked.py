@@ -54,6 +54,14 @@ def parked_partitions(  # noqa: PLR0913 - filters on every dimension
         return list(Parking(tracker, open_objects(settings.s3)).partitions(wanted))
 
 
+def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int, str]:
+    """Return {partition id: id of its replay that ended last}."""
+    from waybill.parking.replays import read_ended  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return read_ended(tracker, partition_ids)
+
+
 def set_auto_replay(  # noqa: PLR0913 - a partition has four names
     settings: Settings,
     *,

@@ -13,6 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow.sdk import Context
 
 REPLAY_DAG_ID = "replay"
@@ -224,9 +226,13 @@ class PlanReplaysOperator(BaseOperator):
         self.log.info("%d parked partitions match, %d are launched", len(waiting), len(taken))
         for row in left:
             self.log.warning("over the limit, run again for it: %s", _identity(row))
-        return [self._launch(row, context) for row in taken]
+        with as_task_failures():
+            before = _ended_replays(taken)
+        return [self._launch(row, before, context) for row in taken]
 
-    def _launch(self, row: dict[str, Any], context: Context) -> dict[str, Any]:
+    def _launch(
+        self, row: dict[str, Any], before: Mapping[int, str], context: Context
+    ) -> dict[str, Any]:
         conf = {
             **_identity(row),
             "since": self.filters.get("since"),
@@ -237,7 +243,7 @@ class PlanReplaysOperator(BaseOperator):
             "dry_run": self.dry_run,
         }
         # A dry run changes nothing, so asking again after a deploy must run again.
-        salt = context["run_id"] if self.dry_run else [row["parked"], str(row["last_parked_at"])]
+        salt = context["run_id"] if self.dry_run else _salt(row, before)
         run_id = replay_run_id(row["id"], conf, salt)
         return _launch(run_id, conf, context)
 
@@ -262,7 +268,9 @@ class ProbeHeldPipelinesOperator(BaseOperator):
         for probe in report["probes"]:
             self.log.info("probe: %s", probe)
         self.log.info("held: %s", ", ".join(report["held"]) or "none")
-        return [_return(row, context) for row in report["to_replay"]]
+        with as_task_failures():
+            before = _ended_replays(report["to_replay"])
+        return [_return(row, before, context) for row in report["to_replay"]]
 
 
 def moment(name: str, text: str | None) -> datetime | None:
@@ -285,11 +293,25 @@ def _identity(row: dict[str, Any]) -> dict[str, str]:
     return {name: row[name] for name in ("pipeline", "event_name", "stage", "error_type")}
 
 
-def _return(row: dict[str, Any], context: Context) -> dict[str, Any]:
+def _return(row: dict[str, Any], before: Mapping[int, str], context: Context) -> dict[str, Any]:
     """Return the launch of one partition's held events."""
     conf = _identity(row)
-    run_id = replay_run_id(row["id"], conf, [row["parked"], str(row["last_parked_at"])])
-    return _launch(run_id, conf, context)
+    return _launch(replay_run_id(row["id"], conf, _salt(row, before)), conf, context)
+
+
+def _ended_replays(rows: Sequence[dict[str, Any]]) -> Mapping[int, str]:
+    from waybill.wiring import ended_replays  # noqa: PLC0415 - workers only
+
+    return ended_replays(read_settings(), [row["id"] for row in rows])
+
+
+def _salt(row: dict[str, Any], before: Mapping[int, str]) -> list[object]:
+    """Return what tells one launch of a partition from the next.
+
+    It is what is parked, and the replay that ended last: one that was cancelled, or that left
+    damaged events which are mended since, is not asked for again.
+    """
+    return [row["parked"], str(row["last_parked_at"]), before.get(row["id"])]
 
 
 def replay_run_id(partition_id: int, conf: dict[str, Any], salt: object) -> str:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from airflow.api_fastapi.core_api.security import get_user
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
@@ -33,6 +33,29 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+
+
+_MOST_BODY_BYTES = 64 * 1024
+
+
+class _SmallBodies:
+    """Refuses large bodies: they are read before it is known who asks."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > _MOST_BODY_BYTES:
+                raise HTTPException(413, f"a request has at most {_MOST_BODY_BYTES:,} bytes")
+            return message
+
+        await self._app(scope, counted, send)
 
 
 class _SecureHeaders:
@@ -97,6 +120,7 @@ def make_app() -> FastAPI:
         responses=_PROBLEMS,
         exception_handlers={RequestValidationError: _not_taken, WaybillError: _wrong},
     )
+    app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
     for part in (pages, looking, deciding, runs):
         app.include_router(part.router)

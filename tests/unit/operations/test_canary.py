@@ -149,3 +149,10 @@ def test_a_limit_is_the_whole_of_it() -> None:
     assert found.run(max_events=200).events == 200
     assert [size for _, size in found.sizes] == [2, 18, 180]
     assert len(found.parked) == 800
+
+
+@pytest.mark.parametrize("most", [1, 2, 11])
+def test_no_event_beyond_a_limit_is_sent(most: int) -> None:
+    found = world(1000)
+    assert found.run(max_events=most).events == most
+    assert len(found.parked) == 1000 - most

@@ -29,6 +29,23 @@ def test_a_file_of_lines_holds_every_event(tmp_path, kind):
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize("kind", [".jsonl", ".csv"])
+def test_large_events_are_not_collected(kind):
+    from waybill.parking.exporting import _CONTENTS
+
+    given = 0
+
+    def events():
+        nonlocal given
+        for _ in range(5):
+            given += 1
+            yield replace(EVENT, value=b'"' + b"x" * 1024**2 + b'"')
+
+    chunks = _CONTENTS[kind](events())
+    next(chunks)
+    assert given == 1
+
+
 @pytest.mark.parametrize("first", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1"])
 def test_no_cell_of_a_csv_begins_as_a_formula_does(tmp_path, first):
     path = tmp_path / "out.csv"
