@@ -27,7 +27,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -112,7 +112,7 @@ class SegmentDescriptor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the descriptor as JSON."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _DESCRIPTOR_NAMES}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SegmentDescriptor:
@@ -120,6 +120,9 @@ class SegmentDescriptor:
         origins = tuple((minute, replay, run) for minute, replay, run in value.get("origins", ()))
         copies = tuple(value.get("copies", ()))
         return cls(**{**value, "origins": origins, "copies": copies})
+
+
+_DESCRIPTOR_NAMES = tuple(field.name for field in fields(SegmentDescriptor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +265,7 @@ class _Builder:
 
 def directory(segments: Sequence[SegmentDescriptor]) -> bytes:
     """Return the frame that ends an object with these segments."""
-    rows = [replace(segment, ids="", origins=()).to_json() for segment in segments]
+    rows = [{**segment.to_json(), "ids": "", "origins": ()} for segment in segments]
     listing = orjson.dumps({"version": _VERSION, "segments": rows})
     packed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(listing)
     size = len(packed) + TRAILER_BYTES

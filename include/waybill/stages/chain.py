@@ -187,8 +187,7 @@ class Chain:
         self._count(plan.pipeline.id, name, "transformation", "filtered", away)
         for outcome, ended in (("filtered", away), ("split", split)):
             if ended:
-                columns = system_columns(ended.events, replayed=False)
-                self._note(plan.pipeline.id, name, outcome, ended, columns)
+                self._note(plan.pipeline.id, name, outcome, ended)
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
         offsets = self._chunk.offsets
@@ -280,7 +279,7 @@ class Chain:
             self._count(pipeline_id, name, "mapping", "passed", items)
             self._count(pipeline_id, name, "mapping", "out", items)
         self._count(pipeline_id, name, "staged", "in_replayed" if by_column else "in_first", items)
-        self._note(pipeline_id, name, "passed", items, system)
+        self._note(pipeline_id, name, "passed", items)
 
     def _fail(  # noqa: PLR0913, PLR0917 - what a failure says
         self,
@@ -307,19 +306,11 @@ class Chain:
         if items:
             self.result.counts.add_minutes(pipeline_id, name, stage, counter, items.minutes)
 
-    def _note(
-        self,
-        pipeline_id: str,
-        name: str,
-        outcome: str,
-        items: Items,
-        system: Sequence[pa.Array],
-    ) -> None:
+    def _note(self, pipeline_id: str, name: str, outcome: str, items: Items) -> None:
         """Keep what the traces of these events will say."""
         mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
-        ids, *_, attempts = system
-        mapped.ids.append(ids)
-        mapped.attempts.append(attempts)
+        mapped.ids.extend([event.id for event in items.events])
+        mapped.attempts.extend([event.attempt for event in items.events])
         offsets, partitions = self._chunk.offsets, self._chunk.partitions
         mapped.offsets.extend([offsets[place] for place in items.places])
         mapped.partitions.extend([partitions[place] for place in items.places])

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
 from waybill.events import Event
 from waybill.stages.counts import Counts
 from waybill.stages.failures import Fault
@@ -67,8 +65,8 @@ class Failure:
 class Mapped:
     """Events of one (pipeline, event name) that ended alike; columns."""
 
-    ids: list[pa.Array] = field(default_factory=list)
-    attempts: list[pa.Array] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
 

@@ -30,6 +30,8 @@ _LENGTH = struct.Struct("<I")
 _METADATA = b"waybill"
 _ENTRY = ("position", "length", "rows", "sha256")
 _ROWS_A_BATCH = 65_536
+_SMALL_ROWS = 256
+"""Batches of fewer are joined: each takes some 7 KB beside its rows."""
 
 SYSTEM_FIELDS = (
     pa.field("_waybill_id", pa.string(), nullable=False),
@@ -99,7 +101,9 @@ class StagedPacker:
         if batch.num_rows == 0:
             return
         key = (head["pipeline_id"], head["event_name"])
-        self._frames.setdefault(key, (head, []))[1].append(batch)
+        batches = self._frames.setdefault(key, (head, []))[1]
+        batches.append(batch)
+        _join_small(batches)
         self.rows += batch.num_rows
 
     def tables(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
@@ -125,6 +129,15 @@ class StagedPacker:
         listing = orjson.dumps(directory)
         body.write(listing + _LENGTH.pack(len(listing)) + MAGIC)
         return body.getvalue()
+
+
+def _join_small(batches: list[pa.RecordBatch]) -> None:
+    """Join the last batches while they are small and alike; each row is copied a few times."""
+    while len(batches) > 1:
+        last, before = batches[-1].num_rows, batches[-2].num_rows
+        if before > last or before + last > _SMALL_ROWS:
+            return
+        batches[-2:] = pa.Table.from_batches(batches[-2:]).combine_chunks().to_batches()
 
 
 def _frame(head: dict[str, Any], batches: list[pa.RecordBatch]) -> memoryview:

@@ -18,15 +18,15 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from waybill.events import STAGES
 from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
 from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan, Retries
 from waybill.storage import ObjectStore, open_objects
 from waybill.streaming.storms import tally
+from waybill.streaming.task_traces import trace_batches
 from waybill.streaming.watchdog import Watchdog
-from waybill.tracing import Recorder, open_recorder, traces
+from waybill.tracing import Recorder, open_recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary"
 STORE_AWAY_LIMIT_S = 600.0
@@ -195,7 +195,16 @@ def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, An
             "segments": [segment.to_json() for segment in packed.segments],
         }
     if worker.settings.traces.enabled:
-        worker.recorder.write(_trace_batches(plan, result, staged_key, parked_key, now))
+        worker.recorder.write(
+            trace_batches(
+                result,
+                topic=plan.topic,
+                batch_id=plan.batch_id,
+                staged_key=staged_key,
+                parked_key=parked_key,
+                now=now,
+            )
+        )
     return {"counts": result.counts.to_json(), "staged": staged, "parked": parked}
 
 
@@ -244,56 +253,3 @@ def _errors(fault: Fault) -> list[dict[str, str]]:
         {"error_type": one.code, "message": one.message, "where": one.where}
         for one in (fault, *fault.others)
     ]
-
-
-def _trace_batches(
-    plan: TaskPlan,
-    result: ChainResult,
-    staged_key: str,
-    parked_key: str,
-    now: datetime,
-) -> list[pa.RecordBatch]:
-    at_us = int(now.timestamp() * 1_000_000)
-    batches = []
-    for (pipeline_id, name, outcome), group in result.mapped.items():
-        mapped = outcome == "passed"
-        batches.append(
-            traces(
-                pa.concat_arrays(group.ids),
-                pipeline_id=pipeline_id,
-                event_name=name,
-                phase="mapping" if mapped else "transformation",
-                outcome="passed" if outcome == "split" else outcome,
-                at_us=at_us,
-                topic=plan.topic,
-                kafka_partition=group.partitions,
-                kafka_offset=group.offsets,
-                object_key=staged_key if mapped else "",
-                batch=plan.batch_id,
-                attempt=pa.concat_arrays(group.attempts),
-            )
-        )
-    groups: dict[tuple[str, str, str, str], list[Any]] = {}
-    for failure in result.failures:
-        if failure.event_id:
-            key = (failure.pipeline_id, failure.event_name, failure.stage, failure.fault.code)
-            groups.setdefault(key, []).append(failure)
-    for (pipeline_id, name, stage, code), failures in groups.items():
-        batches.append(
-            traces(
-                [f.event_id for f in failures],
-                pipeline_id=pipeline_id,
-                event_name=name,
-                phase=stage if stage in STAGES else "transformation",
-                outcome="parked",
-                error_type=code,
-                at_us=at_us,
-                topic=plan.topic,
-                kafka_partition=[f.partition for f in failures],
-                kafka_offset=[f.offset for f in failures],
-                object_key=parked_key,
-                batch=plan.batch_id,
-                attempt=[f.attempt for f in failures],
-            )
-        )
-    return batches
