@@ -1,4 +1,8 @@
-"""The most memory that this process and its Python children took together."""
+"""The most memory that this process and its Python children took together.
+
+A page that several of them share counts once: each has its share of it (PSS). Workers are forks of
+one daemon, and all of them map the same libraries.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ _EVERY_S = 0.25
 
 
 class PeakMemory:
-    """Samples resident memory while it is entered; a JVM is not counted."""
+    """Samples the memory in use while it is entered; a JVM is not counted."""
 
     def __init__(self) -> None:
         self.peak_mb = 0
@@ -34,17 +38,17 @@ class PeakMemory:
 
     def _sample(self) -> None:
         while not self._over.wait(_EVERY_S):
-            self.peak_mb = max(self.peak_mb, python_rss() // 1024**2)
+            self.peak_mb = max(self.peak_mb, python_memory() // 1024**2)
 
 
-def python_rss() -> int:
-    """Return the resident bytes of this process and its Python descendants."""
+def python_memory() -> int:
+    """Return the bytes in memory of this process and its Python descendants."""
     me = psutil.Process()
     total = 0
     for process in (me, *me.children(recursive=True)):
         try:
             if process.name().startswith("python"):
-                total += process.memory_info().rss
+                total += process.memory_full_info().pss
         except psutil.NoSuchProcess:
             continue
     return total

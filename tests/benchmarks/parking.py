@@ -70,7 +70,7 @@ class Size:
     """Run once before the clock starts."""
 
 
-FULL = Size(1_000_000, 500, 2, 5, 300_000, parking_tracker.FULL, warms=True)
+FULL = Size(1_000_000, 500, 2, 20, 300_000, parking_tracker.FULL, warms=True)
 QUICK = Size(6_000, 5, 1, 1, 6_000, parking_tracker.QUICK, warms=False)
 
 

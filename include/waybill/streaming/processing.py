@@ -31,11 +31,13 @@ from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.registry import active_pipelines
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
 from waybill.parking.holds import held_pipelines, record_storm
+from waybill.parking.packed import from_columns
 from waybill.pipelines import Pipeline, topic_of
 from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_log, open_objects, open_tracker
 from waybill.streaming.consumers import Consumers
+from waybill.streaming.memory import give_memory_back
 from waybill.streaming.session import open_session
 from waybill.streaming.stopping import Stopping
 from waybill.streaming.storms import Storm, find_storms
@@ -116,11 +118,15 @@ class ProcessingConsumer:
         }
         if not ranges:
             return
+        self._take_effect(frame, ranges)
+        give_memory_back()
+
+    def _take_effect(self, frame: DataFrame, ranges: dict[int, tuple[int, int]]) -> None:
         began = time.monotonic()
         pipelines = active_pipelines(self._tracker)
         commit, descriptors, storms = self._run(frame, ranges, pipelines)
         commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
-        parked = [parked_object(d["parked"]) for d in descriptors if d["parked"]]
+        parked = [parked_object(d.pop("parked")) for d in descriptors if d["parked"]]
 
         def record_parked(connection: Any, number: int) -> None:  # noqa: ANN401 - a connection
             copies = self._parking.record_once(
@@ -219,8 +225,12 @@ def counts_of(descriptors: Sequence[dict[str, Any]]) -> Counts:
 
 
 def parked_object(item: Mapping[str, Any]) -> ObjectDescriptor:
-    """Return a parked object's descriptor from the JSON that a task or a load wrote."""
-    segments = tuple(SegmentDescriptor.from_json(segment) for segment in item["segments"])
+    """Return a parked object's descriptor from the JSON of a task (columns) or a load (rows)."""
+    given = item["segments"]
+    if isinstance(given, Mapping):
+        segments = from_columns(given)
+    else:
+        segments = tuple(map(SegmentDescriptor.from_json, given))
     return ObjectDescriptor(item["key"], item["size"], segments)
 
 

@@ -19,10 +19,12 @@ import orjson
 import pyarrow as pa
 
 from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
+from waybill.parking.packed import to_columns
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
 from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan, Retries
 from waybill.storage import ObjectStore, open_objects
+from waybill.streaming.memory import give_memory_back
 from waybill.streaming.storms import tally
 from waybill.streaming.task_traces import trace_batches
 from waybill.streaming.watchdog import Watchdog
@@ -118,6 +120,8 @@ class StageTask:
         descriptor["failures"] = tally(chain.result.failures, plans)
         descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
         yield descriptor_batch(descriptor)
+        del chain, descriptor
+        give_memory_back()
 
 
 def descriptor_batch(descriptor: Mapping[str, Any]) -> pa.RecordBatch:
@@ -192,7 +196,7 @@ def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, An
         parked = {
             "key": parked_key,
             "size": len(packed.body),
-            "segments": [segment.to_json() for segment in packed.segments],
+            "segments": to_columns(packed.segments),
         }
     if worker.settings.traces.enabled:
         worker.recorder.write(
