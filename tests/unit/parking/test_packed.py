@@ -21,7 +21,12 @@ from waybill.parking import (
     read_directory,
     read_segment,
 )
-from waybill.parking.packed import LARGEST_SEGMENT_BYTES, directory_length
+from waybill.parking.packed import (
+    LARGEST_SEGMENT_BYTES,
+    directory_length,
+    from_columns,
+    to_columns,
+)
 
 EVENT = ParkedEvent(
     "pl-1", "flight", "transformation", "null_value", "no dep_time", "line 3", "ab", "v1",
@@ -93,6 +98,13 @@ def test_a_descriptor_survives_json():
     assert SegmentDescriptor.from_json(orjson.loads(orjson.dumps(segment.to_json()))) == segment
     assert "\x00" not in segment.event_name + segment.last_message
     assert len(segment.last_message) <= 510
+
+
+@given(EVENTS)
+def test_descriptors_survive_json_as_columns(events):
+    segments = pack(events).segments
+    columns = orjson.loads(orjson.dumps(to_columns(segments)))
+    assert from_columns(columns) == segments
 
 
 def test_the_whole_object_and_each_segment_are_jsonl_zst_files():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pyarrow as pa
 import pytest
 from tests.unit.stages.made import chained, event, pipeline
 
@@ -44,6 +45,21 @@ def test_rows_types_and_system_columns_survive() -> None:
     )
     assert (last["_waybill_source_version"], last["_waybill_replayed"]) == (9, False)
     assert [r["id"] for r in rows] == [1, 3, 5, 7, 9], "rows of a table keep the log's order"
+
+
+@pytest.mark.parametrize("slices", [[1] * 40, [3, 1, 1, 200, 1, 60, 300, 1, 1], [256, 256, 1]])
+def test_small_batches_are_joined_and_the_rows_keep_their_order(slices: list[int]) -> None:
+    packer, at = StagedPacker(), 0
+    head = {"pipeline_id": "p1", "event_name": "order"}
+    for rows in slices:
+        batch = pa.record_batch({"n": range(at, at + rows), "note": ["x"] * rows})
+        packer.add(head=head, batch=batch)
+        at += rows
+    [(_, table)] = packer.tables()
+    assert table.column("n").to_pylist() == list(range(at))
+    assert packer.rows == at
+    large = sum(rows >= 256 for rows in slices)
+    assert table.column("n").num_chunks <= 10 + large
 
 
 def test_an_object_without_rows_has_no_frames() -> None:

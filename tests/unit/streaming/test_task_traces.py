@@ -1,0 +1,69 @@
+"""The traces of a task: one for each end of an event, the same whether groups share a batch."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.unit.stages.made import chained, event, pipeline
+from tests.unit.streaming.test_storms import BROKEN, doing
+
+from waybill.stages import ChainResult
+from waybill.streaming.task_traces import trace_batches
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def rows_of(result: ChainResult) -> list[dict[str, Any]]:
+    batches = trace_batches(
+        result, topic="t", batch_id="b", staged_key="staged/x", parked_key="parked/y", now=NOW
+    )
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return sorted(rows, key=lambda row: (row["event_id"], row["phase"]))
+
+
+def test_each_end_of_an_event_is_one_trace_with_its_place() -> None:
+    events = doing((1, None), (1, "fail"), (1, "filter"), (1, "many"))
+    rows = rows_of(chained(pipeline(BROKEN), events))
+    assert [
+        (r["event_id"], r["phase"], r["outcome"], r["error_type"], r["object_key"]) for r in rows
+    ] == [
+        ("e0", "mapping", "passed", None, "staged/x"),
+        ("e1", "transformation", "parked", "value_error", "parked/y"),
+        ("e2", "transformation", "filtered", None, None),
+        ("e3", "transformation", "passed", None, None),
+        ("e3/0", "mapping", "parked", "type_mismatch", "parked/y"),
+        *[(f"e3/{n}", "mapping", "passed", None, "staged/x") for n in (1, 2, 3)],
+    ]
+    assert [row["kafka_offset"] for row in rows] == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert {(r["topic"], r["batch"], r["at"], r["attempt"]) for r in rows} == {("t", "b", NOW, 0)}
+
+
+@pytest.mark.parametrize("own_batch", [1, 10_000])
+def test_sharing_a_batch_changes_no_trace(monkeypatch: pytest.MonkeyPatch, own_batch: int) -> None:
+    events = [
+        event(n, {"id": n, "n": n, "do": "filter" if n % 7 == 0 else None}, pipeline_id=one)
+        for n, one in enumerate(["p1", "p2", "p3"] * 40)
+    ]
+    result = chained([pipeline(BROKEN, ident=one) for one in ("p1", "p2", "p3")], events)
+    together = rows_of(result)
+    monkeypatch.setattr("waybill.streaming.task_traces._OWN_BATCH", own_batch)
+    assert rows_of(result) == together
+    assert {(r["event_id"], r["pipeline_id"]) for r in together} == {
+        (e.id, e.pipeline_id) for e in events
+    }
+
+
+def test_many_small_groups_make_few_batches() -> None:
+    plans = [pipeline(BROKEN, ident=f"p{n}") for n in range(30)]
+    events = [event(n, {"id": n, "n": n}, pipeline_id=f"p{n % 30}") for n in range(90)]
+    batches = trace_batches(
+        chained(plans, events), topic="t", batch_id="b", staged_key="s", parked_key="", now=NOW
+    )
+    assert [batch.num_rows for batch in batches] == [90]
+
+
+def test_what_has_no_id_has_no_trace() -> None:
+    assert rows_of(chained(pipeline(BROKEN), [])) == []
+    assert rows_of(chained(pipeline(BROKEN), [b"no event"])) == []
