@@ -18,8 +18,8 @@ demo: venv java  ## install what is missing, start the stack, run the main job (
 down:  ## stop every process that was started here, and no other (ARGS=--wipe: delete the data too)
 	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
 
-test: venv java chromium  ## the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+test: venv java chromium  ## the whole test suite, in two halves at once (ARGS=<paths>: these tests)
+	$(BIN)/python -m tests.halves $(ARGS)
 
 lint: venv  ## style, format, types, import layers
 	$(BIN)/ruff check .

@@ -18,6 +18,9 @@ import pytest
 for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
     del os.environ[_name]
 
+# Java that lives for seconds: compiled once and quickly, collected by one thread; half the CPU.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 from tests import servers  # noqa: E402
 from tests.support.airflow_metadata import AirflowMetadata  # noqa: E402
 
@@ -28,6 +31,7 @@ def pytest_configure() -> None:
     """Let SIGTERM end a session as Ctrl-C does: with its servers."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would break the ending off
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)

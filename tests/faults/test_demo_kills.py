@@ -16,6 +16,8 @@ import pytest
 from tests import servers
 from tests.support.orders import write_orders
 
+from waybill.stack.postgres import Postgres
+
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(1500)]
 KILLS = 3
 EXPECTED = {
@@ -150,7 +152,7 @@ def test_kills_and_a_neighbour_change_nothing_but_the_seconds(tmp_path: Path) ->
         again = stack.run("demo", "--exit")
         assert again.returncode == 1
         assert "orders live here" in " ".join(again.stderr.split())
-        stack.asked("up")
+        Postgres(home).start()
         assert parked_orders(stack) == 60
     finally:
         killer.over.set()
