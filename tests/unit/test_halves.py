@@ -20,6 +20,7 @@ import sys
 from tests import halves
 sys.exit(halves.run({{"first": [{0!r}], "second": [{1!r}]}}, sys.argv[1:]))
 """
+CONFTEST = "import signal\nsignal.signal(signal.SIGTERM, signal.default_int_handler)\n"
 WAITS = """
 import time
 from pathlib import Path
@@ -37,7 +38,7 @@ def test_waits():
 def folder(tmp_path: Path, name: str, code: str) -> str:
     made = tmp_path / name
     made.mkdir()
-    (made / "conftest.py").write_text("from tests.conftest import pytest_configure\n")
+    (made / "conftest.py").write_text(CONFTEST)
     (made / f"test_{name}.py").write_text(code.format(name=name))
     return str(made)
 
@@ -50,7 +51,7 @@ def start(first: str, second: str, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )
 
 

@@ -67,6 +67,6 @@ def test_any_words_give_16_hex_digits(message, where):
 )  # fmt: skip
 def test_a_message_made_to_be_slow_is_not(text):
     _fingerprint.cache_clear()
-    began = time.perf_counter()
+    began = time.thread_time()
     fingerprint(text, text)
-    assert time.perf_counter() - began < 0.02
+    assert time.thread_time() - began < 0.02
