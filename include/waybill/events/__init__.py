@@ -18,7 +18,15 @@ from waybill.events.catalogue import (
     error_type,
 )
 from waybill.events.decoding import decode, payload_bytes
-from waybill.events.envelope import Event, duplicate, encode, encode_data, refuse_wrong_name
+from waybill.events.envelope import (
+    Event,
+    duplicate,
+    encode,
+    encode_data,
+    payload_key,
+    refuse_wrong_name,
+    refuse_wrong_reference,
+)
 from waybill.events.exact import dumps, loads, loads_exact
 from waybill.events.identity import (
     IntakeClock,
@@ -49,7 +57,9 @@ __all__ = [
     "loads_exact",
     "ordering_key",
     "payload_bytes",
+    "payload_key",
     "refuse_wrong_name",
+    "refuse_wrong_reference",
     "source_version",
     "topic_name",
 ]

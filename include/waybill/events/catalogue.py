@@ -72,6 +72,11 @@ _ALL: list[ErrorType] = [
         ("envelope_invalid", "The message is not a Waybill event", "Mend the producer; discard."),
         ("pipeline_unknown", "No pipeline with this id is deployed", "Deploy it, then replay."),
         ("data_ref_missing", "The payload's object is gone", "Restore the object, then replay."),
+        (
+            "data_ref_refused",
+            "The event names an object that is no payload of its pipeline",
+            "Mend the producer; discard.",
+        ),
         ("null_value", "The code met a null it did not expect", _FIX_CODE),
         ("field_missing", "The code asked for a field that is not there", _FIX_CODE),
         ("type_error", "The code met a value of another type", _FIX_CODE),

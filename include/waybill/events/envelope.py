@@ -3,7 +3,7 @@
 ``version`` is "source/intake" (64 bits each, in hexadecimal), ``intakeminute`` minutes since 1970,
 ``stage`` where the event enters, ``op`` "delete" (left out: upsert), ``attempt`` 0 for the first
 pass. A payload that is not JSON travels as ``data_base64``; one too large for a Kafka message is in
-the object store and ``dataref`` names it.
+the object store and ``dataref`` names it: ``payloads/<pipeline id>/<name>``, nothing else.
 """
 
 from __future__ import annotations
@@ -110,6 +110,29 @@ def _with_data(event: Event, data: bytes, *, binary: bool) -> bytes:
         attributes["data_base64"] = base64.b64encode(data).decode()
         return dumps(attributes)
     return dumps(attributes)[:-1] + b',"data":' + data + b"}"
+
+
+def payload_key(pipeline_id: str, name: str) -> str:
+    """Return the key of a pipeline's payload in the object store."""
+    return f"payloads/{pipeline_id}/{name}"
+
+
+def refuse_wrong_reference(event: Event, reference: str) -> None:
+    """Refuse a ``dataref`` to anything but a payload of the event's own pipeline.
+
+    The bucket holds all teams' parked and staged files beside the payloads.
+
+    Raises:
+        ParkError: ``data_ref_refused``.
+    """
+    parts = reference.split("/")
+    own = reference.startswith(payload_key(event.pipeline_id, ""))
+    if not own or any(part in {"", ".", ".."} for part in parts):
+        raise ParkError(
+            "data_ref_refused",
+            f"dataref {reference!r} is no payload of pipeline {event.pipeline_id!r}",
+            where="dataref",
+        )
 
 
 def refuse_wrong_name(name: object) -> None:

@@ -34,6 +34,7 @@ def _about(teams: tuple[str, ...]) -> ColumnElement[bool]:
     return or_(
         detail["pipeline_id"].astext.in_(own),
         detail["filter"]["pipeline_id"].astext.in_(own),
+        (audit_log.c.action == "see_personal_messages") & detail["team"].astext.in_(teams),
         audit_log.c.target.in_(own),
         audit_log.c.target.in_(parked),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from waybill.events import Event, encode, encode_data, payload_bytes
+from waybill.events import Event, encode, encode_data, payload_bytes, payload_key
 from waybill.parking import ParkedEvent
 from waybill.storage import ObjectStore
 
@@ -25,7 +25,7 @@ def check_in(objects: ObjectStore, event: Event, content: bytes, *, name: str) -
         RetryError: the store stayed away for ten minutes.
     """
     if len(content) > LARGEST_MESSAGE_BYTES:
-        event.data_ref = f"payloads/{event.pipeline_id}/{name}"
+        event.data_ref = payload_key(event.pipeline_id, name)
         objects.put_waiting(event.data_ref, content, limit_s=_STORE_AWAY_LIMIT_S)
 
 

@@ -17,11 +17,11 @@ from sqlalchemy import select
 from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
-from waybill.operations.personal import ANY_EVENT, Personal, personal_of
+from waybill.operations.messages import Explained, Messages
+from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names
 from waybill.parking import (
     DiscardReport,
-    FingerprintGroup,
     ParkedEvent,
     Parking,
     Partition,
@@ -33,7 +33,7 @@ from waybill.parking.event_pages import read_event_page
 from waybill.parking.exporting import KINDS, contents
 from waybill.parking.holds import Hold, release
 from waybill.parking.instants import rfc3339
-from waybill.parking.masking import MASK, masked_event
+from waybill.parking.masking import masked_event
 from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, matches, read_replay
 from waybill.settings import DestinationSettings
@@ -44,6 +44,8 @@ from waybill.storage.tracker.tables import replays
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
 _MOST_REPLAYS = 20
+MOST_CUTS = 200
+"""Segments that a decision may cut in two while somebody waits: 2-4 s."""
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
 
@@ -79,33 +81,28 @@ class Desk:
         return self.parking.partition(partition_id)
 
     def shown(self, access: Access, found: Sequence[Partition]) -> list[Partition]:
-        """Return partitions with their last message masked where it may quote what is personal."""
-        personal = personal_of(self._tracker, {partition.pipeline_id for partition in found})
-        return [
-            partition if self._may_see(access, personal, partition) else _without_words(partition)
-            for partition in found
-        ]
+        """Return partitions with their last messages as this person may see them."""
+        messages = Messages(self._tracker, access, [one.pipeline_id for one in found])
+        shown = [messages.partition(partition) for partition in found]
+        messages.write_down()
+        return shown
 
     def masked(self, found: Sequence[Partition]) -> list[Partition]:
         """Return partitions as ``shown`` does, for anybody: nobody's permissions are known."""
         return self.shown(access_of((), "", ()), found)
 
-    def groups(self, access: Access, partition: Partition) -> list[FingerprintGroup]:
-        """Return a partition's events by cause, the messages masked as the partition's own."""
-        found = self.parking.groups(partition.id)
-        if not self.hides(access, partition):
-            return found
-        return [replace(group, message=MASK) for group in found]
-
-    def hides(self, access: Access, partition: Partition) -> bool:
-        """Tell whether words about a partition's events must be hidden from this person."""
-        personal = personal_of(self._tracker, [partition.pipeline_id])
-        return not self._may_see(access, personal, partition)
-
-    def _may_see(self, access: Access, personal: Personal, partition: Partition) -> bool:
-        return access.may("personal", partition.team) or not personal.are_there(
-            partition.pipeline_id, partition.event_name
+    def explained(self, access: Access, partition: Partition) -> Explained:
+        """Return a partition, its events by cause and its pipeline's hold, as of ``shown``."""
+        messages = Messages(self._tracker, access, [partition.pipeline_id])
+        groups = self.parking.groups(partition.id)
+        holds = [h for h in self.parking.holds() if h.pipeline_id == partition.pipeline_id]
+        explained = Explained(
+            messages.partition(partition),
+            messages.groups(partition, groups),
+            messages.hold(holds[0], partition.team) if holds else None,
         )
+        messages.write_down()
+        return explained
 
     def events(
         self,
@@ -193,7 +190,7 @@ class Desk:
         **detail: object,
     ) -> tuple[str, ...] | None:
         """Return what to mask; nothing where that is asked for, which is written down."""
-        fields = declared.fields(partition.pipeline_id, partition.event_name)
+        fields = declared.of(partition)
         if fields == () or not personal:
             return fields
         known = ["*"] if fields is None else list(fields)
@@ -332,19 +329,12 @@ class Desk:
 
         Raises:
             InputError: ``why`` is empty, or an edge of a window is no time.
+            TooManyCutsError: the window cuts through more than ``MOST_CUTS`` segments.
         """
         names = {name: getattr(partition, name) for name in _NAMES if name != "team"}
         wanted = replace(PartitionFilter(**names), **chosen)
-        if verb == "discard":
-            return self.parking.discard(wanted, who=who, why=why)
-        return self.parking.undo_discard(wanted, who=who, why=why)
-
-    def hold(self, access: Access, partition: Partition) -> Hold | None:
-        """Return the hold of a partition's pipeline, as this person may see it."""
-        for hold in self.parking.holds():
-            if hold.pipeline_id == partition.pipeline_id:
-                return self._shown_hold(access, hold, partition.team)
-        return None
+        act = self.parking.discard if verb == "discard" else self.parking.undo_discard
+        return act(wanted, who=who, why=why, most_cuts=MOST_CUTS)
 
     def release(self, access: Access, pipeline_id: str, team: str, *, why: str) -> Hold:
         """End a pipeline's hold; what waited is replayed within a minute or so.
@@ -353,16 +343,10 @@ class Desk:
             InputError: it is not held.
         """
         ended = release(self._tracker, pipeline_id, who=access.user, why=why)
-        return self._shown_hold(access, ended, team)
-
-    def _shown_hold(self, access: Access, hold: Hold, team: str) -> Hold:
-        """Mask the message of a hold; any event name of the pipeline may be the one it quotes."""
-        personal = personal_of(self._tracker, [hold.pipeline_id])
-        if access.may("personal", team) or "message" not in hold.cause:
-            return hold
-        if not personal.are_there(hold.pipeline_id, ANY_EVENT):
-            return hold
-        return replace(hold, cause=hold.cause | {"message": MASK})
+        messages = Messages(self._tracker, access, [pipeline_id])
+        shown = messages.hold(ended, team)
+        messages.write_down()
+        return shown
 
     def team(self, pipeline_id: str) -> str | None:
         """Return the team of a deployed pipeline; None: there is no such pipeline."""
@@ -389,11 +373,6 @@ class Desk:
     def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
         """Return the newest entries of the audit log about these teams; None: all there are."""
         return read_audit(self._tracker, teams, limit=limit)
-
-
-def _without_words(partition: Partition) -> Partition:
-    """Return a partition whose last message, which may quote anything, is masked."""
-    return replace(partition, last_message=MASK) if partition.last_message else partition
 
 
 def _said(moment: datetime | None) -> str | None:

@@ -1,12 +1,20 @@
-"""Which payload fields are personal, as the active versions of the pipelines declare them."""
+"""Which payload fields are personal, as all versions of the pipelines have declared them.
+
+An event's key is personal where a field that it is made of is: it stands in the envelope, also of
+the events that a transformation makes, which keep the key of the one that they were made from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import select
 
+from waybill.events import HELD_ERROR
+from waybill.parking import Partition
+from waybill.parking.masking import KEY
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipeline_versions
@@ -15,14 +23,31 @@ ANY_EVENT = ""
 """No event name that a pipeline declares: its personal fields are those of all its events."""
 
 
-class Personal:
-    """The personal fields of some pipelines' events, as declared now."""
+@dataclass(slots=True)
+class _Declared:
+    """What one pipeline has declared of one event name."""
 
-    def __init__(self, declared: dict[str, dict[str, tuple[str, ...]]]) -> None:
-        self._declared = declared
+    personal: set[str] = field(default_factory=set)
+    key: set[str] = field(default_factory=set)
+
+
+class Personal:
+    """The personal fields of some pipelines' events, as ever declared.
+
+    Args:
+        events: pipeline ids, each with its event names and their declarations as JSON; the same
+            name may come again, of another version.
+    """
+
+    def __init__(self, events: Iterable[tuple[str, dict[str, dict[str, Any]]]]) -> None:
+        self._declared: dict[str, dict[str, _Declared]] = {}
+        for pipeline_id, declarations in events:
+            known = self._declared.setdefault(pipeline_id, {})
+            for name, declaration in declarations.items():
+                _add(known.setdefault(name, _Declared()), declaration)
 
     def fields(self, pipeline_id: str, event_name: str) -> tuple[str, ...] | None:
-        """Return the personal fields of an event name.
+        """Return the personal fields of an event name, ``KEY`` among them if its key is.
 
         Of an event name that the pipeline does not declare: those of all its events. None: nobody
         deployed the pipeline, so nobody knows.
@@ -30,9 +55,19 @@ class Personal:
         events = self._declared.get(pipeline_id)
         if events is None:
             return None
-        if event_name in events:
-            return events[event_name]
-        return tuple(sorted({field for fields in events.values() for field in fields}))
+        named = [events[event_name]] if event_name in events else [*events.values()]
+        found = {one for event in named for one in event.personal}
+        keys = {one for event in events.values() for one in event.key}
+        own = any(_overlap(event.key, event.personal) for event in events.values())
+        return tuple(sorted(found | {KEY} if own or _overlap(keys, found) else found))
+
+    def of(self, partition: Partition) -> tuple[str, ...] | None:
+        """Return the personal fields of a partition's events, as of ``fields``."""
+        return self.fields(partition.pipeline_id, _meant(partition))
+
+    def are_in(self, partition: Partition) -> bool:
+        """Tell whether a partition's events may hold something personal."""
+        return self.of(partition) != ()
 
     def are_there(self, pipeline_id: str, event_name: str) -> bool:
         """Tell whether such an event may hold something personal."""
@@ -50,29 +85,46 @@ def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
     )
     with tracker.transaction() as connection:
         rows = connection.execute(query.order_by(table.number)).all()
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
-    for pipeline_id, events in rows:
-        declared = found.setdefault(pipeline_id, {})
-        for name, event in events.items():
-            declared[name] = tuple(sorted({*declared.get(name, ()), *_fields(event)}))
-    return Personal(found)
+    return Personal((row[0], row[1]) for row in rows)
 
 
-def personal_in(versions: Iterable[Pipeline], event_name: str) -> tuple[str, ...]:
-    """Return the personal fields of an event name in any of a pipeline's versions."""
-    found: set[str] = set()
-    for version in versions:
-        declared = version.model_dump(mode="json", include={"events"})["events"]
-        events = {name: _fields(event) for name, event in declared.items()}
-        found.update(Personal({version.id: events}).fields(version.id, event_name) or ())
-    return tuple(sorted(found))
+def personal_in(versions: Iterable[Pipeline], partition: Partition) -> tuple[str, ...]:
+    """Return the personal fields of a partition's events in any of the pipeline's versions."""
+    known = [version.model_dump(mode="json", include={"events"})["events"] for version in versions]
+    return Personal(("", events) for events in known).fields("", _meant(partition)) or ()
 
 
-def _fields(event: dict[str, Any]) -> tuple[str, ...]:
-    """Return the declared names, and those under which a column holds the same or is read from."""
-    declared = set(event.get("personal", ()))
-    for column in event["table"]["columns"]:
-        source, name = column.get("source") or column["name"], column["name"]
-        if source in declared or name in declared:
-            declared |= {source, name}
-    return tuple(sorted(declared))
+def _meant(partition: Partition) -> str:
+    """Return the event name whose personal fields count.
+
+    What came in raw may become any event of its pipeline: rows, and what a held pipeline left as it
+    came.
+    """
+    raw = partition.stage == "ingestion" or partition.error_type == HELD_ERROR
+    return ANY_EVENT if raw else partition.event_name
+
+
+def _add(known: _Declared, declaration: dict[str, Any]) -> None:
+    """Add the declared names, and those under which a column holds the same or is read from."""
+    personal, key = set(declaration.get("personal", ())), set(declaration.get("key", ()))
+    for column in declaration["table"]["columns"]:
+        names = {column.get("source") or column["name"], column["name"]}
+        for fields in (personal, key):
+            if fields & names:
+                fields.update(names)
+    known.personal |= personal
+    known.key |= key
+
+
+def _overlap(key: set[str], personal: set[str]) -> bool:
+    """Tell whether a key holds a personal field, a part of one, or one with a personal part."""
+    around_key = {path for one in key for path in _around(one)}
+    around_personal = {path for one in personal for path in _around(one)}
+    return bool(key & around_personal or personal & around_key)
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield a field, and the fields that it is in: ``a.b.c``, ``a.b``, ``a``."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

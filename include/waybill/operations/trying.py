@@ -74,7 +74,7 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     )
     active = active_pipeline(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
-    personal = personal_in((active, version), found.event_name)
+    personal = personal_in((active, version), found)
     good = None
     if request.proposed is not None and request.good:
         good = _good(parts, request, (active, version), found.event_name, personal)

@@ -83,6 +83,10 @@ def find_partition(
     tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
 ) -> Partition:
     """Return the partition with these names; see ``Parking.find``."""
+    names = {"event_name": event_name, "stage": stage, "error_type": error_type}
+    found = find_exactly(tracker, pipeline, **names)
+    if found is not None:
+        return found
     conditions: list[ColumnElement[bool]] = []
     columns = partitions.c
     asked = (
@@ -93,14 +97,33 @@ def find_partition(
     )
     within = ""
     for what, special, column, value in asked:
-        condition = _is(column, value) if special is None else special
         known = _names(tracker, column, conditions)
-        conditions.append(condition)
+        conditions.append(_is(column, value) if special is None else special)
         if not _any(tracker, conditions):
             raise _nothing(what, value, known, within)
         within += f"{' / ' if within else ' of '}{value}"
-    with tracker.transaction() as connection:
+    with tracker.transaction() as connection:  # parked since the first look
         return Partition(*connection.execute(_select(*conditions)).one())
+
+
+def find_exactly(
+    tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
+) -> Partition | None:
+    """Return the partition with these names; see ``Parking.find_exactly``."""
+    columns = partitions.c
+    given = select(pipelines.c.id).where(
+        or_(pipelines.c.name == storable(pipeline), pipelines.c.id == storable(pipeline))
+    )
+    with tracker.transaction() as connection:
+        ids = {str(row[0]) for row in connection.execute(given)} | {storable(pipeline)}
+        query = _select(
+            columns.pipeline_id.in_(sorted(ids)),
+            _is(columns.event_name, event_name),
+            _is(columns.stage, stage),
+            _is(columns.error_type, error_type),
+        ).order_by(_PIPELINE_NAME == storable(pipeline), columns.id)
+        rows = connection.execute(query).all()
+    return Partition(*rows[-1]) if rows else None
 
 
 def resolve_pipeline(tracker: TrackerStore, name: str) -> str:

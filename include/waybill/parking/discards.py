@@ -22,12 +22,18 @@ from waybill.storage.tracker.tables import parked_partitions as partitions
 
 
 def discard(
-    tracker: TrackerStore, objects: ObjectStore, wanted: PartitionFilter, *, who: str, why: str
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    wanted: PartitionFilter,
+    *,
+    who: str,
+    why: str,
+    most_cuts: int | None = None,
 ) -> DiscardReport:
     """Mark parked segments as not wanted; see ``Parking.discard``."""
     by, reason = words(who, "who"), words(why, "why")
     _refuse_all(wanted)
-    edges = cut_edges(tracker, objects, wanted, "parked")
+    edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
         lock_partitions(connection, conditions)
@@ -45,12 +51,18 @@ def discard(
 
 
 def undo_discard(
-    tracker: TrackerStore, objects: ObjectStore, wanted: PartitionFilter, *, who: str, why: str
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    wanted: PartitionFilter,
+    *,
+    who: str,
+    why: str,
+    most_cuts: int | None = None,
 ) -> DiscardReport:
     """Put discarded segments back; see ``Parking.undo_discard``."""
     by, reason = words(who, "who"), words(why, "why")
     _refuse_all(wanted)
-    edges = cut_edges(tracker, objects, wanted, "discarded")
+    edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.discarded > 0]
         lock_partitions(connection, conditions)

@@ -27,6 +27,7 @@ from sqlalchemy import (
     true,
 )
 
+from waybill.errors import InputError
 from waybill.parking.cutting import cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.instants import instant
@@ -48,6 +49,10 @@ _log = logging.getLogger(__name__)
 _PAGE = 500
 
 
+class TooManyCutsError(InputError):
+    """The window cuts through more segments than the caller has time for; nothing was changed."""
+
+
 @dataclass(slots=True)
 class Edges:
     """Segments whose span the window cuts through, and whose events it does not; their ids."""
@@ -57,7 +62,12 @@ class Edges:
 
 
 def cut_edges(
-    tracker: TrackerStore, objects: ObjectStore, wanted: PartitionFilter, state: str
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    wanted: PartitionFilter,
+    state: str,
+    *,
+    most: int | None = None,
 ) -> Edges:
     """Cut what the window on event time cuts through, of segments in one state.
 
@@ -66,14 +76,20 @@ def cut_edges(
         objects: the frames.
         wanted: the window, and which partitions.
         state: ``parked`` or ``discarded``.
+        most: segments to look into; None: however many there are.
 
     Returns:
         what lies whole on one side though its span does not.
+
+    Raises:
+        TooManyCutsError: there are more than ``most``.
 
     Cost: of each segment that the window may cut through one read, of each that it does one PUT:
     10-20 ms; nothing without a window. Memory: a page of rows, one segment, the ids.
     """
     edges = Edges()
+    if most is not None:
+        _refuse_more(tracker, wanted, state, most)
     for segment in _partly_inside(tracker, wanted, state):
         try:
             sides = cut(tracker, objects, segment, lambda _, event: _is_inside(event, wanted))
@@ -101,6 +117,30 @@ def partly(wanted: PartitionFilter, edges: Edges) -> ColumnElement[bool]:
     return and_(span, not_(_among(known))) if known else span
 
 
+def _refuse_more(tracker: TrackerStore, wanted: PartitionFilter, state: str, most: int) -> None:
+    if wanted.window == (None, None):
+        return
+    some = select(segments.c.id).where(*_cut_through(wanted, state)).limit(most + 1).subquery()
+    with tracker.transaction() as connection:
+        number = connection.execute(select(func.count()).select_from(some)).scalar_one()
+    if number > most:
+        raise TooManyCutsError(
+            f"the window on event time cuts through more than {most:,} segments of parked files, "
+            "and each has to be read and cut in two"
+        )
+
+
+def _cut_through(wanted: PartitionFilter, state: str) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment in one state: the window may cut through it."""
+    chosen = select(partitions.c.id).where(*matches(wanted), partitions.c[state] > 0)
+    return [
+        segments.c.partition_id.in_(chosen),
+        segments.c.state == state,
+        partly(wanted, Edges()),
+        *parked_with(wanted),
+    ]
+
+
 def _among(ids: list[int]) -> ColumnElement[bool]:
     return segments.c.id == any_(cast(ids, ARRAY(BigInteger)))
 
@@ -109,13 +149,7 @@ def _partly_inside(tracker: TrackerStore, wanted: PartitionFilter, state: str) -
     """Yield segments in the order of their ids, a page at a time; those made since are left out."""
     if wanted.window == (None, None):
         return
-    chosen = select(partitions.c.id).where(*matches(wanted), partitions.c[state] > 0)
-    conditions = (
-        segments.c.partition_id.in_(chosen),
-        segments.c.state == state,
-        partly(wanted, Edges()),
-        *parked_with(wanted),
-    )
+    conditions = _cut_through(wanted, state)
     with tracker.transaction() as connection:
         last = connection.execute(select(func.max(segments.c.id))).scalar() or 0
     after = 0

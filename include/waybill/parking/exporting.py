@@ -2,9 +2,10 @@
 
 The file is written beside its name, synced, then renamed: a kill leaves the old file, or none, and
 a ``.part`` file. A spreadsheet takes a cell that begins with = + - @ (or a control character before
-one) as a formula: such cells get an apostrophe in front. Where that, or a NUL, changed the event's
-own bytes, or where they are no text, ``event_base64`` holds them. The lines of the JSON forms are
-the parked lines themselves.
+one) as a formula: such cells get an apostrophe in front, and so do those that begin with one, in
+every column alike. The way back: take one apostrophe from the front of each cell that has it. Where
+an apostrophe, or a NUL, changed the event's own bytes, or where they are no text, ``event_base64``
+holds them. The lines of the JSON forms are the parked lines themselves.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from waybill.parking.event import ParkedEvent
 
 KINDS = (".jsonl.zst", ".jsonl", ".csv")
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-_FORMULA = re.compile(rf"[\t\r\n]|{_UNSEEN}*[=+\-@\uff1d\uff0b\uff0d\uff20]")
-"""Also full-width signs, and behind characters that nobody sees: some spreadsheets skip those."""
+_FORMULA = re.compile(rf"['\t\r\n]|{_UNSEEN}*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+"""Also full-width signs, and behind characters that nobody sees: some spreadsheets skip those; and
+the apostrophe itself, so that one at the front always is ours."""
 _CHUNK_BYTES = 1024**2
 _BYTES = ("value", "source")
 _COLUMNS = tuple(field.name for field in fields(ParkedEvent) if field.name not in _BYTES)
@@ -150,12 +152,13 @@ def _taken(text: io.StringIO) -> bytes:
 
 def _cells(event: ParkedEvent) -> list[str]:
     cells = [_cell(name, getattr(event, name)) for name in _COLUMNS]
+    encoded = _safe(base64.b64encode(event.value).decode())
     try:
         text = event.value.decode()
     except UnicodeDecodeError:
-        return [*cells, "", base64.b64encode(event.value).decode()]
+        return [*cells, "", encoded]
     shown = _safe(text)
-    return [*cells, shown, "" if shown == text else base64.b64encode(event.value).decode()]
+    return [*cells, shown, "" if shown == text else encoded]
 
 
 def _cell(name: str, value: object) -> str:

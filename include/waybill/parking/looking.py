@@ -127,6 +127,17 @@ class Looking:
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
+    def find_exactly(
+        self, pipeline: str, *, event_name: str, stage: str, error_type: str
+    ) -> Partition | None:
+        """Return the partition with these names, as ``find`` does; None: there is none.
+
+        Cost: two look-ups by index, however much is parked.
+        """
+        return browsing.find_exactly(
+            self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+
     def pipeline_id(self, name: str) -> str:
         """Return the id of a pipeline given by name or id.
 

@@ -2,33 +2,37 @@
 
 The source that an event was made from is left out: it holds the same values under other names. A
 masked value keeps nothing of the original but whether it is null. Messages quote values, so each
-masked value is looked for in them: as text, as Python and JSON write it, without regard to case,
-and cut off (``'Ann-Mar…``). What a message says in other words (a sum, a hash) is not found.
-Whatever cannot be read, and so cannot be searched, is masked whole; so are the words about an event
-whose payload is in the object store.
+masked value is looked for in them (``quoting``). What a message says in other words (a sum, a hash)
+is not found.
+
+What cannot be taken apart is masked whole: bytes that are no JSON, a payload that travels as bytes,
+values that no field names. So are then the words about it, and those about a payload that is in the
+object store: what they quote cannot be known.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from waybill.events import dumps, loads
 from waybill.parking.event import ParkedEvent
+from waybill.parking.quoting import MASK, QuotedValues
 
-MASK = "•••"
-_CUT = "…"
-_SHORT = 4
-"""Below this many characters a value is only masked where it stands as a word of its own."""
-_MOST_VALUES = 500
-"""More masked values than this, and the message is masked whole."""
+KEY = "(key)"
+"""Stands among personal fields for an event's key, which the envelope holds as `subject`."""
 _SAID = ("message", "where", "errors")
 _ENVELOPE = "specversion"
+_SUBJECT = "subject"
 _DATA = ("data", "data_base64")
 _REFERENCE = "dataref"
+_WAYBILLS = frozenset(
+    "specversion source type time version intakeminute stage attempt replayid op".split()
+)
+"""What is around a payload and says nothing that a source chose."""
+_SOURCES = frozenset(("id", "dataref", _SUBJECT))
+_NAMELESS = "*"
 
 
 def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:  # noqa: ANN401
@@ -41,15 +45,14 @@ def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any
     """
     if personal is not None and not personal:
         return said
+    masking = _Masking(personal)
     try:
-        document = loads(value)
-        masking = _Masking(personal)
-        masking.document(document)
+        masking.document(loads(value))
     except (ValueError, TypeError, RecursionError):
         return _hidden_within(said)
-    if _is_elsewhere(document):
+    if masking.opaque:
         return _hidden_within(said)
-    return _Words(masking.values).masked_within(said)
+    return QuotedValues(masking.values).masked_within(said)
 
 
 def masked_event(
@@ -60,25 +63,28 @@ def masked_event(
     Args:
         event: as parked.
         personal: names in the payload, ``a.b`` for one inside another (of each item of a list);
-            None: nobody knows which are personal, so all are.
+            ``KEY`` for the event's key; None: nobody knows which are personal, so all are.
+
+    Returns:
+        the event, and what was masked: ``*`` where that could not be told apart.
 
     Cost: one parse and one writing of the event; nothing without fields.
     """
     if personal is not None and not personal:
         return event, ()
+    masking = _Masking(personal)
     try:
-        document = loads(event.value)
-        masking = _Masking(personal)
-        value = dumps(masking.document(document))
+        value = dumps(masking.document(loads(event.value)))
     except (ValueError, TypeError, RecursionError):
         hidden = {name: _hidden(text) for name, text in _said(event).items()}
-        return replace(event, value=dumps(MASK), source=b"", **hidden), ("*",)
-    if _is_elsewhere(document):
-        hidden = {name: _hidden(text) for name, text in _said(event).items()}
-        return replace(event, value=value, source=b"", **hidden), ("*",)
-    words = _Words(masking.values)
-    said = {name: words.masked_within(text) for name, text in _said(event).items()}
-    return replace(event, value=value, source=b"", **said), tuple(sorted(masking.found))
+        return replace(event, value=dumps(MASK), source=b"", **hidden), (_NAMELESS,)
+    masked = tuple(sorted(masking.found))
+    if masking.opaque:
+        said = {name: _hidden(text) for name, text in _said(event).items()}
+    else:
+        words = QuotedValues(masking.values)
+        said = {name: words.masked_within(text) for name, text in _said(event).items()}
+    return replace(event, value=value, source=b"", **said), masked
 
 
 def _said(event: ParkedEvent) -> dict[str, Any]:
@@ -92,11 +98,6 @@ def _hidden(value: Any) -> Any:  # noqa: ANN401 - a text, or a list of errors
     return [] if isinstance(value, list) else MASK
 
 
-def _is_elsewhere(document: Any) -> bool:  # noqa: ANN401 - any JSON
-    """Tell whether an event's payload is in the object store, so that nobody knows what it says."""
-    return isinstance(document, dict) and _ENVELOPE in document and _REFERENCE in document
-
-
 def _hidden_within(value: Any) -> Any:  # noqa: ANN401 - texts, however deep
     if isinstance(value, dict):
         return {name: _hidden_within(item) for name, item in value.items()}
@@ -108,28 +109,61 @@ def _hidden_within(value: Any) -> Any:  # noqa: ANN401 - texts, however deep
 class _Masking:
     """One document's way through: what was masked is collected."""
 
-    def __init__(self, fields: Sequence[str] | None) -> None:
-        self._fields = fields
+    def __init__(self, personal: Sequence[str] | None) -> None:
+        self._everything = personal is None
+        self._fields = [field for field in personal or () if field != KEY]
+        self._hides_key = personal is None or KEY in personal
         self.found: set[str] = set()
         self.values: list[Any] = []
+        self.opaque = False
+        """Something was masked that could not be taken apart, or is elsewhere."""
 
     def document(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
         if not isinstance(value, dict) or _ENVELOPE not in value:
             return self._payload(value)
         payload = {name: self._payload(value[name]) for name in _DATA if name in value}
-        beside = {name: item for name, item in value.items() if name not in payload}
-        if self._fields is not None:  # a source's row may have a column named as the envelope's
-            beside = self._payload(beside)
-        words = _Words(self.values)
-        return {
-            n: words.masked(v) if isinstance(v, str) else v for n, v in beside.items()
-        } | payload
+        beside = self._beside({name: v for name, v in value.items() if name not in payload})
+        if _REFERENCE in value and (self._everything or self._fields):
+            self.opaque = True
+            self.found.add(_NAMELESS)
+        words = QuotedValues(self.values)
+        for name, item in beside.items():
+            if name not in _WAYBILLS and isinstance(item, str):
+                beside[name] = words.masked(item)
+        return beside | payload
+
+    def _beside(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        """Mask around a payload: the key, and what a row has that looks like an envelope."""
+        if self._everything:
+            attributes = {
+                name: item if name in _WAYBILLS | _SOURCES else self._every(item, name)
+                for name, item in attributes.items()
+            }
+        else:
+            attributes = self._named(attributes)
+        if self._hides_key and _SUBJECT in attributes:
+            attributes[_SUBJECT] = self._key(attributes[_SUBJECT])
+        return attributes
+
+    def _key(self, subject: Any) -> Any:  # noqa: ANN401 - a list of values as JSON, or whatever
+        if subject is None or subject == MASK:
+            return subject
+        self.found.add(KEY)
+        self.values.extend(_key_values(subject))
+        return MASK
 
     def _payload(self, value: Any) -> Any:  # noqa: ANN401
-        if self._fields is None:
-            return self._every(value, "*")
-        if not isinstance(value, dict | list):
-            return self._hide(value, "*")
+        if self._everything:
+            return self._every(value, _NAMELESS)
+        return self._rows(value) if self._fields else value
+
+    def _rows(self, value: Any) -> Any:  # noqa: ANN401
+        """Mask the fields of objects, and whatever is in none."""
+        if isinstance(value, list):
+            return [self._rows(item) for item in value]
+        return self._named(value) if isinstance(value, dict) else self._hide(value, _NAMELESS)
+
+    def _named(self, value: Any) -> Any:  # noqa: ANN401
         for field in self._fields:
             value = self._at(value, field, field)
         return value
@@ -158,9 +192,18 @@ class _Masking:
     def _hide(self, value: Any, field: str) -> Any:  # noqa: ANN401
         if value is None or value == MASK:
             return value
+        self.opaque |= field == _NAMELESS
         self.found.add(field)
         self.values.extend(_scalars(value))
         return MASK
+
+
+def _key_values(subject: Any) -> Iterator[Any]:  # noqa: ANN401
+    """Yield the values of a key, which is a list of them written as JSON."""
+    try:
+        yield from _scalars(loads(subject.encode()))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        yield from _scalars(subject)
 
 
 def _scalars(value: Any) -> Iterator[Any]:  # noqa: ANN401
@@ -173,60 +216,4 @@ def _scalars(value: Any) -> Iterator[Any]:  # noqa: ANN401
         yield value
 
 
-class _Words:
-    """Masks values wherever a text quotes them."""
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        forms = {form for value in values for form in _forms(value)}
-        self._forms = sorted(forms, key=len, reverse=True)
-
-    def masked(self, text: str) -> str:
-        if not text or not self._forms:
-            return text
-        if len(self._forms) > _MOST_VALUES:
-            return MASK
-        whole = [_pattern(form) for form in self._forms if len(form) <= len(text)]
-        if whole:
-            text = re.sub("|".join(whole), MASK, text, flags=re.IGNORECASE)
-        for form in self._forms:
-            text = _without_beginning(text, form)
-        return text
-
-    def masked_within(self, value: Any) -> Any:  # noqa: ANN401 - texts, however deep
-        if isinstance(value, str):
-            return self.masked(value)
-        if isinstance(value, dict):
-            return {name: self.masked_within(item) for name, item in value.items()}
-        return [self.masked_within(item) for item in value] if isinstance(value, list) else value
-
-
-def _forms(value: Any) -> Iterator[str]:  # noqa: ANN401
-    text = value if isinstance(value, str) else str(value)
-    written = (
-        text,
-        text.strip(),
-        text.replace("'", "\\'"),
-        repr(value).strip("'\""),
-        json.dumps(text)[1:-1],
-    )
-    yield from (form for form in written if form and form != MASK)
-
-
-def _pattern(form: str) -> str:
-    escaped = re.escape(form)
-    return escaped if len(form) >= _SHORT else rf"(?<!\w){escaped}(?!\w)"
-
-
-def _without_beginning(text: str, form: str) -> str:
-    """Mask the beginning of a value where the text, or what it quotes, is cut off."""
-    if len(form) < _SHORT:
-        return text
-    parts = text.split(_CUT)
-    return _CUT.join(_without_end(part, form) for part in parts)
-
-
-def _without_end(part: str, form: str) -> str:
-    for length in range(min(len(part), len(form)), _SHORT - 1, -1):
-        if part[-length:].casefold() == form[:length].casefold():
-            return part[:-length] + MASK
-    return part
+__all__ = ["KEY", "MASK", "masked_event", "masked_words"]

@@ -228,7 +228,9 @@ class Parking(Looking):
         """
         return replays.cancel_replay(self._tracker, replay_id, who=who)
 
-    def discard(self, wanted: PartitionFilter, *, who: str, why: str) -> DiscardReport:
+    def discard(
+        self, wanted: PartitionFilter, *, who: str, why: str, most_cuts: int | None = None
+    ) -> DiscardReport:
         """Mark parked events as not wanted: exactly those that the filter names.
 
         Segments that the window on event time cuts through are cut first, each in a transaction of
@@ -236,10 +238,15 @@ class Parking(Looking):
 
         Raises:
             InputError: the filter is empty, or ``who`` or ``why`` is.
+            TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.discard(self._tracker, self._objects, wanted, who=who, why=why)
+        return discards.discard(
+            self._tracker, self._objects, wanted, who=who, why=why, most_cuts=most_cuts
+        )
 
-    def undo_discard(self, wanted: PartitionFilter, *, who: str, why: str) -> DiscardReport:
+    def undo_discard(
+        self, wanted: PartitionFilter, *, who: str, why: str, most_cuts: int | None = None
+    ) -> DiscardReport:
         """Park discarded events again, as far as no clean-up has claimed their objects.
 
         Segments are cut where the window cuts through them, as by a discard; the clean-up's grace
@@ -247,8 +254,11 @@ class Parking(Looking):
 
         Raises:
             InputError: the filter is empty, or ``who`` or ``why`` is.
+            TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.undo_discard(self._tracker, self._objects, wanted, who=who, why=why)
+        return discards.undo_discard(
+            self._tracker, self._objects, wanted, who=who, why=why, most_cuts=most_cuts
+        )
 
     def hold(self, pipeline: str, *, who: str, why: str) -> Hold:
         """Hold a pipeline, by name or id: from the next batch on its events wait as they came.

@@ -54,6 +54,7 @@ from waybill.pipelines.check import (
     pipeline_directories,
 )
 from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType, arrow_type
+from waybill.pipelines.form import UNKNOWN_PIPELINE
 from waybill.pipelines.model import (
     Column,
     EventDeclaration,
@@ -66,6 +67,7 @@ from waybill.pipelines.problems import Problem
 
 __all__ = [
     "COLUMN_TYPES",
+    "UNKNOWN_PIPELINE",
     "Column",
     "ColumnType",
     "DeclarationError",

@@ -25,6 +25,8 @@ CONNECTORS = ("csv",)
 PACKAGE = "package:"
 """Begins the path of a file in an installed package."""
 RESERVED_PREFIX = "_waybill_"
+UNKNOWN_PIPELINE = "unknown"
+"""The id under which messages are parked that cannot be read, and so say no pipeline."""
 _NOT_NULL = re.compile(r"(.+?)\s+not\s+null", re.IGNORECASE)
 CSV_TYPES = tuple(name for name in COLUMN_TYPES if name not in ("bytes", "json"))
 MAX_IDENTIFIER_BYTES = 63
@@ -38,6 +40,13 @@ def _identifier(text: str) -> str:
         raise ValueError(f"it has more than {MAX_IDENTIFIER_BYTES} bytes")
     if text.lower().startswith(RESERVED_PREFIX):
         raise ValueError(f"names that begin with {RESERVED_PREFIX} belong to Waybill")
+    return text
+
+
+def _own_id(text: str) -> str:
+    """Refuse the id under which events are parked that name no pipeline."""
+    if text == UNKNOWN_PIPELINE:
+        raise ValueError("events whose envelope cannot be read are parked under this id")
     return text
 
 
@@ -146,7 +155,9 @@ class DestinationForm(_Form):
 class PipelineForm(_Form):
     """A whole ``pipeline.yaml``."""
 
-    id: Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{2,62}$")] = Field(
+    id: Annotated[
+        str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{2,62}$"), AfterValidator(_own_id)
+    ] = Field(
         description="an id that never changes: 3 to 63 small letters, digits and -, no - first"
     )
     name: Part = Field(description=PART)

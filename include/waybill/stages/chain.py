@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import HELD_ERROR, Event, decode, encode, loads
+from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wrong_reference
+from waybill.pipelines import UNKNOWN_PIPELINE
 from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
 from waybill.stages.mapping import MappingFault
@@ -26,7 +27,6 @@ from waybill.stages.staged import staged_batch, system_columns
 from waybill.stages.transformation import Again, NoWatch, Outcome, Watch, run
 from waybill.storage import ObjectMissingError
 
-UNKNOWN_PIPELINE = "unknown"
 _FIRST_STAGE = "transformation"
 _SLICE = 512
 """Messages worked on at a time: their objects stay in the processor's cache and in malloc's
@@ -111,6 +111,7 @@ class Chain:
             self._enter(_Group(*key), items)
 
     def _resolve(self, event: Event, reference: str) -> None:
+        refuse_wrong_reference(event, reference)
         if self._fetch is None:
             raise ParkError("data_ref_missing", f"nothing can fetch {reference!r}")
         try:

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import shlex
+from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException, status
 
 from waybill.errors import InputError
-from waybill.parking import Replay
+from waybill.parking import Partition, Replay
+from waybill.parking.edges import TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
 from waybill_airflow.web.opened import desk
 
 router = APIRouter(prefix="/api", tags=["deciding"])
 _NO_PARTITION = models.problems(_404="There is no such partition.")
+_TOO_MUCH = _NO_PARTITION | models.problems(
+    _409="The window cuts through too many parked files for a request."
+)
+_OPTIONS = ("since", "until", "parked_since", "parked_until", "fingerprint")
 
 
-@router.post("/discard", responses=_NO_PARTITION, summary="Discard parked events")
+@router.post("/discard", responses=_TOO_MUCH, summary="Discard parked events")
 def discard(access: Discarder, body: models.DecisionBody) -> models.Discarded:
     """Mark a partition's parked events as not wanted, with the reason; undone until the clean-up.
 
-    A window on event time is exact: what it cuts through is cut in two. Segments that mix causes
+    A window on event time is exact: what it cuts through is cut in two, up to 200 segments of
+    parked files; above that the answer names the command that does it. Segments that mix causes
     are left alone when one cause is named. What is damaged, or parked meanwhile, counts as left.
     """
     return _decide(access, body, "discard")
 
 
-@router.post("/undo-discard", responses=_NO_PARTITION, summary="Take a discard back")
+@router.post("/undo-discard", responses=_TOO_MUCH, summary="Take a discard back")
 def undo_discard(access: Discarder, body: models.DecisionBody) -> models.Discarded:
     """Park a partition's discarded events again, as far as no clean-up has claimed them."""
     return _decide(access, body, "undo_discard")
@@ -37,8 +44,24 @@ def _decide(
 ) -> models.Discarded:
     here = seat(access, "discard", body.partition_id)
     chosen = body.model_dump(exclude={"partition_id", "why"})
-    report = desk().decide(verb, here.partition, who=here.who, why=body.why, **chosen)
+    try:
+        report = desk().decide(verb, here.partition, who=here.who, why=body.why, **chosen)
+    except TooManyCutsError as error:
+        command = _command(verb, here.partition, chosen, body.why)
+        words = f"{error}: too long for a request. Nothing was changed. Run `{command}`"
+        raise HTTPException(status.HTTP_409_CONFLICT, words) from error
     return models.Discarded(**report.to_json())
+
+
+def _command(verb: str, partition: Partition, chosen: dict[str, Any], why: str) -> str:
+    """Return the command that decides the same without a limit."""
+    names = {name: getattr(partition, name) for name in ("event_name", "stage", "error_type")}
+    given = {name: chosen[name] for name in _OPTIONS if chosen.get(name) is not None}
+    words = ["waybill", "parked", verb.replace("_", "-"), partition.pipeline_id]
+    for name, value in (names | given | {"why": why}).items():
+        text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+        words.append(f"--{name.replace('_', '-')}={text}")
+    return shlex.join(words)
 
 
 @router.post(

@@ -141,17 +141,16 @@ def _ids(text: str) -> list[int]:
 def partition(here: ViewerSeat) -> models.PartitionDetail:
     """Return a partition with what its error means, its causes, replays, mark and hold."""
     meaning = error_type(here.partition.error_type)
-    [shown] = desk().shown(here.access, [here.partition])
+    explained = desk().explained(here.access, here.partition)
+    shown, hold = explained.partition, explained.hold
     mark = desk().marked(here.partition)
-    groups = desk().groups(here.access, here.partition)
-    hold = desk().hold(here.access, here.partition)
     return models.PartitionDetail(
         **{field.name: getattr(shown, field.name) for field in fields(shown)},
         title=meaning.title,
         advice=meaning.advice,
         transient=meaning.transient,
         replays=desk().replays(here.partition.id),
-        fingerprints=[models.Group(**group.to_json()) for group in groups],
+        fingerprints=[models.Group(**group.to_json()) for group in explained.groups],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),
         hold=None if hold is None else models.HoldOut(**hold.to_json()),
     )

@@ -17,7 +17,6 @@ import httpx
 from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
-from waybill.errors import InputError
 from waybill.operations.replayable import are_events
 from waybill.parking import Partition
 from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
@@ -223,7 +222,4 @@ def _no_run(dag_id: str, run_id: str) -> HTTPException:
 def _partition_of(conf: dict[str, Any]) -> Partition | None:
     """Return the partition that a run is about."""
     names = {name: str(conf.get(name)) for name in ("event_name", "stage", "error_type")}
-    try:
-        return desk().parking.find(str(conf.get("pipeline")), **names)
-    except InputError:
-        return None
+    return desk().parking.find_exactly(str(conf.get("pipeline")), **names)
