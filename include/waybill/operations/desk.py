@@ -17,9 +17,15 @@ from sqlalchemy import select
 from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
+from waybill.operations.entering import enters_earlier
 from waybill.operations.messages import Explained, Messages
 from waybill.operations.personal import Personal, personal_of
-from waybill.operations.registry import active_version, deployed_names
+from waybill.operations.registry import (
+    active_pipeline,
+    active_version,
+    deployed_names,
+    keeps_source,
+)
 from waybill.parking import (
     DiscardReport,
     ParkedEvent,
@@ -277,6 +283,20 @@ class Desk:
     def active_version(self, pipeline_id: str) -> str | None:
         """Return the version of a pipeline that is deployed now."""
         return active_version(self._tracker, pipeline_id)
+
+    def check_entry(self, partition: Partition, enter: str | None) -> None:
+        """Refuse a replay that is to enter where it cannot; see ``enters_earlier``.
+
+        Raises:
+            InputError: says why.
+        """
+        if enter:
+            active = active_pipeline(self._tracker, partition.pipeline_id)
+            enters_earlier(enter, partition.stage, active)
+
+    def can_enter_earlier(self, partition: Partition) -> bool:
+        """Tell whether a partition's events can enter before the stage that parked them."""
+        return partition.stage == "mapping" and keeps_source(self._tracker, partition.pipeline_id)
 
     def mark(self, partition: Partition, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.

@@ -160,6 +160,14 @@ def active_version(tracker: TrackerStore, pipeline_id: str) -> str | None:
         return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
 
 
+def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
+    """Tell whether the version of a pipeline that is deployed now keeps sources."""
+    table = pipeline_versions.c
+    query = select(table.declaration["keep_source"]).where(table.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar() is True
+
+
 def deployed_names(tracker: TrackerStore, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
     """Return id, name and team of the deployed pipelines of these teams, by name; None: of all."""
     query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)

@@ -149,6 +149,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
         title=meaning.title,
         advice=meaning.advice,
         transient=meaning.transient,
+        enters_earlier=desk().can_enter_earlier(here.partition),
         replays=desk().replays(here.partition.id),
         fingerprints=[models.Group(**group.to_json()) for group in explained.groups],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),

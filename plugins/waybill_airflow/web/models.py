@@ -136,6 +136,8 @@ class PartitionDetail(Partition):
     title: str
     advice: str
     transient: bool
+    enters_earlier: bool
+    """Its events can enter at the transformation: they parked at mapping, with their sources."""
     replays: list[Replay]
     auto_replay: Mark | None
     hold: HoldOut | None
@@ -198,6 +200,15 @@ Limit = Annotated[
 ]
 
 
+Enter = Annotated[
+    Literal["transformation"] | None,
+    Field(
+        description="Enter earlier than where it parked, with what the events were made from; only "
+        "of mapping, and where the pipeline keeps sources. Null: where it parked."
+    ),
+]
+
+
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -216,6 +227,7 @@ class DryRunBody(Choice):
     """Which events to try."""
 
     limit: Limit = None
+    enter: Enter = None
     sample: int | None = Field(
         None, ge=1, description="Try so many of them, some of each cause; null: every one."
     )
@@ -225,6 +237,7 @@ class ReplayBody(Choice):
     """Which events to send back, and how."""
 
     limit: Limit = None
+    enter: Enter = None
     rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
     canary: bool = Field(
         default=False, description="Send 1 %, then 10 %, then all; stop when too much parks again."

@@ -17,6 +17,7 @@ import httpx
 from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
+from waybill.errors import InputError
 from waybill.operations.replayable import are_events
 from waybill.parking import Partition
 from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
@@ -30,7 +31,9 @@ _TASK = "replay"
 _CREDENTIALS = ("authorization", "cookie")
 _TIMEOUT_S = 60.0
 _EDGES = ("since", "until", "parked_since", "parked_until")
-_OPTIONS = (*_EDGES, "fingerprint", "max_events", "sample", "rate_per_s", "governed", "canary")
+_OPTIONS = (
+    *_EDGES, "fingerprint", "max_events", "enter", "sample", "rate_per_s", "governed", "canary",
+)  # fmt: skip
 _REFUSED = models.problems(
     _404="There is no such partition.", _409="Nothing of it can be replayed."
 )
@@ -76,6 +79,7 @@ def _conf(partition: Partition, asked: models.DryRunBody | models.ReplayBody) ->
         **{name: None if edge is None else edge.isoformat() for name, edge in edges.items()},
         "fingerprint": asked.fingerprint,
         "max_events": asked.limit,
+        "enter": asked.enter,
     }
 
 
@@ -103,6 +107,10 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
             "what is parked here never was an event: correct the source and let the connector read "
             "it again, then discard these",
         )
+    try:
+        desk().check_entry(partition, conf["enter"])
+    except InputError as error:
+        raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
     newest = desk().replays(partition.id)[:1]
     if newest and newest[0].state == "running" and not conf["dry_run"]:
         run_id = newest[0].run_id

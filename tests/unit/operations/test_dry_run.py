@@ -117,7 +117,7 @@ def test_events_enter_at_the_stage_that_parked_them() -> None:
 
 
 def test_a_payload_in_the_store_is_fetched_where_it_can_be() -> None:
-    corpus = [parked(event(1, data_ref="payloads/x"))]
+    corpus = [parked(event(1, data_ref="payloads/p1/x"))]
     assert ended(tried(pipeline(), corpus))[3] == {"transformation/data_ref_missing": 1}
     report = tried(pipeline(), corpus, fetch=lambda key: b'{"id":1,"n":%d}' % len(key))
     assert ended(report) == (1, 1, 0, {})

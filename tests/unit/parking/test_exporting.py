@@ -61,6 +61,35 @@ def test_no_cell_of_a_csv_begins_as_a_formula_does(tmp_path, first):
     assert found["message"] == found["event"] == "'" + first
 
 
+def came_back(cell):
+    """Return a cell as it was, by the way back that the documentation tells."""
+    return cell.removeprefix("'")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        bytes([first, 0, 0xFF])
+        for first in (0xF8, 0xF9, 0xFA, 0xFB, 0xFF)  # "+", and "/"
+    ]
+    + [b"=1", b"'=1", b"''", b"'", b"\t1", b"\x00", b"'\x00", b"plain", b'{"a":"=1"}', b"", b"\n"],
+)
+def test_every_cell_is_escaped_alike_and_comes_back(tmp_path, value):
+    path = tmp_path / "out.csv"
+    said = value.decode("latin-1").replace("\x00", "")
+    event = replace(EVENT, value=value, message=said, where=said, topic=said)
+    export(path, [event])
+    with path.open(newline="", encoding="utf-8") as stream:
+        [row] = list(csv.DictReader(stream))
+    assert not [name for name, cell in row.items() if cell[:1] in tuple("=+-@\t\r\n") and cell]
+    encoded = came_back(row["event_base64"])
+    found = (
+        base64.b64decode(encoded, validate=True) if encoded else came_back(row["event"]).encode()
+    )
+    assert found == value
+    assert [came_back(row[name]) for name in ("message", "where", "topic")] == [said] * 3
+
+
 def test_a_csv_holds_bytes_that_are_no_text_in_base64(tmp_path):
     path = tmp_path / "out.csv"
     export(path, [replace(EVENT, value=b"\xff\x00", message="\ud800\x00,\"'\n")])

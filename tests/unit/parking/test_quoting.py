@@ -51,7 +51,7 @@ def test_one_pass_finds_what_looking_for_each_value_finds():
 def lines_run(number: int) -> int:
     """Return how many lines of Python it takes to mask a text of so many values."""
     values = [f"{n:06}aaaa{n:06}aaaab" for n in range(number)]
-    text = " ".join(value[:-1] for value in values)
+    text = " ".join(f"{value} {value[:-1]}…" for value in values)
     lines = 0
 
     def count(_frame, event, _argument):
@@ -70,4 +70,4 @@ def lines_run(number: int) -> int:
 
 def test_the_work_grows_as_the_values_and_the_text_do():
     """Eight times as much of both is about eight times the work, not sixty-four."""
-    assert lines_run(800) < 12 * lines_run(100)
+    assert lines_run(320) < 12 * lines_run(40)

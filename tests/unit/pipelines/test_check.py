@@ -61,6 +61,7 @@ def test_a_good_declaration_has_no_problems(folder):
         ("id: shop-orders", "id: Shop", "id", "3 to 63 small letters"),
         ("id: shop-orders", "id: shop/orders", "id", "3 to 63 small letters"),
         ("id: shop-orders", "id: 1234", "id", "found 1234"),
+        ("id: shop-orders", "id: unknown", "id", "'unknown' (events whose envelope cannot be read"),
         ("path: orders.csv", "path: package:nope", "source.path", "package:<name>/<path"),
         ("path: orders.csv", "path: package:os/../x.csv", "source.path", "package:<name>/<path"),
         ("path: orders.csv", 'path: "a\\0b"', "source.path", "holds a NUL"),

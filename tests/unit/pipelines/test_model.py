@@ -27,7 +27,8 @@ def pipeline(folder) -> Pipeline:
 
 def test_the_public_surface_is_what_the_package_says():
     assert surface.__all__ == [
-        "COLUMN_TYPES", "Column", "ColumnType", "DeclarationError", "EventDeclaration", "Pipeline",
+        "COLUMN_TYPES", "UNKNOWN_PIPELINE", "Column", "ColumnType", "DeclarationError",
+        "EventDeclaration", "Pipeline",
         "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "load_pipeline", "load_pipelines",
         "pipeline_directories", "topic_of",
     ]  # fmt: skip

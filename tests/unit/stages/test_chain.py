@@ -85,7 +85,8 @@ def wild_messages(chance: random.Random, count: int) -> list[bytes]:
             op=chance.choice(["upsert", "upsert", "delete"]),
         )
         if chance.random() < 0.05:
-            one.data_ref = chance.choice(["there", "gone", "garbage"])
+            name = chance.choice(["there", "gone", "garbage"])
+            one.data_ref = f"payloads/{one.pipeline_id}/{name}"
         values.append(encode(one))
     return values
 

@@ -111,9 +111,9 @@ def test_what_is_no_event_is_parked_and_its_books_balance() -> None:
 
 def test_a_payload_that_is_gone_parks_its_event_under_its_own_name_and_stage() -> None:
     messages = [
-        event(1, data_ref="gone"),
-        event(2, data_ref="there"),
-        event(3, data_ref="garbage", stage="mapping", attempt=1),
+        event(1, data_ref="payloads/p1/gone"),
+        event(2, data_ref="payloads/p1/there"),
+        event(3, data_ref="payloads/p1/garbage", stage="mapping", attempt=1),
         event(4),
     ]
     result = chained(pipeline(), messages, fetch=fetch)
@@ -128,8 +128,39 @@ def test_a_payload_that_is_gone_parks_its_event_under_its_own_name_and_stage() -
     check_books(result)
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "parked/2026/01/01/x.jsonl.zst",
+        "staged/x.wbs",
+        "payloads",
+        "payloads/p2/there",
+        "payloads/p1",
+        "payloads/p1/",
+        "payloads/p1/../p2/there",
+        "payloads/p1/./there",
+        "payloads/p1//there",
+        "/payloads/p1/there",
+        "Payloads/p1/there",
+        "s3://payloads/p1/there",
+    ],
+)
+def test_no_other_object_is_read_as_a_payload(reference: str) -> None:
+    asked: list[str] = []
+
+    def any_object(key: str) -> bytes:
+        asked.append(key)
+        return b'{"id":1,"n":1}'
+
+    result = chained(pipeline(), [event(1, data_ref=reference), event(2)], fetch=any_object)
+    assert faults(result) == [(0, "transformation", "data_ref_refused")]
+    assert reference in result.failures[0].fault.message
+    assert (asked, len(rows(result))) == ([], 1)
+    check_books(result)
+
+
 def test_without_a_store_a_claim_check_is_parked_not_lost() -> None:
-    result = chained(pipeline(), [event(1, data_ref="there")])
+    result = chained(pipeline(), [event(1, data_ref="payloads/p1/there")])
     assert faults(result) == [(0, "transformation", "data_ref_missing")]
 
 
@@ -140,7 +171,7 @@ def test_a_store_that_is_away_stops_the_task_and_parks_nothing() -> None:
         raise RetryError("away")
 
     with pytest.raises(RetryError):
-        chained(pipeline(), [event(1, data_ref="there")], fetch=away)
+        chained(pipeline(), [event(1, data_ref="payloads/p1/there")], fetch=away)
 
 
 SPLITS = """
