@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 
 import pytest
 from tests.integration.parking_lot import make_event
@@ -22,6 +24,7 @@ CHOICE = {
     "fingerprint": "0123456789abcdef",
     "limit": 7,
 }
+EARLIER = {"enter": "transformation", "governed": False}
 
 
 @pytest.fixture
@@ -119,6 +122,68 @@ def test_a_choice_that_is_wrong_starts_nothing(web, partition, wrong):
 
 
 @pytest.fixture
+def two_hours(web):
+    """Three parked files, each with events of two hours; the partition's id."""
+    web.deploy("pl-1", "flights", "aviation")
+    for number in range(3):
+        web.lot.park([make_event(hour) for hour in (1, 2)], number + 1)
+    return web.lot.only().id
+
+
+@pytest.mark.parametrize("verb", ["discard", "undo-discard"])
+def test_a_window_that_cuts_too_much_for_a_request_is_refused_with_the_command(
+    web, two_hours, verb, monkeypatch
+):
+    from waybill.operations import desk
+
+    monkeypatch.setattr(desk, "MOST_CUTS", 2)
+    if verb == "undo-discard":
+        web.post("uma", "/api/discard", {"partition_id": two_hours, "why": "all"})
+    before = web.lot.states(), len(web.audit())
+    edge = "2013-01-01T01:30:00+00:00"
+    body = {"partition_id": two_hours, "why": "it's old", "until": edge}
+    answer = web.ask("uma", "POST", f"/api/{verb}", json=body)
+    assert answer.status_code == 409
+    assert "more than 2 segments" in answer.json()["detail"]
+    [command] = re.findall("`(.*)`", answer.json()["detail"])
+    assert shlex.split(command) == [
+        *("waybill", "parked", verb, "pl-1", "--event-name=flight", "--stage=transformation"),
+        *("--error-type=null_value", f"--until={edge}", "--why=it's old"),
+    ]
+    assert (web.lot.states(), len(web.audit())) == before
+    monkeypatch.setattr(desk, "MOST_CUTS", 3)
+    assert web.post("uma", f"/api/{verb}", body)["events"] == 3
+    web.lot.check()
+
+
+def test_entering_earlier_is_offered_and_taken_only_where_sources_are_kept(web):
+    web.deploy("pl-1", "flights", "aviation", keep_source=True)
+    web.deploy("pl-2", "boxes", "shipping", keep_source=False)
+    for pipeline in ("pl-1", "pl-2"):
+        for stage in ("mapping", "transformation"):
+            web.lot.park([make_event(1, stage=stage, code="type_mismatch", pipeline_id=pipeline)])
+    found = {(one.pipeline_id, one.stage): one.id for one in web.lot.parking.partitions()}
+    offered = {
+        k: web.get("ann", f"/api/partitions/{n}")["enters_earlier"] for k, n in found.items()
+    }
+    assert {key for key, offer in offered.items() if offer} == {("pl-1", "mapping")}
+    for place in (("pl-1", "transformation"), ("pl-1", "mapping"), ("pl-2", "mapping")):
+        for verb, more in (("replay", EARLIER), ("dry-run", {"enter": "transformation"})):
+            answer = web.ask("ann", "POST", f"/api/partitions/{found[place]}/{verb}", json=more)
+            if place == ("pl-2", "mapping"):
+                assert answer.status_code == 409
+                assert "keeps sources" in answer.json()["detail"]
+                continue
+            conf = conf_of(web, answer.json())
+            assert {name: conf[name] for name in more} == more
+            assert {name: web.audit()[-1][3][name] for name in more} == more
+    wrong = web.ask(
+        "uma", "POST", f"/api/partitions/{found['pl-1', 'mapping']}/replay", json={"enter": "x"}
+    )
+    assert wrong.status_code == 422
+
+
+@pytest.fixture
 def held(web):
     """A pipeline with personal fields that a storm holds, and events that wait; the partition."""
     from waybill.parking.holds import record_storm
@@ -145,7 +210,10 @@ def test_a_hold_is_shown_masked_and_released_once_with_a_reason(web, held):
     hold = web.get("pia", path)["hold"]
     assert (hold["held_by"], hold["cause"]["failed"]) == ("storm breaker", 90)
     assert hold["cause"]["message"] == "no such: Ann"
+    seen = [row for row in web.audit() if row[1] == "see_personal_messages"]
+    assert [(who, detail["partitions"]) for who, _, _, detail in seen] == [("pia", [held])]
     assert web.get("uma", path)["hold"]["cause"]["message"] == MASK
+    assert len([row for row in web.audit() if row[1] == "see_personal_messages"]) == 1
     release = "/api/pipelines/pl-1/release"
     assert web.ask("uma", "POST", release, json={"why": ""}).status_code == 422
     ended = web.post("uma", release, {"why": "mended"})

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
 
 
+SEEN = "see_personal_messages"
+
+
 def row(n, **more):
     return json.dumps({"n": n, "name": f"Ann {n}", "mail": f"ann{n}@b.c", **more}).encode()
 
@@ -63,6 +66,76 @@ def test_the_last_message_is_hidden_where_it_may_quote_what_is_personal(web, peo
             [found] = answer.get("partitions", [answer])
             assert {group["message"] for group in found.get("fingerprints", [])} <= {said}
             assert found["last_message"] == said
+    assert [(who, action) for who, action, _, _ in web.audit()] == [("pia", SEEN)] * 2
+    for _, _, _, detail in web.audit():
+        assert detail == {"team": "aviation", "pipeline_ids": ["pl-1"], "partitions": [people]}
+    assert [e["who"] for e in web.get("uma", "/api/audit")["entries"]] == ["pia", "pia"]
+    assert web.get("otto", "/api/audit")["entries"] == []
+
+
+def test_a_list_of_two_teams_is_written_down_once_a_team_and_only_what_is_personal(web, people):
+    web.deploy("pl-2", "boxes", "shipping", personal=["name"])
+    web.deploy("pl-4", "plain", "shipping")
+    for number, pipeline in enumerate(("pl-2", "pl-4"), 5):
+        web.lot.park([make_event(number, pipeline_id=pipeline)], number)
+    listed = web.get("ann", "/api/partitions")["partitions"]
+    assert MASK not in {one["last_message"] for one in listed}
+    [shipping] = [one["id"] for one in listed if one["pipeline_id"] == "pl-2"]
+    said = [(d["team"], d["pipeline_ids"], d["partitions"]) for _, _, _, d in web.audit()]
+    assert said == [("aviation", ["pl-1"], [people]), ("shipping", ["pl-2"], [shipping])]
+    web.get("ann", "/api/partitions", params={"pipeline": "plain"})
+    assert len(web.audit()) == 2
+
+
+def enveloped(**more):
+    given = {"specversion": "1.0", "id": "e1", "source": "aviation/pl-1", "subject": '["ann@b.c"]'}
+    return json.dumps(given | more).encode()
+
+
+@pytest.mark.parametrize("around", [{"dataref": "payloads/pl-1/e1"}, {"data": {"n": 1}}])
+def test_a_key_with_a_personal_field_is_masked_on_the_page_and_in_files(web, around):
+    web.deploy("pl-1", "flights", "aviation", personal=["mail"], key=["mail"])
+    web.lot.park([make_event(1, value=enveloped(**around), message="ann@b.c is late")])
+    path = f"/api/partitions/{web.lot.only().id}"
+    [event] = web.get("uma", f"{path}/events")["events"]
+    assert event["envelope"]["subject"] == MASK
+    assert "(key)" in event["masked"]
+    kinds = [
+        web.ask("uma", "GET", f"{path}/download", params={"kind": k}) for k in ("jsonl", "csv")
+    ]
+    assert not [one for one in [json.dumps(event), *(k.text for k in kinds)] if "ann" in one]
+    [event] = web.get("pia", f"{path}/events")["events"]
+    assert (event["envelope"]["subject"], event["masked"]) == ('["ann@b.c"]', [])
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "value"),
+    [
+        ("ingestion", "source_row_malformed", b"7;zoe;zoe@b.c"),
+        ("ingestion", "source_encoding_invalid", b"\xff;zoe"),
+        ("ingestion", "source_row_malformed", b'["zoe", 41]'),
+        ("ingestion", "key_missing", b'{"n":null,"mail":"zoe@b.c","name":"zoe"}'),
+        ("transformation", "pipeline_held", enveloped(data_base64="em9lQGIuYw==")),
+        ("transformation", "pipeline_held", enveloped(data={"mail": "zoe@b.c", "name": "zoe"})),
+    ],
+)
+def test_what_came_in_raw_shows_nothing_personal(web, stage, code, value):
+    """Parked under an event name that declares nothing personal, as another one of it does."""
+    table = {"columns": [{"name": "n"}]}
+    other = {"personal": ["mail", "name"], "key": ["mail"], "table": table}
+    events = {"flight": {"personal": [], "key": ["n"], "table": table}, "person": other}
+    web.deploy("pl-1", "flights", "aviation", events=events)
+    web.lot.park(
+        [make_event(1, stage=stage, code=code, value=value, message="of zoe@b.c", where="zoe")]
+    )
+    path = f"/api/partitions/{web.lot.only().id}"
+    answers = [web.ask("uma", "GET", f"{path}{more}").text for more in ("", "/events")]
+    answers += [web.ask("uma", "GET", f"{path}/download", params={"kind": "jsonl"}).text]
+    for answer in answers:
+        assert "zoe" not in answer
+        assert "em9l" not in answer
+    [event] = json.loads(answers[1])["events"]
+    assert event["masked"] != []
 
 
 def test_of_a_pipeline_nobody_deployed_everything_is_masked_without_the_permission(web):

@@ -53,6 +53,7 @@ def test_a_double_click_is_one_run_of_the_one_who_clicked(web):
         "parked_until": None,
         "fingerprint": "0123456789abcdef",
         "max_events": 2,
+        "enter": None,
         "rate_per_s": 5,
         "canary": False,
         "governed": True,
@@ -115,6 +116,36 @@ def test_a_report_is_shown_once_there_is_one(web):
     body = {"key": "return_value", "value": report}
     airflow(web, "POST", f"/dagRuns/{run_id}/taskInstances/replay/xcomEntries", json=body)
     assert web.get("uma", f"/api/runs/replay/{run_id}")["report"] == report
+
+
+def test_a_look_at_a_run_reads_nothing_that_grows(web):
+    """The page asks every few seconds: each table of parked events is read by an index."""
+    from sqlalchemy import event as happening
+
+    from waybill_airflow.web.opened import desk
+
+    own, _, _ = web.two_teams()
+    run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    asked = []
+
+    def note(_connection, _cursor, statement, parameters, _context, _many):
+        if any(f"FROM {table}" in statement for table in ("parked_partitions", "replays")):
+            asked.append((statement, parameters))
+
+    engine = desk()._tracker.engine
+    happening.listen(engine, "before_cursor_execute", note)
+    try:
+        web.get("uma", f"/api/runs/replay/{run_id}")
+    finally:
+        happening.remove(engine, "before_cursor_execute", note)
+    assert len(asked) == 2
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        for statement, parameters in asked:
+            plan = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).scalars().all()
+            assert [line for line in plan if "Index Cond: " in line and "_id = " in line], plan
+            assert not [line for line in plan if "Seq Scan" in line and "pipelines" not in line]
+            assert "DISTINCT" not in statement
 
 
 def test_what_cannot_be_replayed_is_refused_before_a_run_is_made(web):

@@ -71,10 +71,11 @@ class Web:
         assert answer.status_code == status, answer.text
         return answer.json()
 
-    def deploy(self, pipeline_id, name, team, personal=(), columns=("n",)):
+    def deploy(self, pipeline_id, name, team, personal=(), columns=("n",), key=(), **more):
         """Write a deployed version as ``deploy`` does, in as far as looking needs it."""
         table = {"columns": [{"name": name, "source": name} for name in columns]}
-        declaration = {"events": {"flight": {"personal": list(personal), "table": table}}}
+        event = {"personal": list(personal), "key": list(key), "table": table}
+        declaration = {"events": {"flight": event}, **more}
         self.lot.sql(
             "INSERT INTO pipelines (id, name, team) VALUES (:id, :name, :team)",
             id=pipeline_id, name=name, team=team,

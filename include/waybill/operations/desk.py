@@ -17,15 +17,9 @@ from sqlalchemy import select
 from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
-from waybill.operations.entering import enters_earlier
 from waybill.operations.messages import Explained, Messages
 from waybill.operations.personal import Personal, personal_of
-from waybill.operations.registry import (
-    active_pipeline,
-    active_version,
-    deployed_names,
-    keeps_source,
-)
+from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.parking import (
     DiscardReport,
     ParkedEvent,
@@ -285,14 +279,16 @@ class Desk:
         return active_version(self._tracker, pipeline_id)
 
     def check_entry(self, partition: Partition, enter: str | None) -> None:
-        """Refuse a replay that is to enter where it cannot; see ``enters_earlier``.
+        """Refuse a replay that is to enter where it cannot.
 
         Raises:
-            InputError: says why.
+            InputError: says where it can.
         """
-        if enter:
-            active = active_pipeline(self._tracker, partition.pipeline_id)
-            enters_earlier(enter, partition.stage, active)
+        if enter and partition.stage != enter and not self.can_enter_earlier(partition):
+            raise InputError(
+                f"events of {partition.name} cannot enter at the {enter}: that takes events parked "
+                "at mapping by a pipeline that keeps sources (`keep_source: true`)"
+            )
 
     def can_enter_earlier(self, partition: Partition) -> bool:
         """Tell whether a partition's events can enter before the stage that parked them."""

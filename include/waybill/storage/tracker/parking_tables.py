@@ -94,6 +94,7 @@ replays = Table(
     time_column("started_at", now=True),
     time_column("finished_at"),
     CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),
+    Index("ix_replays_partition", "partition_id", "started_at"),
 )
 Index(
     "ix_replays_one_running",
