@@ -38,7 +38,10 @@ class Run:
     """The part of Airflow's task instance that the plan asks: which runs are there."""
 
     def __init__(self, failed=()):
-        self.failed = set(failed)
+        self.failed, self.pushed = set(failed), {}
+
+    def xcom_push(self, key, value):
+        self.pushed[key] = value
 
     def get_dr_count(self, *, dag_id, run_ids, states):
         assert dag_id == "replay"
@@ -213,7 +216,8 @@ def test_a_replay_that_met_damaged_files_fails_with_their_words_and_without_a_re
     counts = {"events": 9, "sent": 9, "resumed": 0}
     calls.record("run_replay", Report(counts, problem="3 events are quarantined"))
     with pytest.raises(AirflowFailException, match="3 events are quarantined"):
-        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context())
+        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(ti=(run := Run())))
+    assert run.pushed == {"return_value": counts}, "the page shows what it did all the same"
 
 
 def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):

@@ -157,16 +157,6 @@ REPORT = {
 }
 
 
-def ended(one, web, run, report):
-    """End a run as its task would: a report, then the state."""
-    path = f"{web.url}/api/v2/dags/replay/dagRuns/{run.get_attribute('data-run')}"
-    entry = {"key": "return_value", "value": report}
-    made = one.context.request.post(f"{path}/taskInstances/replay/xcomEntries", data=entry)
-    assert made.ok, made.text()
-    answer = one.context.request.patch(path, data={"state": "success"})
-    assert answer.ok, answer.text()
-
-
 def test_a_dry_run_of_a_sample_is_followed_to_its_report(two_causes, open_page, web):
     one = open_page(hash_of(id=two_causes))
     one.action("dry-run").click()
@@ -175,7 +165,7 @@ def test_a_dry_run_of_a_sample_is_followed_to_its_report(two_causes, open_page, 
     one.confirm()
     run = one.frame.locator(".run[data-kind='dry_run']")
     expect(run.locator(".state")).to_have_text("queued")
-    ended(one, web, run, REPORT)
+    one.end_run(run, REPORT)
     expect(run.locator(".state")).to_have_text("success")
     expect(run.locator(".prediction")).to_contain_text(
         "Predicted to pass: 75 % of 7 events (from 40 % to 90 % in 95 of 100 samples)"

@@ -145,6 +145,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         if not self.dry_run:
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
+            context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
             raise AirflowFailException(problem)
         return counts
 

@@ -3,7 +3,7 @@
 
 import { address, change, offers, taken, takes } from "./client.js";
 import { h, icon } from "./dom.js";
-import { fingerprintField, numberField, oneOf, openForm, textField, tick, windowField } from "./dialogs.js";
+import { fingerprintField, numberField, oneOf, openForm, pairOf, textField, tick, windowField } from "./dialogs.js";
 import { notice } from "./notices.js";
 import { discardWords } from "./outcomes.js";
 import { refusal } from "./permissions.js";
@@ -52,7 +52,15 @@ function replayedElsewhere(partition) {
 
 /** Return a partition's forms' fields as far as a route takes them; `made` are [name, field]. */
 function fieldsOf(path, made) {
-  return made.filter(([name]) => takes("POST", path, name)).map(([, field]) => field);
+  return made.filter(([name, field]) => field && takes("POST", path, name)).map(([, field]) => field);
+}
+
+/** A switch to enter at the transformation, where the pipeline keeps what the events were made from. */
+function earlierField(partition) {
+  if (!partition.enters_earlier) return null;
+  const note = "Sends what they were made from once more, which this pipeline keeps; off: they enter at the mapping, as they parked";
+  const { element, values } = tick("enter", "Enter at the transformation", { note });
+  return { element, values: () => ({ enter: values().enter ? "transformation" : null }) };
 }
 
 function windowOf(path) {
@@ -70,6 +78,7 @@ async function tryOut(partition, desk) {
     intro: "Runs the pipeline as it is deployed now over these events, and says how many would pass. Nothing is written.",
     fields: fieldsOf("/partitions/{}/dry-run", [
       ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowOf("/partitions/{}/dry-run")],
+      ["enter", earlierField(partition)],
       ["sample", numberField("sample", "Try a sample of so many", { placeholder: "every one", note: "Some of each kind of error; the report says what that means for all" })],
     ]),
     action: "Start the dry run",
@@ -85,8 +94,9 @@ async function replay(partition, desk) {
     fields: fieldsOf("/partitions/{}/replay", [
       ["fingerprint", fingerprintField(partition.fingerprints, desk.fingerprint())], ["since", windowOf("/partitions/{}/replay")],
       ["canary", tick("canary", "Begin with a canary", { checked: true, note: "1 %, then 10 %, then all; it stops when too many park again" })],
-      ["limit", numberField("limit", "At most so many events", { placeholder: "all" })],
-      ["rate_per_s", numberField("rate_per_s", "At most so many a second", { placeholder: "as live traffic allows" })],
+      ["governed", tick("governed", "Leave room for live traffic", { checked: true, note: "Slows down where live events would wait longer; off: as fast as it goes" })],
+      ["enter", earlierField(partition)],
+      ["limit", pairOf(numberField("limit", "At most so many events", { placeholder: "all" }), numberField("rate_per_s", "At most so many a second", { placeholder: "no limit" }))],
     ]),
     action: "Start the replay",
     send: (given) => post(partition, "replay", given),

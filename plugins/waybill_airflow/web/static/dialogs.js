@@ -69,6 +69,11 @@ export function numberField(name, label, { note, placeholder = "", value = "" } 
   };
 }
 
+/** Two fields side by side. */
+export function pairOf(one, other) {
+  return { element: h("div", { class: "pair" }, one.element, other.element), values: () => ({ ...one.values(), ...other.values() }) };
+}
+
 /** A switch. */
 export function tick(name, label, { note, checked = false } = {}) {
   const input = h("input", { type: "checkbox", name, checked });

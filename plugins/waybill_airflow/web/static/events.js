@@ -158,7 +158,9 @@ function facts(event) {
 function maskedNote(event) {
   const fields = event.masked ?? [];
   if (!fields.length) return null;
-  const words = fields.includes("*") ? "Nobody declared which fields are personal here, so that all are masked." : `${many(fields.length, "field")} of personal data masked: ${fields.join(", ")}.`;
+  const named = fields.filter((one) => one !== "*");
+  const whole = fields.includes("*") && "This event cannot be taken apart, or its payload is elsewhere: what may be personal in it is masked whole.";
+  const words = [whole, named.length > 0 && `${many(named.length, "field")} of personal data masked: ${named.join(", ")}.`].filter(Boolean).join(" ");
   return h("p", { class: "masked-note" }, icon("info"), h("span", {}, words));
 }
 

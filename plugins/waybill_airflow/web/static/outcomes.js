@@ -1,10 +1,11 @@
 // Reports of runs and requests, in plain words. A part of a report that this page does not know is
 // listed by its name, never left out.
 
-import { h } from "./dom.js";
+import { h, icon } from "./dom.js";
 import { count, many, percent, plain, size } from "./words.js";
 
 const ENDED = ["success", "failed"];
+const STEPS = ["1%", "10%", "100%"];
 const KNOWN = new Set([
   "pipeline", "version", "events", "tried", "would_pass", "would_filter", "would_fail", "pass_rate", "low", "high", "expected_filter", "expected_fail",
   "by_fingerprint", "examples", "damaged", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
@@ -30,7 +31,7 @@ export function progressWords(kind, run, waitedS) {
 
 /** Return what a run that ended says, as elements. */
 export function runWords(kind, run) {
-  if (run.state === "failed") {
+  if (run.state === "failed" && !(kind === "replay" && run.report)) {
     const safe = kind === "replay" ? "Nothing is lost: what was not sent is still parked, and a replay begun again goes on where it stood." : "Nothing was changed.";
     return [h("p", {}, `The run failed. ${safe} The run's log in Airflow says why.`)];
   }
@@ -41,24 +42,45 @@ export function runWords(kind, run) {
 function replayWords(report) {
   const outcome = typeof report.outcome === "object" && report.outcome !== null ? { ...report, ...report.outcome } : report;
   const sent = (outcome.sent ?? 0) + (outcome.resumed ?? 0);
-  const parts = [h("p", {}, `${count(sent)} of ${many(outcome.events ?? sent, "event")} sent back into the pipeline${outcome.state === "cancelled" ? ", then it was cancelled" : ""}.`)];
+  const parts = outcome.steps?.length ? canary(outcome, sent) : [h("p", {}, `${count(sent)} of ${many(outcome.events ?? sent, "event")} sent back into the pipeline${outcome.state === "cancelled" ? ", then it was cancelled" : ""}.`)];
   const again = sumOf(outcome.parked_again);
   const rows = [
     ["delivered", "good", outcome.delivered ?? outcome.passed], ["superseded by newer ones", "", outcome.superseded], ["filtered on purpose", "", outcome.filtered],
     ["duplicates", "", outcome.duplicate], ["parked again", "bad", again], ["refused by Kafka, parked again", "bad", outcome.refused], ["damaged, set aside", "bad", outcome.quarantined], ["still on their way", "", outcome.in_flight],
   ].filter(([, , number]) => number !== undefined && number !== null && number !== 0);
   if (rows.length) parts.push(shares(rows, outcome.events ?? sent));
-  if (outcome.steps?.length) parts.push(canarySteps(outcome));
-  if (outcome.problem) parts.push(h("p", {}, outcome.problem));
+  if (outcome.problem) parts.push(h("p", { class: "stopped" }, icon("alert"), h("span", {}, sentence(outcome.problem))));
   if (again) parts.push(ways("Parked again", outcome.parked_again, {}));
   return [...parts, others(outcome)];
 }
 
-function canarySteps({ state, steps }) {
-  const fate = (one, index) => (state === "stopped" || index < steps.length - 1 ? `, ${count(one.parked_again)} parked again` : "");
-  const lines = steps.map((one, index) => h("li", {}, h("strong", {}, one.step), ` ${many(one.events, "event")} sent${fate(one, index)}`));
-  const words = state === "stopped" ? "The canary stopped: too much was parked again. The rest is parked as before." : "The canary went through all its steps.";
-  return h("section", { class: "sample" }, h("p", {}, words), h("ul", { class: "ways" }, lines));
+/** What a canary did, with a line for each step: those that passed, the one that stopped it, those never begun. */
+function canary({ state, steps }, sent) {
+  const stopped = state === "stopped";
+  const last = STEPS.indexOf(steps.at(-1).step);
+  const begun = steps.map((one, index) => canaryStep(one, stopped && index === steps.length - 1, one.step === STEPS.at(-1)));
+  const never = last < 0 ? [] : STEPS.slice(last + 1).map((name) => h("li", { class: "never" }, mark("stop"), h("strong", {}, percentName(name)), h("span", {}, "not begun"), h("span", {}, "")));
+  const words = stopped ? `${many(sent, "event")} went back into the pipeline, the rest is parked as before.` : `The canary went through: ${many(sent, "event")} went back into the pipeline.`;
+  return [h("p", {}, words), h("ol", { class: "canary", "aria-label": "Steps of the canary" }, begun, never)];
+}
+
+function canaryStep(one, stopped, whole) {
+  const again = Object.entries(one.ways ?? {}).map(([way, number]) => h("span", { class: "sub" }, `${count(number)} `, h("code", {}, way)));
+  const fate = whole ? "not waited for" : one.parked_again ? `${count(one.parked_again)} parked again (${percent(one.parked_again, one.events)})` : "none parked again";
+  return h("li", { class: stopped ? "bad" : "good" }, mark(stopped ? "close" : "check"), h("strong", {}, percentName(one.step)), h("span", {}, `${many(one.events, "event")} sent`), h("span", {}, fate, again));
+}
+
+function mark(name) {
+  return h("span", { class: "mark" }, icon(name));
+}
+
+/** "10%" as the page writes percentages. */
+function percentName(step) {
+  return step.replace("%", " %");
+}
+
+function sentence(words) {
+  return `${words.charAt(0).toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
 }
 
 function dryRunWords(report) {

@@ -1,0 +1,91 @@
+"""A replay with a canary: how it is asked for, and how its end is drawn."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+from tests.integration.parking_lot import make_event
+from tests.ui.opened_page import hash_of
+from tests.unit.stages.made import pipeline
+
+WAY = "mapping/type_mismatch"
+
+
+@pytest.fixture
+def partition(web, request):
+    """Forty events parked at mapping, by a pipeline that keeps sources or not; the partition's id."""
+    name = f"pl-{request.node.name}"[-60:]
+    web.lot.sql("INSERT INTO pipelines (id, name, team) VALUES (:id, :id, 'sales')", id=name)
+    declared = pipeline(ident=name).model_copy(update={"keep_source": request.param})
+    web.lot.sql(
+        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+        "VALUES (:id, 1, 'v1', CAST(:declared AS jsonb), 'test')",
+        id=name,
+        declared=declared.model_dump_json(),
+    )
+    given = {"pipeline_id": name, "stage": "mapping", "code": "type_mismatch"}
+    web.lot.park([make_event(n, "order", **given) for n in range(40)])
+    [row] = web.lot.sql("SELECT id FROM parked_partitions WHERE pipeline_id = :p", p=name)
+    return row[0]
+
+
+def step(name, events, again=0):
+    ways = {WAY: again} if again else {}
+    return {"step": name, "events": events, "parked_again": again, "share": 0.0, "ways": ways}
+
+
+def report(steps, state, problem=""):
+    sent = sum(one["events"] for one in steps)
+    counts = {"events": sent, "sent": sent, "resumed": 0, "refused": 0, "quarantined": 0}
+    names = {"partition_id": 1, "replay_id": "r", "state": state, "seconds": 1.0}
+    return {**names, **counts, "steps": steps, "problem": problem}
+
+
+def asked(one, *switches):
+    """Ask for a replay, these switches turned and no others there; return its run on the page."""
+    one.action("replay").click()
+    expect(one.frame.get_by_role("dialog").get_by_role("checkbox")).to_have_count(1 + len(switches))
+    for label, on in switches:
+        one.frame.get_by_label(label).set_checked(on)
+    one.confirm()
+    run = one.frame.locator(".run[data-kind='replay']")
+    expect(run.locator(".state")).to_have_text("queued")
+    return run
+
+
+@pytest.mark.parametrize("partition", [True], indirect=True)
+def test_a_canary_that_stopped_is_drawn_with_the_step_that_stopped_it(partition, open_page):
+    one = open_page(hash_of(id=partition))
+    run = asked(one, ("Leave room for live traffic", False), ("Enter at the transformation", True))
+    conf = one.context.request.get(one.run_path(run)).json()["conf"]
+    wanted = {"canary": True, "governed": False, "enter": "transformation"}
+    assert {name: conf[name] for name in wanted} == wanted
+    problem = f"the canary stopped: of 4 events 3 are parked again (3 {WAY}), more than 5.0%"
+    one.end_run(run, report([step("1%", 1), step("10%", 4, 3)], "stopped", problem), state="failed")
+    expect(run.locator(".state")).to_have_text("failed")
+    expect(run).to_contain_text("5 events went back into the pipeline, the rest is parked")
+    expect(run).to_contain_text(f"The canary stopped: of 4 events 3 are parked again (3 {WAY})")
+    lines = run.get_by_role("list", name="Steps of the canary").get_by_role("listitem")
+    expect(lines).to_have_text([
+        "1 %1 event sentnone parked again",
+        f"10 %4 events sent3 parked again (75 %)3 {WAY}",
+        "100 %not begun",
+    ])  # fmt: skip
+    expect(lines.nth(1)).to_have_class("bad")
+    expect(run).not_to_contain_text("The run's log in Airflow says why")
+
+
+@pytest.mark.parametrize("partition", [False], indirect=True)
+def test_a_canary_that_passed_is_drawn_with_all_its_steps(partition, open_page):
+    one = open_page(hash_of(id=partition))
+    run = asked(one, ("Leave room for live traffic", True))
+    conf = one.context.request.get(one.run_path(run)).json()["conf"]
+    assert (conf["canary"], conf["governed"], conf["enter"]) == (True, True, None)
+    steps = [step("1%", 1), step("10%", 3), step("100%", 36)]
+    one.end_run(run, report(steps, "done"))
+    expect(run.locator(".state")).to_have_text("success")
+    expect(run).to_contain_text("The canary went through: 40 events went back into the pipeline.")
+    lines = run.get_by_role("list", name="Steps of the canary").get_by_role("listitem")
+    expect(lines).to_have_count(3)
+    expect(lines.last).to_have_text("100 %36 events sentnot waited for")
+    assert run.locator(".canary .bad, .canary .never").count() == 0
