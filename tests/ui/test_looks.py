@@ -62,4 +62,5 @@ def test_no_dialog_is_cut_off_or_has_fields_over_each_other(partition, open_page
                 return boxes.some((a, i) => boxes.some((b, j) => i < j && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom));
             }""")
             assert (wide, over) == (0, False), (name, width)
+            assert one.frame.get_by_label("Enter at the transformation").count() == 0, "no sources"
             one.page.keyboard.press("Escape")

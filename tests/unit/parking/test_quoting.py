@@ -25,6 +25,7 @@ from waybill.parking.quoting import MASK, QuotedValues
         (["Ann-Marie"], "'Ann-M… is not Ann-Ma", f"'{MASK}… is not {MASK}"),
         (["aab", "aaab"], "aaaab", f"a{MASK}"),
         ([41, 1.5, True], "41 and 1.5 and 410", f"{MASK} and {MASK} and 410"),
+        (["is 41 years", "41"], "he is 41 now", f"he is {MASK} now"),
         ([""], "nothing", "nothing"),
         (["x"], "", ""),
     ],
