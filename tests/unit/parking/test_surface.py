@@ -58,6 +58,7 @@ def test_what_parking_can_do_is_this():
         "draw",
         "events",
         "find",
+        "find_exactly",
         "finish_replay",
         "groups",
         "hold",
