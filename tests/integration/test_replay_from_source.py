@@ -20,7 +20,13 @@ from waybill import wiring
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
-from waybill.ledger import acquire_lease, commit_batch, load_position, topic_positions
+from waybill.ledger import (
+    acquire_lease,
+    commit_batch,
+    count_entries,
+    load_position,
+    topic_positions,
+)
 from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
 from waybill.operations.trying import DryRunRequest
@@ -111,7 +117,7 @@ class World:
         counts = list(Counts.from_json(told["counts"]).by_pipeline())
         done = batch(
             epoch, (number, at, at + count), consumer="processing/t", counts=counts,
-            destination="warehouse", staged=staged, **own,
+            destination="warehouse", staged=staged, replayed=count_entries(told["replayed"]), **own,
         )  # fmt: skip
         commit_batch(self.tracker, done, record)
 

@@ -8,6 +8,8 @@ Invariants
   I4  Counts come from records; a ledger row is written once per (reference, pipeline).
   I5  A commit whose answer was lost is read back by its own identity before it is tried again.
   I6  A message that Kafka refused is parked, and counted, once per (write-ahead log, lsn).
+  I7  What comes in of a replay is counted by replay too, in the transaction that takes it in, and
+      so is what its marks name, in the one that marks it.
 """
 
 from waybill.ledger.balance import BalanceRow, ParkedEvents, StageCounts, fold, read_balance
@@ -32,6 +34,7 @@ from waybill.ledger.positions import (
 )
 from waybill.ledger.progress import BatchProgress, ConsumerProgress, consumer_progress
 from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal, refused_lsns
+from waybill.ledger.replay_entries import ReplayEntry, add_entries, count_entries
 
 __all__ = [
     "BalanceRow",
@@ -46,14 +49,17 @@ __all__ = [
     "ParkedEvents",
     "Position",
     "Refusal",
+    "ReplayEntry",
     "StageCounts",
     "acquire_lease",
+    "add_entries",
     "commit_batch",
     "commit_intake",
     "commit_load",
     "commit_refusal",
     "committed_batches",
     "consumer_progress",
+    "count_entries",
     "fold",
     "knows_refusal",
     "last_commit_number",

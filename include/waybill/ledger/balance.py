@@ -8,7 +8,9 @@ Equations (G5)
                   first-pass in + in flight = mapping's out
   At each stage in counts duplicate as well: copies of events that are parked there.
   Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
-  replays         replayed in + in flight = events of the segments marked replayed, at each stage;
+  replays         replayed in + in flight = events of the segments marked replayed, at each stage,
+                  and what replays that did not end by themselves sent without a mark
+                  (``replay_entries``);
                   what was replayed from ingestion comes in at the transformation;
                   where a replay entered at the transformation for events that parked at mapping,
                   those events leave mapping's side and their parents join the transformation's:
@@ -28,6 +30,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from waybill.ledger.replay_entries import ReplayEntry, read_unmarked
 from waybill.storage.tracker import TrackerStore
 
 _COLUMNS = "in_first, in_replayed, passed, out, parked, filtered, superseded, duplicate"
@@ -99,6 +102,8 @@ class ParkedEvents:
     """Events of all segments, whatever became of them."""
     replayed: int
     """Events of those marked replayed."""
+    unmarked: int = 0
+    """Messages that cancelled or running replays sent, and that no mark names."""
 
 
 @dataclass(slots=True)
@@ -194,6 +199,7 @@ def read_balance(
     pipeline_id: str | None = None,
     since_minute: int | None = None,
     in_log: Mapping[tuple[MinuteKey, str, bool], int] | None = None,
+    replays_in_log: Mapping[ReplayEntry, int] | None = None,
 ) -> tuple[list[BalanceRow], dict[tuple[str, str, str], ParkedEvents]]:
     """Return the books by minute, and parked events by (pipeline id, event name, stage).
 
@@ -203,6 +209,7 @@ def read_balance(
         since_minute: only minutes from this one on.
         in_log: events measured in the log beyond the ledger's offsets, by (minute key, stage of
             entry, replayed).
+        replays_in_log: those of them that are replayed, by (replay id, event name, stage of entry).
 
     All of it is read in one snapshot.
     """
@@ -212,6 +219,7 @@ def read_balance(
         counted = connection.execute(text(_READ), arguments).mappings().all()
         staged = connection.execute(text(_STAGED_IN_FLIGHT)).mappings().all()
         segments = connection.execute(text(_SEGMENTS), arguments).mappings().all()
+        unmarked = read_unmarked(connection, replays_in_log or {}, pipeline_id=pipeline_id)
     rows: dict[MinuteKey, BalanceRow] = {}
     for found in counted:
         key = (found["pipeline_id"], found["event_name"], found["minute"])
@@ -227,9 +235,12 @@ def read_balance(
             counts = rows[key].stage(stage)
             counts.in_flight_replayed += number if again else 0
             counts.in_flight += 0 if again else number
+    sums = {(r["pipeline_id"], r["event_name"], r["stage"]): r for r in segments}
+    nothing = {"recorded": 0, "replayed": 0}
     parked = {
-        (r["pipeline_id"], r["event_name"], r["stage"]): ParkedEvents(r["recorded"], r["replayed"])
-        for r in segments
+        key: ParkedEvents(found["recorded"], found["replayed"], unmarked[key])
+        for key in {*sums, *unmarked}
+        for found in [sums.get(key, nothing)]
     }
     return list(rows.values()), parked
 

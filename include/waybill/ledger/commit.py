@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Text, cast, func, literal, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import RetryError, StopError
+from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import (
     COUNT_COLUMNS,
@@ -81,6 +82,8 @@ class BatchCommit:
     ranges: Sequence[OffsetRange]
     counts: PackedCounts
     staged: Sequence[StagedObject] = ()
+    replayed: Mapping[ReplayEntry, int] = field(default_factory=dict)
+    """How many of its messages came of which replay."""
     took_ms: int | None = None
     """From the batch's start to this commit; ``None``: not known."""
 
@@ -159,6 +162,7 @@ def _commit_batch_once(
                 ],
             )
         record_parked(connection, number)
+        add_entries(connection, "came_in", commit.replayed)
         connection.execute(
             batches.insert().values(
                 id=commit.batch_id,
@@ -252,7 +256,7 @@ def write_replayed_earlier(
     reference: str,
     pipeline_id: str,
     rows: Sequence[tuple[str, str, int, int]],
-) -> None:
+) -> bool:
     """Write what a replay sent to an earlier stage than the one that parked; again adds nothing.
 
     Args:
@@ -261,6 +265,9 @@ def write_replayed_earlier(
         pipeline_id: whose events.
         rows: (event name, "earlier/<stage>", intake minute, events): at the stage that parked,
             events that will not come in there again; at the stage of entry, parents that will.
+
+    Returns:
+        False when it was written before.
     """
     packed = []
     for event_name, stage, minute, number in rows:
@@ -268,7 +275,8 @@ def write_replayed_earlier(
         row[COUNT_COLUMNS.index("in_replayed")] = number
         packed.append([event_name, stage, minute, row])
     values = {"reference": reference, "pipeline_id": pipeline_id, "counts": packed}
-    connection.execute(insert(ledger).values(values).on_conflict_do_nothing())
+    once = insert(ledger).values(values).on_conflict_do_nothing().returning(ledger.c.id)
+    return connection.execute(once).first() is not None
 
 
 def next_commit_number(connection: Connection, scope: str) -> int:

@@ -5,14 +5,15 @@ Such a message is known by its log and its lsn; the producer may hand it over ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, select
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.ledger.commit import PackedCounts, next_commit_number, write_counts
 from waybill.ledger.intake import intake_scope
+from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import refused_messages
 
@@ -29,6 +30,8 @@ class Refusal:
     """The parked object that holds it."""
     counts: PackedCounts
     """Counters to add; negative where ingestion counted the event as passed on."""
+    replayed: Mapping[ReplayEntry, int] = field(default_factory=dict)
+    """The message, if a replay sent it."""
 
 
 def knows_refusal(tracker: TrackerStore, wal_id: str, lsn: int) -> bool:
@@ -68,4 +71,5 @@ def commit_refusal(
         write_counts(connection, reference, refusal.counts)
         number = next_commit_number(connection, intake_scope(refusal.pipeline_id))
         record_parked(connection, number)
+        add_entries(connection, "came_in", refusal.replayed)
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from waybill.errors import ParkError
@@ -11,6 +11,7 @@ from waybill.events import decode
 from waybill.ledger import (
     BalanceRow,
     ParkedEvents,
+    ReplayEntry,
     StageCounts,
     fold,
     read_balance,
@@ -59,6 +60,9 @@ class BalanceReport:
     """Sum of all breaches, each counted as positive. 0: the books balance."""
     pipelines: list[PipelineBalance]
     minutes: list[BalanceRow]
+    sent_unmarked: int = 0
+    """Messages in the log that no mark of their replay names: it was cancelled, or runs still. They
+    came in as replayed beside those that ``replayed`` counts."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -80,9 +84,13 @@ def balance(
         RetryError: Kafka or the tracker is away.
     """
     fold(tracker)
-    in_log = _in_log(tracker, log)
+    in_log, replays_in_log = _in_log(tracker, log)
     rows, parked = read_balance(
-        tracker, pipeline_id=pipeline_id, since_minute=since_minute, in_log=in_log
+        tracker,
+        pipeline_id=pipeline_id,
+        since_minute=since_minute,
+        in_log=in_log,
+        replays_in_log=replays_in_log,
     )
     names = {pipeline.id: pipeline.name for pipeline in active_pipelines(tracker).values()}
     totals: dict[tuple[str, str], dict[str, StageCounts]] = {}
@@ -107,7 +115,8 @@ def balance(
         for key, stages in sorted(totals.items())
     ]
     states = _parked_states(tracker, pipeline_id)
-    return _report(groups, rows, states, unaccounted)
+    report = _report(groups, rows, states, unaccounted)
+    return replace(report, sent_unmarked=sum(one.unmarked for one in parked.values()))
 
 
 def _report(
@@ -166,8 +175,8 @@ def _check_segments(
 ) -> int:
     """Hold the counts against the tracker's segments; returns the events unaccounted for.
 
-    What was counted as parked is in a segment; what was marked replayed came in again, or is on its
-    way; or its parent did, at an earlier stage.
+    What was counted as parked is in a segment; what was marked replayed, or sent without a mark,
+    came in again, or is on its way; or its parent did, at an earlier stage.
     """
     unaccounted = 0
     for pipeline_id, event_name in {*totals, *((p, e) for p, e, _ in parked)}:
@@ -180,6 +189,7 @@ def _check_segments(
             gaps = {
                 "parked": counts.parked - segments.recorded,
                 "replays": segments.replayed
+                + segments.unmarked
                 - counts.replayed_as_parents
                 + counts.parents
                 - counts.in_replayed
@@ -200,9 +210,15 @@ def _replayed_from_ingestion(missing: Counter[str]) -> None:
     missing["transformation (replays)"] += sent
 
 
-def _in_log(tracker: TrackerStore, log: KafkaLog) -> dict[tuple[MinuteKey, str, bool], int]:
-    """Count, from the records, the events between the ledger's offsets and the log's end."""
+def _in_log(
+    tracker: TrackerStore, log: KafkaLog
+) -> tuple[Counter[tuple[MinuteKey, str, bool]], Counter[ReplayEntry]]:
+    """Count, from the records, the events between the ledger's offsets and the log's end.
+
+    The second counts those of replays once more, by replay.
+    """
     found: Counter[tuple[MinuteKey, str, bool]] = Counter()
+    replayed: Counter[ReplayEntry] = Counter()
     existing = log.topics()
     for name in sorted({topic_of(p) for p in active_pipelines(tracker).values()} & existing):
         topic = log.describe(name)
@@ -220,4 +236,6 @@ def _in_log(tracker: TrackerStore, log: KafkaLog) -> dict[tuple[MinuteKey, str, 
                 continue
             key = (event.pipeline_id, event.name, event.intake_minute)
             found[(key, event.stage, event.attempt > 0)] += 1
-    return dict(found)
+            if event.attempt and event.replay_id:
+                replayed[event.replay_id, event.name, event.stage] += 1
+    return found, replayed

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, decode
-from waybill.ledger import write_replayed_earlier
+from waybill.ledger import add_entries, write_replayed_earlier
 from waybill.operations.claims import next_attempt
 from waybill.parking import CorruptSegmentError, ParkedEvent, Parking, Partition, Segment
 from waybill.parking.replays import Beside
@@ -146,12 +146,22 @@ class Parents:
         }
 
 
-def books(mark: dict[str, Any]) -> Beside | None:
-    """Return what writes into the books what a mark says of an earlier entry; None: nothing."""
-    return partial(_write, mark) if mark.get("earlier") else None
+def books(mark: dict[str, Any], partition: Partition) -> Beside:
+    """Return what writes into the books what a mark of a partition's replay names."""
+    return partial(_write_earlier if mark.get("earlier") else _write, mark, partition)
 
 
-def _write(mark: dict[str, Any], connection: Connection, marked: int) -> None:
+def _write(mark: dict[str, Any], partition: Partition, connection: Connection, marked: int) -> None:
+    """Write events that went back to the stage that parked them."""
+    if marked:
+        entry = (mark["replay"], partition.event_name, partition.stage)
+        add_entries(connection, "marked", {entry: marked})
+
+
+def _write_earlier(
+    mark: dict[str, Any], _partition: Partition, connection: Connection, marked: int
+) -> None:
+    """Write the parents that were sent, and the children that will not come in."""
     said = mark["earlier"]
     rows = [
         (name, "earlier/transformation", minute, number) for name, minute, number in said["parents"]
@@ -162,4 +172,8 @@ def _write(mark: dict[str, Any], connection: Connection, marked: int) -> None:
         marked -= own
         rows.append((said["event_name"], "earlier/mapping", minute, own))
     reference = f"replay:{mark['replay']}:{mark['segments'][0]}"
-    write_replayed_earlier(connection, reference, said["pipeline_id"], rows)
+    if write_replayed_earlier(connection, reference, said["pipeline_id"], rows):
+        parents: Counter[tuple[str, str, str]] = Counter()
+        for name, _minute, number in said["parents"]:
+            parents[mark["replay"], name, TRANSFORMATION] += number
+        add_entries(connection, "marked", parents)

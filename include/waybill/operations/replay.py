@@ -169,13 +169,14 @@ class _Run:
     def _settle_marks(self) -> None:
         """Tell the tracker of segments that a dead run finished; recovery acknowledged them.
 
-        Before the replay begins: a segment that is cut can no longer be marked.
+        Before the replay begins: what another replay took can no longer be marked.
         """
         producer = self._parts.producer
         for lsn, payload in producer.recovered.marks:
             mark = orjson.loads(payload)
             marked = mark.get("segments") or [mark["segment"]]
-            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked, books(mark))
+            beside = books(mark, self._partition)
+            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked, beside)
             producer.confirm(lsn)
 
     def _ready(self, parents: Parents, begun: Replay) -> None:
@@ -236,7 +237,8 @@ class _Run:
         lsn = parts.producer.mark(orjson.dumps(mark))
         if left := parts.producer.flush(_FLUSH_S):
             raise RetryError(f"{left} events wait for Kafka; the next run goes on from here")
-        still_wanted = parts.parking.mark_replayed(replay_id, ids, books(mark))
+        beside = books(mark, self._partition)
+        still_wanted = parts.parking.mark_replayed(replay_id, ids, beside)
         parts.producer.confirm(lsn)
         if not still_wanted:
             raise InputError(f"replay {replay_id} was cancelled; what is left stays parked")

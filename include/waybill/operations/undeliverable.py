@@ -4,7 +4,8 @@ Ingestion counts an event as passed on when its page is committed, whatever Kafk
 refusal takes that back (passed -1, out -1, parked +1) in the transaction that records the parked
 segment and the message's log and lsn. It may come before the page's commit, after it, or while the
 next process opens the log: the sums are the same. A replayed event is parked again at the stage
-that its partition is of (in_replayed +1, parked +1).
+where it was to enter, whoever opens the log it was left in; one that had been parked at ingestion,
+there (in_replayed +1, parked +1).
 
 Who dies when: after the object is stored, it is garbage, and the producer hands the message over
 again. After the transaction, the same: then the message is known by its log and lsn, and nothing is
@@ -53,7 +54,7 @@ class Undeliverable:
         parking: the parked events.
         objects: where they go.
         pipeline_version: of the pipeline whose events are produced.
-        stage: where they are parked: ``ingestion``, or the stage of the partition replayed.
+        stage: of the partition replayed, or ``ingestion``.
         recorder: for the traces.
     """
 
@@ -119,14 +120,26 @@ class Undeliverable:
             )
 
         counts = list(self._counts(event).by_pipeline())
-        refusal = Refusal(refused.wal_id, refused.lsn, event.pipeline_id, key, counts)
+        replayed = {}
+        if event.attempt and event.replay_id:
+            replayed[event.replay_id, event.name, self._stage_of(event)] = 1
+        refusal = Refusal(refused.wal_id, refused.lsn, event.pipeline_id, key, counts, replayed)
         if commit_refusal(self._tracker, refusal, record):
             self.parked += 1
             self._trace(refused, event, parked.error_type, key)
 
+    def _stage_of(self, event: Event) -> str:
+        """Return where an event is parked: where its own replay meant it to enter.
+
+        The log may hold what another replay of the partition left, which entered elsewhere.
+        """
+        if event.attempt and self._stage != "ingestion":
+            return event.stage
+        return self._stage
+
     def _counts(self, event: Event) -> Counts:
         counts = Counts()
-        key = (event.pipeline_id, event.name, self._stage, event.intake_minute)
+        key = (event.pipeline_id, event.name, self._stage_of(event), event.intake_minute)
         counts.add(key, "parked")
         if event.attempt:
             counts.add(key, "in_replayed")
@@ -139,7 +152,7 @@ class Undeliverable:
         return ParkedEvent(
             pipeline_id=event.pipeline_id,
             event_name=event.name,
-            stage=self._stage,
+            stage=self._stage_of(event),
             error_type=delivery_error(refused.code),
             message=f"{refused.code}: {refused.message}",
             where=refused.topic,
@@ -161,7 +174,7 @@ class Undeliverable:
             [event.id],
             pipeline_id=event.pipeline_id,
             event_name=event.name,
-            phase=self._stage,
+            phase=self._stage_of(event),
             outcome="parked",
             error_type=error_type,
             at_us=time.time_ns() // 1000,

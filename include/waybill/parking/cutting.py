@@ -8,7 +8,8 @@ A discarded segment is cut alike, before a part of it is brought back: its parts
 A kill after 2 leaves an object that no row names; so does a segment that somebody took, discarded
 or cut meanwhile. Such an object is garbage once its segment can be cut no more: ``is_decided``.
 The parts keep the commit number, the place in Kafka and the time of parking, so that they stand in
-the order of replay where the segment stood.
+the order of replay where the segment stood; and the cancelled replay that may have sent them, whose
+last mark may be settled later (``replays``).
 """
 
 from __future__ import annotations
@@ -132,13 +133,14 @@ def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject
             update(segments)
             .where(segments.c.id == source.id, segments.c.state == source.state)
             .values(state="replaced", changed_at=func.clock_timestamp())
-            .returning(segments.c.parked_at)
+            .returning(segments.c.parked_at, segments.c.replay_id)
         )
         row = connection.execute(taken).first()
         if row is None:
             return []
         connection.execute(parked_objects.insert().values(key=key, bytes=len(packed.body)))
-        ids = [_insert(connection, source, row[0], key, one) for one in packed.segments]
+        kept = {"parked_at": row[0], "replay_id": row[1]}
+        ids = [_insert(connection, source, kept, key, one) for one in packed.segments]
         if source.state in HELD:
             more = sum(one.bytes for one in packed.segments) - source.bytes
             connection.execute(
@@ -150,24 +152,27 @@ def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject
 
 
 def _insert(
-    connection: Connection, source: Segment, parked_at: datetime, key: str, one: SegmentDescriptor
+    connection: Connection,
+    source: Segment,
+    kept: dict[str, Any],
+    key: str,
+    one: SegmentDescriptor,
 ) -> int:
     given: dict[str, Any] = {name: getattr(one, name) for name in _GIVEN}
     for name in ("first_event_at", "last_event_at"):
         given[name] = datetime.fromisoformat(given[name])
     given["ids"] = unpack_ids(one.ids) or None
     given["copies"] = None
-    kept = {
+    placed = {
         "partition_id": source.partition_id,
         "object_key": key,
         "state": source.state,
         "scope": source.scope,
         "commit_number": source.commit_number,
         "kafka_partition": source.kafka_partition,
-        "parked_at": parked_at,
         "source_id": source.id,
     }
-    statement = segments.insert().values(given | kept).returning(segments.c.id)
+    statement = segments.insert().values(given | kept | placed).returning(segments.c.id)
     return int(connection.execute(statement).scalar_one())
 
 

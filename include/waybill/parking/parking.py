@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import ColumnElement, Connection, exists, select
 
 from waybill.parking import (
     browsing,
@@ -149,8 +149,8 @@ class Parking(Looking):
         return taking.count_parked(self._tracker, partition_id, conditions)
 
     def replay_size(self, replay_id: UUID) -> int:
-        """Return how many segments a replay took."""
-        return browsing.count_segments(self._tracker, segments.c.replay_id == replay_id)
+        """Return how many segments a replay took; of those cut or rewritten since, the parts."""
+        return browsing.count_segments(self._tracker, *_own(replay_id))
 
     def replay_groups(self, replay_id: UUID) -> Iterator[list[Segment]]:
         """Yield what a replay has still to send: groups of segments whose events go out merged.
@@ -189,8 +189,11 @@ class Parking(Looking):
         return quarantine.recheck(self._tracker, self._objects, pipeline_id, who=who)
 
     def replay_segments(self, replay_id: UUID) -> list[Segment]:
-        """Return a replay's segments with their states, in the order in which they were written."""
-        return list(browsing.segments_in_order(self._tracker, segments.c.replay_id == replay_id))
+        """Return a replay's segments with their states, in the order in which they were written.
+
+        Of those that were cut or rewritten since, the parts.
+        """
+        return list(browsing.segments_in_order(self._tracker, *_own(replay_id)))
 
     def mark_replayed(
         self, replay_id: UUID, segment_ids: Sequence[int], beside: Beside | None = None
@@ -198,7 +201,8 @@ class Parking(Looking):
         """Mark segments whose events are all acknowledged; again changes nothing.
 
         After a cancel it still marks a segment that went back to parked and that nobody took or
-        discarded since: its events are on their way, and sending them again would be for nothing.
+        discarded since, or its parts: the events are on their way, and sending them again would be
+        for nothing.
 
         Args:
             replay_id: whose.
@@ -316,3 +320,8 @@ class Parking(Looking):
         Cost: one listing of ``parked/`` and ``staged/``, one pass over segments.
         """
         return refreshing.refresh(self._tracker, self._objects, grace_s=grace_s)
+
+
+def _own(replay_id: UUID) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on a replay's segments: where their events are now."""
+    return segments.c.replay_id == replay_id, segments.c.state != "replaced"

@@ -2,16 +2,17 @@
 
 States of a replay: running, then done or cancelled. Of its segments: parked, replaying, replayed;
 a cancelled replay's rest goes back to parked and keeps its ``replay_id``, so that a segment which
-was already whole in the producer's log can still be marked replayed, unless it was taken, cut or
-discarded.
+was already whole in the producer's log can still be marked replayed, unless it was taken or
+discarded. What was cut or rewritten meanwhile is marked where it is now: ``source_id`` says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, cast, func, select, update
 
 from waybill.errors import InputError, RetryError
 from waybill.parking.model import Replay
@@ -33,10 +34,12 @@ def mark_replayed(
     """Mark segments sent; see ``Parking.mark_replayed``."""
     with tracker.transaction() as connection:
         replay = _locked(connection, replay_id)
-        own = (segments.c.id.in_(list(segment_ids)), segments.c.replay_id == replay_id)
-        sent = move(connection, "replaying", "replayed", *own).events
+        own = segments.c.replay_id == replay_id
+        named = segments.c.id.in_(list(segment_ids))
+        sent = move(connection, "replaying", "replayed", own, named).events
         if replay.state == "cancelled":
-            sent += move(connection, "parked", "replayed", *own).events
+            now = segments.c.id.in_(_where_now(segment_ids))
+            sent += move(connection, "parked", "replayed", own, now).events
         if sent:
             connection.execute(
                 update(replays).where(replays.c.id == replay_id).values(sent=replays.c.sent + sent)
@@ -44,6 +47,14 @@ def mark_replayed(
         if beside is not None:
             beside(connection, sent)
     return replay.state == "running"
+
+
+def _where_now(segment_ids: Sequence[int]) -> Select[Any]:
+    """Return a query for segments and all that they were cut into, or rewritten as."""
+    named = cast(list(segment_ids), ARRAY(BigInteger))
+    found = select(func.unnest(named).label("id")).cte("found", recursive=True)
+    parts = select(segments.c.id).join_from(segments, found, segments.c.source_id == found.c.id)
+    return select(found.union(parts).c.id)
 
 
 def finish_replay(tracker: TrackerStore, replay_id: UUID) -> Replay:

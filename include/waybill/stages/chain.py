@@ -89,9 +89,7 @@ class Chain:
         groups: dict[tuple[str, str, str, bool], Items] = {}
         for place, value in enumerate(chunk.values):
             try:
-                event = decode(value)
-                if event.stage != _FIRST_STAGE and not event.attempt:
-                    _refuse_entry(event)
+                event = self._decode(value)
             except ParkError as error:
                 self._park_unreadable(place, error)
                 continue
@@ -109,6 +107,15 @@ class Chain:
             items.places.append(place)
         for key, items in groups.items():
             self._enter(_Group(*key), items)
+
+    def _decode(self, value: bytes) -> Event:
+        event = decode(value)
+        if not event.attempt:
+            if event.stage != _FIRST_STAGE:
+                _refuse_entry(event)
+        elif event.replay_id:
+            self.result.replayed[event.replay_id, event.name, event.stage] += 1
+        return event
 
     def _resolve(self, event: Event, reference: str) -> None:
         refuse_wrong_reference(event, reference)

@@ -80,6 +80,8 @@ class ChainResult:
     failures: list[Failure] = field(default_factory=list)
     mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
     """By pipeline id, event name, and "passed", "filtered" or "split" (into children)."""
+    replayed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Messages of replays, by (replay id, event name, stage of entry)."""
 
 
 @dataclass(slots=True)

@@ -42,4 +42,5 @@ def identity_task(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> di
         objects.put_waiting(key, body, limit_s=_LIMIT_S)
         staged = {"key": key, "rows": rows, "bytes": len(body)}
     ranges = [[number, *span] for number, span in sorted(seen.items())]
-    return {"ranges": ranges, "counts": [], "staged": staged, "parked": None, "failures": []}
+    nothing: dict[str, Any] = {"counts": [], "parked": None, "failures": [], "replayed": []}
+    return {"ranges": ranges, "staged": staged, **nothing}

@@ -25,6 +25,7 @@ from waybill.ledger import (
     OffsetRange,
     acquire_lease,
     commit_batch,
+    count_entries,
     topic_positions,
 )
 from waybill.ledger.commit import StagedObject, write_copies
@@ -213,6 +214,7 @@ class ProcessingConsumer:
                 for d in descriptors
                 if d["staged"]
             ],
+            replayed=count_entries(row for d in descriptors for row in d["replayed"]),
         )
 
 

@@ -118,6 +118,7 @@ class StageTask:
         descriptor = _write(worker, self._plan, chain.result)
         watch.close()
         descriptor["failures"] = tally(chain.result.failures, plans)
+        descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
         descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
         yield descriptor_batch(descriptor)
         del chain, descriptor

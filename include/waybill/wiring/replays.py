@@ -111,7 +111,7 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             parking,
             objects,
             pipeline_version=pipeline.version,
-            stage=_entry(parking.partition(request.partition_id).stage, request.enter),
+            stage=parking.partition(request.partition_id).stage,
             recorder=recorder,
         )
         with LosslessProducer(
@@ -127,10 +127,6 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             )
             parts.watch = _watch(settings, tracker, log, pipeline) if request.governed else None
             return replay(parts, request)
-
-
-def _entry(parked_at: str, enter: str | None) -> str:
-    return enter if enter and parked_at == "mapping" else parked_at
 
 
 def replayable(  # noqa: PLR0913 - a partition has four names

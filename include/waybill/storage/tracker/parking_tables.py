@@ -171,6 +171,18 @@ replay_outcomes = Table(
 )
 """What the stages and the destination said of a replay's events, added up batch by batch."""
 
+replay_entries = Table(
+    "replay_entries",
+    METADATA,
+    Column("replay_id", Uuid, ForeignKey("replays.id"), nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    count_column("came_in"),
+    count_column("marked"),
+    PrimaryKeyConstraint("replay_id", "event_name", "stage"),
+)
+"""How many of a replay's messages came in where, and how many its marks say were sent there."""
+
 auto_replays = Table(
     "auto_replays",
     METADATA,

@@ -3,8 +3,8 @@
 Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
              ledger, ledger_minutes, load_positions, connector_positions, refused_messages,
              staged_objects
-Parking      parked_partitions, parked_objects, segments, replays, replay_outcomes, auto_replays,
-             pipeline_holds
+Parking      parked_partitions, parked_objects, segments, replays, replay_entries, replay_outcomes,
+             auto_replays, pipeline_holds
 Being told   notices, notice_messages, notice_digests, digested_partitions
 Who did what audit_log
 """
@@ -41,6 +41,7 @@ from waybill.storage.tracker.parking_tables import (
     parked_objects,
     parked_partitions,
     pipeline_holds,
+    replay_entries,
     replay_outcomes,
     replays,
     segments,
@@ -69,6 +70,7 @@ __all__ = [
     "pipeline_versions",
     "pipelines",
     "refused_messages",
+    "replay_entries",
     "replay_outcomes",
     "replays",
     "segments",
