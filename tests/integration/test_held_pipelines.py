@@ -168,17 +168,34 @@ def test_a_fix_is_probed_at_once_and_what_was_held_is_to_go_back(lot, tmp_path):
     )
 
 
-def test_a_damaged_file_among_what_is_held_keeps_no_pipeline_held(lot, tmp_path):
+@pytest.mark.parametrize("how", ["gone", "cut", "flipped"])
+@pytest.mark.parametrize(("whole", "fixed"), [(20, True), (20, False), (0, True)])
+def test_a_damaged_file_among_what_is_held_decides_nothing(lot, tmp_path, how, whole, fixed):
+    """What is whole decides; where all is damaged, the next events will tell."""
     storm(lot, version=deployed(lot, tmp_path, fixed=False))
     hold_orders(lot, range(10))
-    hold_orders(lot, range(10, 30), number=2)
-    [gone] = lot.sql("SELECT object_key FROM segments ORDER BY id LIMIT 1")
-    lot.objects.delete(list(gone))
-    deployed(lot, tmp_path, fixed=True)
+    if whole:
+        hold_orders(lot, range(10, 10 + whole), number=2)
+    damage(lot, how)
+    age(lot, 10_000)
+    deployed(lot, tmp_path, fixed=fixed)
     [found] = probe(lot).probes
-    assert (found.events, found.would_pass, found.released) == (20, 20, True)
+    assert (found.events, found.would_pass) == (whole, whole if fixed else 0)
+    assert found.released is fixed
     lot.sql("DELETE FROM segments")
     lot.sql("DELETE FROM parked_partitions")
+
+
+def damage(lot, how):
+    """Damage the first object that is held."""
+    [(key, middle)] = lot.sql(
+        "SELECT object_key, position + length / 2 FROM segments ORDER BY id LIMIT 1"
+    )
+    body = bytearray(lot.objects.get(key))
+    body[middle] ^= 1
+    lot.objects.delete([key])
+    if how != "gone":
+        lot.objects.put(key, bytes(body if how == "flipped" else body[:middle]))
 
 
 @pytest.mark.parametrize(("good", "released"), [(90, True), (89, False)])

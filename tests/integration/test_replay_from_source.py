@@ -146,6 +146,9 @@ class World:
         """Return the books of everything, which balance."""
         report = wiring.balance(self.settings)
         assert (report.unaccounted, [g.breaches for g in report.pipelines if g.breaches]) == (0, [])
+        became = ("delivered", "parked", "discarded", "superseded", "duplicate", "in_flight")
+        gone = sum(getattr(report, name) for name in became)
+        assert report.ingested + report.made + report.sent_unmarked == gone
         return report
 
     def sent_back(self) -> list[Any]:

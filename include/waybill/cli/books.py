@@ -144,6 +144,8 @@ def _equation(report: BalanceReport) -> str:
         if number := getattr(report, name):
             parts.append(f"{number:,} {name.replace('_', ' ')}")
     made = f" + {report.made:,} made by transformations" if report.made else ""
+    if report.sent_unmarked:
+        made += f" + {report.sent_unmarked:,} sent by replays that were cancelled, and not marked"
     return f"{report.ingested:,} taken in{made} = {' + '.join(parts)}"
 
 

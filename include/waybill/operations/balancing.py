@@ -46,7 +46,8 @@ class BalanceReport:
 
     ingested: int
     made: int
-    """Events that transformations made beyond those they took: children less parents."""
+    """Events that transformations made beyond those they took: children less parents, without the
+    children that were parked and for which their parents went back."""
     delivered: int
     superseded: int
     duplicate: int
@@ -130,7 +131,10 @@ def _report(
 
     return BalanceReport(
         ingested=total("ingestion", "in_first"),
-        made=total("transformation", "out") - total("transformation", "passed"),
+        made=total("transformation", "out")
+        - total("transformation", "passed")
+        + total("transformation", "parents")
+        - total("mapping", "replayed_as_parents"),
         delivered=total("destination", "passed"),
         superseded=total("destination", "superseded"),
         duplicate=sum(total(stage, "duplicate") for stage in STAGES),
