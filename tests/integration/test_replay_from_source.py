@@ -30,12 +30,13 @@ from waybill.ledger import (
 from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
 from waybill.operations.trying import DryRunRequest
-from waybill.parking import ObjectDescriptor, Parking, PartitionFilter, SegmentDescriptor
+from waybill.parking import Parking, PartitionFilter
 from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.streaming import tasks
 from waybill.streaming.loading import Loader
+from waybill.streaming.processing import parked_object
 from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
@@ -103,10 +104,9 @@ class World:
 
         def record(connection: Any, commit_number: int) -> None:
             if parked := told["parked"]:
-                segments = tuple(map(SegmentDescriptor.from_json, parked["segments"]))
                 copies = self.parking.record_once(
                     connection,
-                    [ObjectDescriptor(parked["key"], parked["size"], segments)],
+                    [parked_object(parked)],
                     scope="warehouse",
                     commit_number=commit_number,
                 )
