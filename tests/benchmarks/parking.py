@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,10 @@ class Size:
     """Events of the replay, and rows of the ingestion it is compared with."""
     tracker: Any
     """Of part (b)."""
-    warms: bool
-    """Run once before the clock starts."""
 
 
-FULL = Size(1_000_000, 500, 2, 50, 300_000, parking_tracker.FULL, warms=True)
-QUICK = Size(5_000, 5, 1, 1, 6_000, parking_tracker.QUICK, warms=True)
+FULL = Size(1_000_000, 500, 2, 50, 300_000, parking_tracker.FULL)
+QUICK = Size(5_000, 5, 1, 1, 6_000, parking_tracker.QUICK)
 
 
 def main() -> None:
@@ -135,17 +133,19 @@ class Bench:
         log = open_log(self._base.kafka)
         topics = {kind: log.ensure_topic(topic_of(kind)) for kind in KINDS}
         self._spark = open_session(self._base.spark, name="bench")
-        if self._size.warms:
-            self._process("warm-up", log, topics["clean"])
+        warm_up = log.ensure_topic(topic_of(WARM_UP))
+        self._process(WARM_UP, log, warm_up, 2 * warm_up_of(self._size).events)
         runs: dict[str, list[dict[str, float]]] = {"clean": [], "failing": []}
         for number in range(self._size.rounds):
             for kind, found in runs.items():
-                found.append(self._process(f"{kind}-{number}", log, topics[kind]))
+                found.append(
+                    self._process(f"{kind}-{number}", log, topics[kind], self._size.events)
+                )
         self._spark.stop()
         self._spark = None
         return report_of(runs, self._size) | self._replay()
 
-    def _process(self, name: str, log: Any, topic: TopicInfo) -> dict[str, float]:
+    def _process(self, name: str, log: Any, topic: TopicInfo, events: int) -> dict[str, float]:
         """Run a fresh consumer, with books of its own, over a whole topic."""
         from waybill.parking import Parking
         from waybill.storage import open_objects, open_tracker
@@ -167,7 +167,7 @@ class Bench:
                 holder="bench",
                 checkpoint=settings.spark.work_dir / "checkpoint",
             )
-            figures = self._follow(lambda: consumer.start(self._spark, log))
+            figures = self._follow(lambda: consumer.start(self._spark, log), events)
             partitions = Parking(tracker, objects).partitions()
         tasks = topic.partitions * figures["batches"]
         return figures | {
@@ -176,10 +176,10 @@ class Bench:
             "puts_per_task_batch": (puts(objects) - before) / tasks,
         }
 
-    def _follow(self, start: Any) -> dict[str, float]:
+    def _follow(self, start: Any, events: int) -> dict[str, float]:
         cpu = cpu_seconds()
         query = start()
-        while sum(p.numInputRows for p in query.recentProgress) < self._size.events:
+        while sum(p.numInputRows for p in query.recentProgress) < events:
             if not query.isActive:
                 raise SystemExit(f"the query ended: {query.exception()}")
             time.sleep(0.1)
@@ -187,7 +187,7 @@ class Bench:
         query.stop()
         seconds = sum(p.durationMs["triggerExecution"] for p in found) / 1000
         return {
-            "per_s": self._size.events / seconds,
+            "per_s": events / seconds,
             "seconds": seconds,
             "cpu_s": cpu_seconds() - cpu,
             "batches": len(found),
@@ -205,6 +205,7 @@ class Bench:
 
 
 KINDS = ("clean", "failing")
+WARM_UP = "warm-up"
 NO_STORM_BREAKER: dict[str, Any] = {"storm_share": 0}
 """Settings under which all that fails is parked one by one."""
 
@@ -226,6 +227,14 @@ def prepare(settings: Any, folders: Sequence[Path], size: Size) -> None:
     for kind in KINDS:
         log.ensure_topic(topic_of(kind))
         fill(settings, topic_of(kind), size, failing=kind == "failing")
+    log.ensure_topic(topic_of(WARM_UP))
+    for failing in (False, True):
+        fill(settings, topic_of(WARM_UP), warm_up_of(size), failing=failing)
+
+
+def warm_up_of(size: Size) -> Size:
+    """Return how much of each kind runs before the clock: workers start, code is loaded."""
+    return replace(size, events=max(size.events // 20, 1000))
 
 
 def write_pipelines(folder: Path, names: int) -> list[Path]:
