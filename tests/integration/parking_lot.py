@@ -19,13 +19,15 @@ SUMS = """
     SELECT p.id,
       ARRAY[p.parked, p.replaying, p.replayed, p.discarded, p.bytes] AS said,
       ARRAY[
-        coalesce(sum(s.count) FILTER (WHERE s.state = 'parked'), 0),
+        coalesce(sum(s.count) FILTER (WHERE s.state = 'parked' AND s.id > p.discarded_to), 0),
         coalesce(sum(s.count) FILTER (WHERE s.state = 'replaying'), 0),
         coalesce(sum(s.count) FILTER (WHERE s.state = 'replayed'
           OR s.state = 'deleted' AND s.replay_id IS NOT NULL), 0),
         coalesce(sum(s.count) FILTER (WHERE s.state = 'discarded'
+          OR s.state = 'parked' AND s.id <= p.discarded_to
           OR s.state = 'deleted' AND s.replay_id IS NULL), 0),
-        coalesce(sum(s.bytes) FILTER (WHERE s.state IN ('parked', 'replaying')), 0)
+        coalesce(sum(s.bytes) FILTER (
+          WHERE s.state = 'replaying' OR s.state = 'parked' AND s.id > p.discarded_to), 0)
       ]::bigint[] AS is,
       ARRAY[p.first_event_at, p.last_event_at] AS said_span,
       ARRAY[min(s.first_event_at), max(s.last_event_at)] AS is_span
@@ -96,7 +98,13 @@ class ParkingLot:
             return [tuple(row) for row in found] if found.returns_rows else found.rowcount
 
     def states(self):
-        return dict(self.sql("SELECT state, sum(count)::int FROM segments GROUP BY state"))
+        return dict(
+            self.sql(
+                "SELECT CASE WHEN s.state = 'parked' AND s.id <= p.discarded_to THEN 'discarded' "
+                "ELSE s.state END, sum(s.count)::int FROM segments s "
+                "JOIN parked_partitions p ON p.id = s.partition_id GROUP BY 1"
+            )
+        )
 
     def keys(self):
         return {item.key for prefix in ("parked/", "staged/") for item in self.objects.list(prefix)}

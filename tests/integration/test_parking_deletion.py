@@ -240,7 +240,7 @@ def test_a_clean_up_killed_at_any_point_is_finished_by_the_next(lot):
         assert (lot.only().discarded, lot.only().parked) == (3, 1)
         lot.check()
         lot.objects.delete([kept])
-    assert killed_at == 24  # seven transactions and one deletion, three points each
+    assert killed_at == 27  # eight transactions and one deletion, three points each
 
 
 def _gone_only_where_claimed(lot, kept):

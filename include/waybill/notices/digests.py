@@ -44,7 +44,7 @@ _TAKE = text("""
 
 _NUMBERS = text("""
     WITH seen AS MATERIALIZED (
-        SELECT p.id, p.event_name, p.stage, p.error_type, p.last_message,
+        SELECT p.id, p.event_name, p.stage, p.error_type, p.last_message, p.discarded_to,
                p.parked + p.replaying AS held, coalesce(d.held, 0) AS held_before,
                p.parked + p.replaying + p.replayed + p.discarded + p.quarantined AS ever,
                coalesce(d.ever, 0) AS ever_before
@@ -64,7 +64,7 @@ _NUMBERS = text("""
     FROM told LEFT JOIN LATERAL (
         SELECT min(parked_at) AS parked_at FROM (
             (SELECT parked_at FROM segments WHERE partition_id = told.id AND state = 'parked'
-             ORDER BY commit_number LIMIT 1)
+             AND id > told.discarded_to ORDER BY commit_number LIMIT 1)
             UNION ALL
             (SELECT parked_at FROM segments WHERE partition_id = told.id AND state = 'replaying'
              ORDER BY commit_number LIMIT 1)) firsts) oldest ON true

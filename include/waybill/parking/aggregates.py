@@ -3,7 +3,7 @@
 What each number is the sum of
   parked, replaying   segments in that state
   replayed            segments replayed, and deleted ones that have a replay id
-  discarded           segments discarded, and deleted ones that have none
+  discarded           segments discarded, by row or mark, and deleted ones that have none
   quarantined         segments in that state; replaced ones count nowhere: their successors do
   bytes               segments parked or replaying
   first, last event   all segments
@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Connection, Integer, Select, and_, cast, func, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
+from waybill.parking.marks import IS_MARKED, IS_UNMARKED
 from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import TrackerStore
@@ -43,21 +44,25 @@ def _sums() -> Select[Any]:
     deleted = segments.c.state == "deleted"
     was_replayed = segments.c.replay_id.is_not(None)
     parts: dict[str, ColumnElement[Any]] = {
-        "parked": _sum(segments.c.count, segments.c.state == "parked"),
+        "parked": _sum(segments.c.count, and_(segments.c.state == "parked", IS_UNMARKED)),
         "replaying": _sum(segments.c.count, segments.c.state == "replaying"),
         "replayed": _sum(
             segments.c.count, or_(segments.c.state == "replayed", and_(deleted, was_replayed))
         ),
         "discarded": _sum(
-            segments.c.count, or_(segments.c.state == "discarded", and_(deleted, ~was_replayed))
+            segments.c.count,
+            or_(segments.c.state == "discarded", IS_MARKED, and_(deleted, ~was_replayed)),
         ),
         "quarantined": _sum(segments.c.count, segments.c.state == "quarantined"),
-        "bytes": _sum(segments.c.bytes, segments.c.state.in_(HELD)),
+        "bytes": _sum(segments.c.bytes, and_(segments.c.state.in_(HELD), IS_UNMARKED)),
         "first_event_at": func.min(segments.c.first_event_at),
         "last_event_at": func.max(segments.c.last_event_at),
     }
-    return select(segments.c.partition_id, *[part.label(n) for n, part in parts.items()]).group_by(
-        segments.c.partition_id
+    columns = [part.label(name) for name, part in parts.items()]
+    return (
+        select(segments.c.partition_id, *columns)
+        .join_from(segments, partitions, partitions.c.id == segments.c.partition_id)
+        .group_by(segments.c.partition_id)
     )
 
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from waybill.errors import InputError
 from waybill.parking.event import ParkedEvent
 from waybill.parking.instants import instant, window_edge
+from waybill.parking.marks import STATE_NOW, now_in
 from waybill.parking.model import Partition, PartitionFilter, Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError
@@ -244,7 +245,7 @@ def events_of(segment: Segment, frame: bytes) -> Iterator[ParkedEvent]:
 
 def _was_deleted(tracker: TrackerStore, segment: Segment) -> bool:
     """Tell whether a clean-up took the segment, after someone replayed, discarded or cut it."""
-    query = select(segments.c.state).where(segments.c.id == segment.id)
+    query = select(STATE_NOW).where(segments.c.id == segment.id)
     with tracker.transaction() as connection:
         state = connection.execute(query).scalar()
     return state in ("replayed", "discarded", "replaced", "deleted")
@@ -264,7 +265,7 @@ def read_events(  # noqa: PLR0913 - conditions of one partition's events
     edges = window_edge(since, "since"), window_edge(until, "until")
     wanted = (
         segments.c.partition_id == partition_id,
-        segments.c.state.in_(list(states)),
+        *now_in(states),
         *overlaps(*edges),
     )
     given = 0
@@ -290,7 +291,7 @@ def read_sample(
     tracker: TrackerStore, objects: ObjectStore, partition_id: int, n: int, *, states: Sequence[str]
 ) -> list[ParkedEvent]:
     """Return up to ``n`` events spread over a partition; see ``Parking.sample``."""
-    wanted = (segments.c.partition_id == partition_id, segments.c.state.in_(list(states)))
+    wanted = (segments.c.partition_id == partition_id, *now_in(states))
     listing = select(segments.c.id, segments.c.count).where(*wanted).order_by(*REPLAY_ORDER)
     with tracker.transaction() as connection:
         found = [(int(row[0]), int(row[1])) for row in connection.execute(listing)]

@@ -1,6 +1,7 @@
 """Clean-up: deleting the objects whose segments are all replayed, discarded or replaced.
 
 Steps, each resumable by any later run:
+  0  settle  discards that are marks of partitions go into the rows                (a batch each)
   1  claim   object live -> deleting, by compare-and-set, while its row is held    (one transaction)
   2  delete  the object in the store; one that is gone already is no error
   3  close   segments -> deleted, object deleting -> deleted                       (one transaction)
@@ -34,10 +35,13 @@ from sqlalchemy import (
     update,
 )
 
+from waybill.parking.marks import HAS_MARK
 from waybill.parking.model import CleanUpReport
 from waybill.parking.rewriting import Rewriting, mostly_dead, rewrite
+from waybill.parking.selection import lock_partitions
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects as objects_table
+from waybill.storage.tracker.tables import parked_partitions as partitions
 from waybill.storage.tracker.tables import segments
 
 BATCH = 1000
@@ -59,6 +63,8 @@ def clean_up(
 ) -> CleanUpReport:
     """Delete what is past the grace, rewrite what is mostly dead; see ``Parking.clean_up``."""
     cutoff = (now or tracker_now(tracker)) - timedelta(seconds=grace_s)
+    while _settle(tracker, cutoff):
+        pass
     deleted = size = closed = moved = rewritten = 0
     for keys, candidates in _batches(tracker, cutoff):
         if keys:
@@ -69,6 +75,17 @@ def clean_up(
             number = rewrite(tracker, objects, key, whole, cutoff=cutoff)
             moved, rewritten = moved + number, rewritten + (number > 0)
     return CleanUpReport(deleted, size, closed, rewritten, moved)
+
+
+def _settle(tracker: TrackerStore, cutoff: datetime) -> int:
+    """Write marks that are past the grace into the rows, a batch; returns how many partitions."""
+    own = partitions.c
+    query = select(own.id).where(HAS_MARK, own.marked_at < cutoff).order_by(own.marked_at)
+    with tracker.transaction() as connection:
+        ids = list(connection.execute(query.limit(BATCH)).scalars())
+        if ids:
+            lock_partitions(connection, [own.id.in_(ids)])
+    return len(ids)
 
 
 def _batches(tracker: TrackerStore, cutoff: datetime) -> Iterator[tuple[list[str], list[str]]]:

@@ -44,7 +44,9 @@ CopyKey = tuple[str, str, str, int]
 _TOUCHED = """
 FROM unnest(CAST(:ids AS bigint[]), CAST(:firsts AS timestamptz[]), CAST(:lasts AS timestamptz[]))
   AS given (id, first_at, last_at)
+JOIN parked_partitions p ON p.id = given.id
 JOIN segments s ON s.partition_id = given.id AND s.state IN ('parked', 'replaying')
+  AND (s.id > p.discarded_to OR s.state <> 'parked')
   AND s.last_event_at >= given.first_at AND s.first_event_at <= given.last_at
 WHERE s.ids IS NOT NULL
 """

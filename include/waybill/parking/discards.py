@@ -4,21 +4,45 @@ A segment is discarded whole, and only when the window holds all of it: an event
 is never discarded. What the window cuts through is cut first (``edges``). Undoing takes the
 object's row first, as the clean-up does, and acts in a second statement: an object that the
 clean-up has claimed is left to it.
+
+Many whole partitions are marked, as a write a segment would take minutes (``marks``). Of which only
+a window or a fingerprint is meant, those are discarded row by row.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    any_,
+    cast,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.sql import and_
 
 from waybill.errors import InputError
-from waybill.parking.edges import cut_edges, partly, within
+from waybill.parking.edges import Edges, cut_edges, partly, within
+from waybill.parking.marks import mark, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter
 from waybill.parking.moves import Moved, move, words, write_audit
-from waybill.parking.selection import lock_partitions, matches, parked_with
+from waybill.parking.selection import lock_partitions, matches, parked_with, segment_matches
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
+
+MANY = 10_000
+"""Events; what is more, and whole partitions, is discarded by marks."""
+_NOTHING = Moved(0, 0, 0, 0)
+_Rows = Sequence[Row[Any]]
 
 
 def discard(
@@ -36,18 +60,25 @@ def discard(
     edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
-        lock_partitions(connection, conditions)
-        chosen = and_(
-            segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
-            *parked_with(wanted),
-        )
-        left = _count(connection, and_(chosen, partly(wanted, edges)), "parked")
-        moved = move(
-            connection, "parked", "discarded", chosen, within(wanted, edges), replay_id=None
-        )
-        report = _report(moved, left)
+        rows = lock_partitions(connection, conditions, settled=False)
+        if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
+            report = _report(Moved(*mark(connection, rows)), (0, 0))
+        else:
+            report = _report(*_discard_rows(connection, wanted, edges, rows))
         _write(connection, "discard", by, reason, wanted, report)
     return report
+
+
+def _discard_rows(
+    connection: Connection, wanted: PartitionFilter, edges: Edges, rows: _Rows
+) -> tuple[Moved, tuple[int, int]]:
+    if not rows:
+        return _NOTHING, (0, 0)
+    settle(connection, [row.id for row in rows if row.discarded_to])
+    chosen = and_(_among(rows), *parked_with(wanted))
+    left = _count(connection, and_(chosen, partly(wanted, edges)), "parked")
+    whole = within(wanted, edges)
+    return move(connection, "parked", "discarded", chosen, whole, replay_id=None), left
 
 
 def undo_discard(
@@ -65,21 +96,44 @@ def undo_discard(
     edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
     with tracker.transaction() as connection:
         conditions = [*matches(wanted), partitions.c.discarded > 0]
-        lock_partitions(connection, conditions)
-        touched = and_(
-            segments.c.partition_id.in_(select(partitions.c.id).where(*conditions)),
-            *parked_with(wanted),
-        )
-        chosen = and_(touched, within(wanted, edges))
-        _lock_objects(connection, chosen)
-        live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
-        claimed = and_(chosen, segments.c.object_key.not_in(live))
-        uncut = and_(touched, partly(wanted, edges))
-        left = _count(connection, or_(claimed, uncut), "discarded")
-        moved = move(connection, "discarded", "parked", chosen, segments.c.object_key.in_(live))
-        report = _report(moved, left)
+        whole = not segment_matches(wanted)
+        rows = lock_partitions(connection, conditions, settled=not whole)
+        marked = [row for row in rows if whole and row.discarded_to]
+        moved = Moved(*unmark(connection, marked))
+        both = [row for row in marked if row.discarded > row.marked_events]
+        others = [row for row in rows if not (whole and row.discarded_to)]
+        again, left = _undo_rows(connection, wanted, edges, both, others)
+        report = _report(moved + again, left)
         _write(connection, "undo_discard", by, reason, wanted, report)
     return report
+
+
+def _undo_rows(
+    connection: Connection, wanted: PartitionFilter, edges: Edges, both: _Rows, others: _Rows
+) -> tuple[Moved, tuple[int, int]]:
+    """Undo what is discarded in rows; partitions of ``both`` are counted by their marks."""
+    if not both and not others:
+        return _NOTHING, (0, 0)
+    touched = and_(_among([*both, *others]), *parked_with(wanted))
+    matching = (*parked_with(wanted), within(wanted, edges))
+    chosen = and_(touched, within(wanted, edges))
+    _lock_objects(connection, chosen)
+    live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
+    claimed = and_(chosen, segments.c.object_key.not_in(live))
+    left = _count(connection, or_(claimed, and_(touched, partly(wanted, edges))), "discarded")
+    is_live = segments.c.object_key.in_(live)
+    moved = _NOTHING
+    if others:
+        moved = move(connection, "discarded", "parked", _among(others), *matching, is_live)
+    if both:
+        more = move(connection, "discarded", "parked", _among(both), *matching, is_live)
+        moved += replace(more, partitions=0)
+    return moved, left
+
+
+def _among(rows: _Rows) -> ColumnElement[bool]:
+    ids = cast([row.id for row in rows], ARRAY(BigInteger))
+    return segments.c.partition_id == any_(ids)
 
 
 def _lock_objects(connection: Connection, chosen: ColumnElement[bool]) -> None:

@@ -31,6 +31,7 @@ from waybill.errors import InputError
 from waybill.parking.cutting import cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.instants import instant
+from waybill.parking.marks import now_in
 from waybill.parking.model import PartitionFilter, Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import (
@@ -135,7 +136,7 @@ def _cut_through(wanted: PartitionFilter, state: str) -> list[ColumnElement[bool
     chosen = select(partitions.c.id).where(*matches(wanted), partitions.c[state] > 0)
     return [
         segments.c.partition_id.in_(chosen),
-        segments.c.state == state,
+        *now_in([state]),
         partly(wanted, Edges()),
         *parked_with(wanted),
     ]

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, tuple_
 from waybill.errors import InputError
 from waybill.parking import browsing
 from waybill.parking.event import ParkedEvent
+from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.names import storable
 from waybill.parking.selection import HELD, REPLAY_ORDER
@@ -63,7 +64,7 @@ def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
     """
     wanted: list[ColumnElement[bool]] = [
         segments.c.partition_id == partition_id,
-        segments.c.state.in_(list(states)),
+        *now_in(states),
     ]
     if fingerprint is not None:
         wanted.append(segments.c.fingerprint.in_([storable(fingerprint), _SEVERAL]))

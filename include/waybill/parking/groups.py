@@ -9,6 +9,7 @@ from sqlalchemy import Double, cast, func, select
 
 from waybill.errors import InputError
 from waybill.parking.instants import window_edge
+from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.model import FingerprintGroup
 from waybill.parking.selection import IS_HELD
 from waybill.storage import TrackerStore
@@ -30,7 +31,7 @@ def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGro
             func.min(own.parked_at).label("first_at"),
             func.max(own.parked_at).label("last_at"),
         )
-        .where(own.partition_id == partition_id, IS_HELD)
+        .where(own.partition_id == partition_id, IS_HELD, IS_UNMARKED_ALONE)
         .group_by(own.fingerprint)
         .subquery()
     )

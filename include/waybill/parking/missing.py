@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, literal, select
+from sqlalchemy import Connection, and_, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.parking.marks import IS_UNMARKED
 from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import audit_log, notices, segments
@@ -42,7 +43,9 @@ def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
 
 def _write_notices(connection: Connection, keys: Sequence[str]) -> None:
     own = segments.c
-    there = own.state.in_(("parked", "replaying", "quarantined"))
+    there = or_(
+        own.state == "quarantined", and_(own.state.in_(("parked", "replaying")), IS_UNMARKED)
+    )
     held: Any = func.coalesce(func.sum(own.count).filter(there), 0)
     detail = func.jsonb_build_object(
         "object_key", own.object_key, "segments", func.count(), "events_held", held

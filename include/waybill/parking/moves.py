@@ -25,6 +25,15 @@ class Moved:
     events: int
     bytes: int
 
+    def __add__(self, other: Moved) -> Moved:
+        """Return the sum."""
+        return Moved(
+            self.partitions + other.partitions,
+            self.segments + other.segments,
+            self.events + other.events,
+            self.bytes + other.bytes,
+        )
+
 
 def move(
     connection: Connection,

@@ -38,6 +38,7 @@ from sqlalchemy import (
 from waybill.errors import InputError
 from waybill.parking.browsing import FIELDS, JOINED
 from waybill.parking.cursors import Value, from_cursor, to_cursor
+from waybill.parking.marks import HAS_MARK, IS_UNMARKED
 from waybill.parking.model import Partition, PartitionFilter, PartitionPage
 from waybill.parking.selection import (
     IS_HELD,
@@ -118,13 +119,14 @@ def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
     if not some:
         return _Conditions(own, looked_up=False)
     if wanted.held:
-        some.append(IS_HELD)
+        some += [IS_HELD, IS_UNMARKED]
+    probe = select(true()).where(segments.c.partition_id == partitions.c.id, *some).limit(1)
+    asked = probe.correlate(partitions).scalar_subquery().is_not(None)
+    if wanted.held:
         number, ids = connection.execute(_matching_segments(wanted)).one()
         if number <= _FEW:
             chosen = partitions.c.id == any_(cast(ids or [], ARRAY(BigInteger)))
-            return _Conditions([*own, chosen], looked_up=True)
-    probe = select(true()).where(segments.c.partition_id == partitions.c.id, *some).limit(1)
-    asked = probe.correlate(partitions).scalar_subquery().is_not(None)
+            return _Conditions([*own, chosen, or_(~HAS_MARK, asked)], looked_up=True)
     return _Conditions([*own, or_(_certain(wanted), asked)], looked_up=False)
 
 

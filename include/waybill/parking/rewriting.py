@@ -42,6 +42,7 @@ from sqlalchemy import (
 )
 
 from waybill.parking.directories import read_object_directory
+from waybill.parking.marks import IS_UNMARKED_ALONE, now_in
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, directory
 from waybill.parking.selection import lock_partitions
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
@@ -84,7 +85,7 @@ def mostly_dead(
     if not keys or rewriting.below <= 0:
         return []
     own, item = segments.c, parked_objects.c
-    is_parked = own.state == "parked"
+    is_parked = and_(own.state == "parked", IS_UNMARKED_ALONE)
     live = func.coalesce(func.sum(own.length).filter(is_parked), 0)
     still = and_(or_(is_parked, own.state.in_(_DEAD)), own.changed_at < cutoff)
     query = (
@@ -123,7 +124,7 @@ def _parked(tracker: TrackerStore, key: str, cutoff: datetime) -> list[_Parked]:
     columns = [segments.c[name] for name in _Parked.__slots__]
     own = segments.c
     query = select(*columns).where(
-        own.object_key == key, own.state == "parked", own.changed_at < cutoff
+        own.object_key == key, *now_in(["parked"]), own.changed_at < cutoff
     )
     with tracker.transaction() as connection:
         return [_Parked(*row) for row in connection.execute(query.order_by(own.position))]

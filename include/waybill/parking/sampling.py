@@ -22,6 +22,7 @@ from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.instants import instant, window_edge
+from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import REPLAY_ORDER, overlaps, select_segments, to_segment
@@ -142,7 +143,7 @@ def _conditions(partition_id: int, choice: EventChoice) -> list[ColumnElement[bo
     columns = segments.c
     conditions = [
         columns.partition_id == partition_id,
-        columns.state == "parked",
+        *now_in(["parked"]),
         *overlaps(*choice.window),
     ]
     since = window_edge(choice.parked_since, "parked since")

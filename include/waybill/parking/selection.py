@@ -20,12 +20,12 @@ from sqlalchemy import (
     Table,
     and_,
     exists,
-    func,
     literal_column,
     select,
 )
 
 from waybill.errors import InputError
+from waybill.parking.marks import IS_UNMARKED, STATE_NOW, settle
 from waybill.parking.model import PartitionFilter, Replay, Segment
 from waybill.parking.names import storable
 from waybill.storage.tracker.tables import parked_partitions as partitions
@@ -46,7 +46,20 @@ REPLAY_ORDER = (
     segments.c.id,
 )
 LOCK_ORDER = tuple(partitions.c[name].collate("C") for name in NAMES)
-_SEGMENT_FIELDS = tuple(segments.c[name] for name in Segment.__slots__)
+_SEGMENT_FIELDS = tuple(
+    STATE_NOW if name == "state" else segments.c[name] for name in Segment.__slots__
+)
+_LOCKED = (
+    "id",
+    "parked",
+    "replaying",
+    "discarded",
+    "bytes",
+    "discarded_to",
+    "marked_segments",
+    "marked_events",
+    "marked_bytes",
+)
 _REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
 
 
@@ -71,7 +84,7 @@ def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     if not some:
         return []
     if wanted.held:
-        some.append(IS_HELD)
+        some += [IS_HELD, IS_UNMARKED]
     return [
         *spans_touch(wanted),
         exists().where(and_(segments.c.partition_id == partitions.c.id, *some)),
@@ -155,21 +168,33 @@ def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Rep
 
 
 def lock_partition(connection: Connection, partition_id: int) -> None:
-    """Hold one partition's row until the transaction ends.
+    """Hold one partition's row until the transaction ends; its segments' rows are settled.
 
     Raises:
         InputError: there is no such partition.
     """
-    query = select(partitions.c.id).where(partitions.c.id == partition_id)
-    if connection.execute(query.with_for_update(key_share=True)).first() is None:
+    query = select(partitions.c.discarded_to).where(partitions.c.id == partition_id)
+    row = connection.execute(query.with_for_update(key_share=True)).first()
+    if row is None:
         raise no_partition(partition_id)
+    if row[0]:
+        settle(connection, [partition_id])
 
 
-def lock_partitions(connection: Connection, conditions: Sequence[ColumnElement[bool]]) -> int:
-    """Hold the rows of all partitions that match, taken in lock order; returns their number."""
-    locked = select(partitions.c.id).where(*conditions).order_by(*LOCK_ORDER)
-    rows = locked.with_for_update(key_share=True).subquery()
-    return int(connection.execute(select(func.count()).select_from(rows)).scalar_one())
+def lock_partitions(
+    connection: Connection, conditions: Sequence[ColumnElement[bool]], *, settled: bool = True
+) -> Sequence[Row[Any]]:
+    """Hold the rows of all partitions that match, taken in lock order, and return them.
+
+    Their segments' rows are settled unless the caller does not want that.
+    """
+    columns = [partitions.c[name] for name in _LOCKED]
+    locked = select(*columns).where(*conditions).order_by(*LOCK_ORDER)
+    rows = connection.execute(locked.with_for_update(key_share=True)).all()
+    marked = [row.id for row in rows if row.discarded_to]
+    if settled and marked:
+        settle(connection, marked)
+    return rows
 
 
 def no_partition(partition_id: int) -> InputError:

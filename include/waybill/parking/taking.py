@@ -42,6 +42,7 @@ from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.instants import instant
 from waybill.parking.merging import group_of, merged
+from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.model import Replay, ReplayConditions, Segment
 from waybill.parking.moves import move, words, write_audit
 from waybill.parking.packed import CorruptSegmentError
@@ -178,7 +179,8 @@ def count_parked(tracker: TrackerStore, partition_id: int, conditions: ReplayCon
         as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
         asked = Asked(partition_id, "", "", conditions)
         query = select(func.coalesce(func.sum(segments.c.count), 0))
-        return int(connection.execute(query.where(*_maybe(asked, _Known(as_of)))).scalar_one())
+        wanted = (*_maybe(asked, _Known(as_of)), IS_UNMARKED_ALONE)
+        return int(connection.execute(query.where(*wanted)).scalar_one())
 
 
 def _surely(conditions: ReplayConditions) -> ColumnElement[bool]:

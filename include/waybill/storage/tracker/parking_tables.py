@@ -51,13 +51,22 @@ parked_partitions = Table(
     time_column("first_parked_at", now=True),
     time_column("last_parked_at", now=True),
     Column("last_message", Text, nullable=False, server_default=text("''")),
+    *[
+        count_column(name)
+        for name in ("discarded_to", "marked_segments", "marked_events", "marked_bytes")
+    ],
+    time_column("marked_at"),
     UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
     Index("ix_parked_partitions_error_type", "error_type", "pipeline_id"),
     Index("ix_parked_partitions_event_name", "event_name", "pipeline_id"),
     Index("ix_parked_partitions_parked", "parked", "id"),
     Index("ix_parked_partitions_bytes", "bytes", "id"),
     Index("ix_parked_partitions_last_parked_at", "last_parked_at", "id"),
+    Index("ix_parked_partitions_marked", "marked_at", postgresql_where=text("discarded_to > 0")),
 )
+"""``discarded_to``: segments up to this id that are parked in their rows are discarded; 0: none.
+
+``marked_...``: how much that is, and when it was said last."""
 
 parked_objects = Table(
     "parked_objects",
