@@ -4,7 +4,7 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import PartitionFilter
+from waybill.parking import ObjectDescriptor, PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -63,7 +63,7 @@ def test_what_parks_after_a_mark_is_parked_and_discards_add_up(lot):
     assert lot.states() == {"parked": 2}
 
 
-def test_a_replay_takes_nothing_marked_and_gives_nothing_back_to_a_mark(lot):
+def test_a_replay_takes_nothing_marked_and_what_it_gives_back_is_parked(lot):
     lot.park([make_event(1)], 1)
     lot.parking.discard(ALL, **BY)
     lot.park([make_event(2)], 2)
@@ -71,11 +71,142 @@ def test_a_replay_takes_nothing_marked_and_gives_nothing_back_to_a_mark(lot):
     assert replay.events == 1
     assert rows(lot) == {"discarded": 1, "replaying": 1}
     lot.park([make_event(3)], 3)
-    assert lot.parking.discard(ALL, **BY).segments == 1
-    assert rows(lot) == {"discarded": 2, "replaying": 1}
+    held = lot.only().bytes
+    report = lot.parking.discard(ALL, **BY)
+    assert (report.segments, report.events) == (1, 1)
+    assert rows(lot) == {"discarded": 1, "replaying": 1, "parked": 1}
+    assert lot.states() == {"discarded": 2, "replaying": 1}
+    assert lot.only().bytes == held - report.bytes > 0
+    assert [one.events for one in lot.parking.groups(lot.only().id)] == [1]
+    assert len(lot.parking.partitions(PartitionFilter(held=True, since="2013-01-01"))) == 1
+    lot.check()
     lot.parking.cancel_replay(replay.id, who="ann")
-    assert lot.states() == {"discarded": 2, "parked": 1}
+    assert rows(lot) == lot.states() == {"discarded": 2, "parked": 1}
+    assert [event.kafka_offset for event in lot.parking.events(lot.only().id)] == [2]
     assert lot.parking.undo_discard(ALL, **BY).segments == 2
+
+
+def test_a_mark_is_undone_while_others_are_being_replayed(lot):
+    lot.park([make_event(1)], 1)
+    replay = begin(lot)
+    lot.park([make_event(2)], 2)
+    before = lot.only()
+    lot.parking.discard(ALL, **BY)
+    assert lot.parking.undo_discard(ALL, **BY).segments == 1
+    assert lot.only() == before
+    lot.parking.discard(ALL, **BY)
+    ids = [one.id for one in lot.parking.replay_segments(replay.id)]
+    assert lot.parking.mark_replayed(replay.id, ids)
+    assert lot.parking.finish_replay(replay.id).state == "done"
+    assert lot.states() == rows(lot) == {"discarded": 1, "replayed": 1}
+
+
+def test_what_a_cancelled_replay_sent_late_is_not_taken_from_a_mark(lot):
+    lot.park([make_event(1)], 1)
+    replay = begin(lot)
+    ids = [one.id for one in lot.parking.replay_segments(replay.id)]
+    lot.parking.cancel_replay(replay.id, who="ann")
+    lot.parking.discard(ALL, **BY)
+    assert not lot.parking.mark_replayed(replay.id, ids)
+    assert lot.states() == {"discarded": 1}
+
+
+def test_a_replay_counts_and_takes_none_of_what_a_mark_discards(lot):
+    lot.park([make_event(1)], 1)
+    lot.parking.discard(ALL, **BY)
+    assert lot.parking.count_parked(lot.only().id, ReplayConditions()) == 0
+    assert begin(lot).events == 0
+
+
+def test_a_copy_of_a_discarded_event_is_parked_again(lot):
+    event = make_event(1)
+    key, packed = lot.put([event])
+    lot.park([event], 1)
+    lot.parking.discard(ALL, **BY)
+    with lot.tracker.transaction() as connection:
+        copies = lot.parking.record_once(
+            connection,
+            [ObjectDescriptor(key, len(packed.body), packed.segments)],
+            scope="warehouse",
+            commit_number=2,
+        )
+    assert not copies
+    assert lot.states() == {"discarded": 1, "parked": 1}
+
+
+def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
+    """Its parked rest is to move; what a mark discards must neither move nor stop it for good."""
+    lot.park([make_event(1), make_event(2, name="b"), make_event(3, name="c")], 1)
+    lot.parking.discard(PartitionFilter(event_name="flight"), **BY)
+    moment = lot.sql("SELECT clock_timestamp()")[0][0]
+    lot.parking.discard(PartitionFilter(event_name="b"), **BY)
+    given = {"now": moment, "grace_s": 0, "rewrite_below": 1.0}
+    assert lot.parking.clean_up(**given).rewritten == 0
+    assert lot.states() == {"discarded": 2, "parked": 1}
+    assert rows(lot) == {"discarded": 1, "parked": 2}
+    report = lot.parking.clean_up(grace_s=0, rewrite_below=1.0)
+    assert (report.rewritten, report.moved_segments) == (1, 1)
+    assert lot.states() == {"discarded": 2, "parked": 1, "replaced": 1}
+
+
+def test_a_window_cuts_through_what_a_mark_discards(lot):
+    lot.park([make_event(n) for n in range(4)], 1)
+    lot.parking.discard(ALL, **BY)
+    window = PartitionFilter(pipeline_id="pl-1", since="2013-01-01T02:00Z")
+    assert lot.parking.undo_discard(window, **BY).events == 2
+    assert lot.states() == rows(lot) == {"replaced": 4, "discarded": 2, "parked": 2}
+
+
+def test_an_object_that_is_gone_under_a_mark_is_told_as_discarded(lot):
+    key = lot.park([make_event(1)], 1)
+    lot.parking.discard(ALL, **BY)
+    lot.objects.delete([key])
+    assert list(lot.parking.events(lot.only().id, states=("discarded",))) == []
+    assert lot.parking.refresh(grace_s=1e9).missing == (key,)
+    held = lot.sql("SELECT (detail->>'events_held')::int FROM notices WHERE kind = 'missing'")
+    assert held == [(0,)]
+    lot.sql("TRUNCATE segments, parked_partitions, parked_objects, replays CASCADE")
+
+
+@pytest.mark.parametrize("work", ["discard", "undo_discard", "begin", "cancel"])
+def test_killed_between_two_writes_all_of_it_is_done_or_nothing(lot, work):
+    """Points: before, at the end of, and after each transaction."""
+    doing = {
+        "discard": lambda parking: parking.discard(ALL, **BY),
+        "undo_discard": lambda parking: parking.undo_discard(ALL, **BY),
+        "begin": lambda parking: parking.begin_replay(1, who="ann", run_id="late"),
+        "cancel": lambda parking: parking.cancel_replay(replay.id, who="ann"),
+    }[work]
+    killed_at = 0
+    for kill_at in range(1, 100):
+        lot.sql(
+            "TRUNCATE parked_partitions, parked_objects, segments, replays RESTART IDENTITY CASCADE"
+        )
+        lot.park([make_event(1)], 1)
+        replay = begin(lot)
+        lot.park([make_event(2)], 2)
+        if work == "begin":
+            lot.parking.cancel_replay(replay.id, who="ann")
+        if work != "discard":
+            lot.parking.discard(ALL, **BY)
+        if work == "begin":
+            lot.park([make_event(3)], 3)
+        before = lot.states()
+        if not run_and_kill(lot, doing, kill_at):
+            break
+        killed_at = kill_at
+        lot.check()
+        after = {
+            "discard": {"replaying": 1, "discarded": 1},
+            "undo_discard": {"replaying": 1, "parked": 1},
+            "begin": {"discarded": 2, "replaying": 1},
+            "cancel": {"discarded": 1, "parked": 1},
+        }[work]
+        assert lot.states() in (before, after)
+        doing(lot.parking)
+        assert lot.states() == after
+        lot.check()
+    assert killed_at >= 3
 
 
 def test_marks_and_rows_are_undone_together_and_counted_once(lot):

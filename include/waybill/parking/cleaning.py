@@ -63,7 +63,7 @@ def clean_up(
 ) -> CleanUpReport:
     """Delete what is past the grace, rewrite what is mostly dead; see ``Parking.clean_up``."""
     cutoff = (now or tracker_now(tracker)) - timedelta(seconds=grace_s)
-    while _settle(tracker, cutoff):
+    while _settle(tracker, cutoff) == BATCH:
         pass
     deleted = size = closed = moved = rewritten = 0
     for keys, candidates in _batches(tracker, cutoff):

@@ -41,8 +41,8 @@ from waybill.parking.cutting import Sides, cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.instants import instant
-from waybill.parking.merging import group_of, merged
 from waybill.parking.marks import IS_UNMARKED_ALONE
+from waybill.parking.merging import group_of, merged
 from waybill.parking.model import Replay, ReplayConditions, Segment
 from waybill.parking.moves import move, words, write_audit
 from waybill.parking.packed import CorruptSegmentError
