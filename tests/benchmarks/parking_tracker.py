@@ -5,8 +5,9 @@ and pages deep inside; ``held``, as the page and the CLI ask. Each kind is asked
 other values, once alone and once while a writer commits 200 segments a time without a pause.
 ``list_p95_ms`` is of all lists beside the writer. The discard, and its undoing, is one call on the
 error type of an outage: an eighth of all segments, about 500,000 parked ones at full size, in
-partitions of their own, parked in one run of commits. As many that lie scattered over five million
-take several times as long: each is on a page of its own.
+partitions of their own: a mark a partition. The undoing takes the marks away, and brings back row
+by row what had been discarded there before, about 30,000 at full size. What names a window or a
+fingerprint is written row by row too, and takes minutes for as many.
 """
 
 from __future__ import annotations

@@ -107,6 +107,7 @@ def test_what_a_cancelled_replay_sent_late_is_not_taken_from_a_mark(lot):
     ids = [one.id for one in lot.parking.replay_segments(replay.id)]
     lot.parking.cancel_replay(replay.id, who="ann")
     lot.parking.discard(ALL, **BY)
+    assert (lot.parking.replay_segments(replay.id), lot.parking.replay_size(replay.id)) == ([], 0)
     assert not lot.parking.mark_replayed(replay.id, ids)
     assert lot.states() == {"discarded": 1}
 

@@ -92,6 +92,7 @@ def test_postgres_has_its_settings_and_no_network_port(postgres: servers.Postgre
         "fsync": "on",
         "max_connections": "200",
         "shared_buffers": "256MB",
+        "wal_compression": "off",
     }
     listening = psutil.Process(postgres.pid).net_connections("inet")
     assert listening == []

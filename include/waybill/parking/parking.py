@@ -24,6 +24,7 @@ from waybill.parking import (
 from waybill.parking.copies import CopyKey
 from waybill.parking.holds import Hold
 from waybill.parking.looking import Looking
+from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
@@ -323,5 +324,9 @@ class Parking(Looking):
 
 
 def _own(replay_id: UUID) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions on a replay's segments: where their events are now."""
-    return segments.c.replay_id == replay_id, segments.c.state != "replaced"
+    """Return the conditions on a replay's segments: where their events are now.
+
+    What a cancelled one gave back is its own no more once it is discarded.
+    """
+    own = segments.c.replay_id == replay_id
+    return own, segments.c.state != "replaced", IS_UNMARKED_ALONE
