@@ -82,18 +82,16 @@ def test_postgres_keeps_what_was_committed(postgres: servers.PostgresServer, end
 
 
 def test_postgres_has_its_settings_and_no_network_port(postgres: servers.PostgresServer) -> None:
-    with psycopg.connect(postgres.database("settings")) as connection:
-        shown = {
-            name: connection.execute(f"show {name}").fetchone()[0]
-            for name in ("synchronous_commit", "fsync", "max_connections", "shared_buffers")
-        }
-    assert shown == {
+    wanted = {
         "synchronous_commit": "on",
         "fsync": "on",
         "max_connections": "200",
         "shared_buffers": "256MB",
         "wal_compression": "off",
     }
+    with psycopg.connect(postgres.database("settings")) as connection:
+        shown = {name: connection.execute(f"show {name}").fetchone()[0] for name in wanted}
+    assert shown == wanted
     listening = psutil.Process(postgres.pid).net_connections("inet")
     assert listening == []
 
