@@ -4,7 +4,14 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import ObjectDescriptor, PartitionFilter, ReplayConditions
+from waybill.parking import (
+    ObjectDescriptor,
+    Packer,
+    PartitionFilter,
+    ReplayConditions,
+    identify,
+    new_key,
+)
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -110,6 +117,9 @@ def test_what_a_cancelled_replay_sent_late_is_not_taken_from_a_mark(lot):
     assert (lot.parking.replay_segments(replay.id), lot.parking.replay_size(replay.id)) == ([], 0)
     assert not lot.parking.mark_replayed(replay.id, ids)
     assert lot.states() == {"discarded": 1}
+    assert lot.parking.clean_up(grace_s=0).objects == 1
+    assert (lot.only().discarded, lot.only().replayed) == (1, 0)
+    lot.check()
 
 
 def test_a_replay_counts_and_takes_none_of_what_a_mark_discards(lot):
@@ -119,20 +129,25 @@ def test_a_replay_counts_and_takes_none_of_what_a_mark_discards(lot):
     assert begin(lot).events == 0
 
 
-def test_a_copy_of_a_discarded_event_is_parked_again(lot):
-    event = make_event(1)
-    key, packed = lot.put([event])
-    lot.park([event], 1)
-    lot.parking.discard(ALL, **BY)
+def park_once(lot, event, number):
+    """Park an event that has an identity; returns how many copies were left out."""
+    packer = Packer()
+    known = identify("id", source_version=1, intake_version=1, minute=1, replay_id=None)
+    packer.add(event, known)
+    done = packer.finish()
+    item = ObjectDescriptor(new_key(), len(done.body), done.segments)
+    lot.objects.put(item.key, done.body)
     with lot.tracker.transaction() as connection:
-        copies = lot.parking.record_once(
-            connection,
-            [ObjectDescriptor(key, len(packed.body), packed.segments)],
-            scope="warehouse",
-            commit_number=2,
-        )
-    assert not copies
+        copies = lot.parking.record_once(connection, [item], scope="w", commit_number=number)
+    return sum(copies.values())
+
+
+def test_a_copy_of_a_discarded_event_is_parked_again(lot):
+    assert park_once(lot, make_event(1), 1) == 0
+    lot.parking.discard(ALL, **BY)
+    assert park_once(lot, make_event(1), 2) == 0
     assert lot.states() == {"discarded": 1, "parked": 1}
+    assert park_once(lot, make_event(1), 3) == 1
 
 
 def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
