@@ -5,8 +5,8 @@ is never discarded. What the window cuts through is cut first (``edges``). Undoi
 object's row first, as the clean-up does, and acts in a second statement: an object that the
 clean-up has claimed is left to it.
 
-Many whole partitions are marked, as a write a segment would take minutes (``marks``). Where a window
-or a fingerprint is given, segments are discarded row by row.
+Many whole partitions are marked, as a write a segment would take minutes (``marks``). Where a
+window or a fingerprint is given, segments are discarded row by row.
 """
 
 from __future__ import annotations
