@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
@@ -45,7 +45,13 @@ _NOTHING = Moved(0, 0, 0, 0)
 _Rows = Sequence[Row[Any]]
 
 
-def discard(
+class _Reason(NamedTuple):
+    who: str
+    why: str
+    system_user: str | None
+
+
+def discard(  # noqa: PLR0913 - who decides what, and why
     tracker: TrackerStore,
     objects: ObjectStore,
     wanted: PartitionFilter,
@@ -53,9 +59,10 @@ def discard(
     who: str,
     why: str,
     most_cuts: int | None = None,
+    system_user: str | None = None,
 ) -> DiscardReport:
     """Mark parked segments as not wanted; see ``Parking.discard``."""
-    by, reason = words(who, "who"), words(why, "why")
+    reason = _Reason(words(who, "who"), words(why, "why"), system_user)
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
     with tracker.transaction() as connection:
@@ -65,7 +72,7 @@ def discard(
             report = _report(Moved(*mark(connection, rows)), (0, 0))
         else:
             report = _report(*_discard_rows(connection, wanted, edges, rows))
-        _write(connection, "discard", by, reason, wanted, report)
+        _write(connection, "discard", reason, wanted, report)
     return report
 
 
@@ -81,7 +88,7 @@ def _discard_rows(
     return move(connection, "parked", "discarded", chosen, whole, replay_id=None), left
 
 
-def undo_discard(
+def undo_discard(  # noqa: PLR0913 - who decides what, and why
     tracker: TrackerStore,
     objects: ObjectStore,
     wanted: PartitionFilter,
@@ -89,9 +96,10 @@ def undo_discard(
     who: str,
     why: str,
     most_cuts: int | None = None,
+    system_user: str | None = None,
 ) -> DiscardReport:
     """Put discarded segments back; see ``Parking.undo_discard``."""
-    by, reason = words(who, "who"), words(why, "why")
+    reason = _Reason(words(who, "who"), words(why, "why"), system_user)
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
     with tracker.transaction() as connection:
@@ -104,7 +112,7 @@ def undo_discard(
         others = [row for row in rows if not (whole and row.discarded_to)]
         again, left = _undo_rows(connection, wanted, edges, both, others)
         report = _report(moved + again, left)
-        _write(connection, "undo_discard", by, reason, wanted, report)
+        _write(connection, "undo_discard", reason, wanted, report)
     return report
 
 
@@ -160,17 +168,18 @@ def _report(moved: Moved, left: tuple[int, int]) -> DiscardReport:
 def _write(
     connection: Connection,
     action: str,
-    who: str,
-    why: str,
+    reason: _Reason,
     wanted: PartitionFilter,
     report: DiscardReport,
 ) -> None:
+    given = {} if reason.system_user is None else {"system_user": reason.system_user}
     write_audit(
         connection,
-        who=who,
+        who=reason.who,
         action=action,
         target="parked partitions",
-        why=why,
+        why=reason.why,
+        **given,
         filter=_storable(wanted),
         report=report.to_json(),
     )

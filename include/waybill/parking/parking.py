@@ -234,23 +234,42 @@ class Parking(Looking):
         return replays.cancel_replay(self._tracker, replay_id, who=who)
 
     def discard(
-        self, wanted: PartitionFilter, *, who: str, why: str, most_cuts: int | None = None
+        self,
+        wanted: PartitionFilter,
+        *,
+        who: str,
+        why: str,
+        most_cuts: int | None = None,
+        system_user: str | None = None,
     ) -> DiscardReport:
         """Mark parked events as not wanted: exactly those that the filter names.
 
         Segments that the window on event time cuts through are cut first, each in a transaction of
-        its own (a read and a PUT, 10-20 ms); the marking is one statement.
+        its own (a read and a PUT, 10-20 ms); the marking is one statement. ``system_user``: who ran
+        the process, for the audit log beside ``who``, which anybody may give.
 
         Raises:
             InputError: the filter is empty, or ``who`` or ``why`` is.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
         return discards.discard(
-            self._tracker, self._objects, wanted, who=who, why=why, most_cuts=most_cuts
+            self._tracker,
+            self._objects,
+            wanted,
+            who=who,
+            why=why,
+            most_cuts=most_cuts,
+            system_user=system_user,
         )
 
     def undo_discard(
-        self, wanted: PartitionFilter, *, who: str, why: str, most_cuts: int | None = None
+        self,
+        wanted: PartitionFilter,
+        *,
+        who: str,
+        why: str,
+        most_cuts: int | None = None,
+        system_user: str | None = None,
     ) -> DiscardReport:
         """Park discarded events again, as far as no clean-up has claimed their objects.
 
@@ -262,7 +281,13 @@ class Parking(Looking):
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
         return discards.undo_discard(
-            self._tracker, self._objects, wanted, who=who, why=why, most_cuts=most_cuts
+            self._tracker,
+            self._objects,
+            wanted,
+            who=who,
+            why=why,
+            most_cuts=most_cuts,
+            system_user=system_user,
         )
 
     def hold(self, pipeline: str, *, who: str, why: str) -> Hold:
