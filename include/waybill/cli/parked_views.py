@@ -71,7 +71,7 @@ def table(found: Sequence[Partition]) -> None:
 def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
     numbers = [(getattr(partition, name), style) for name, style in shown]
     cells = [
-        Text(plain(f"{partition.pipeline} / {partition.event_name}")),
+        Text(plain(f"{partition.pipeline} / {partition.event_name or '(empty)'}")),
         Text(plain(f"{partition.stage} / {partition.error_type}")),
         *(Text(f"{n:,}" if n else "·", style if n else "dim") for n, style in numbers),
         Text(size(partition.bytes)),

@@ -30,6 +30,8 @@ _TITLES = {
     "first": ("new kind of parked events", "new kinds of parked events"),
     "test": ("test message", "test messages"),
 }
+_EMPTY = "(empty)"
+"""Stands for an event name that is empty."""
 _OWN_WORDS = frozenset({"event_name", "stage", "error_type", "message"})
 
 
@@ -159,7 +161,8 @@ def _digest(item: Named) -> Iterator[str]:
 
 
 def _place(pipeline: str, detail: Mapping[str, Any]) -> str:
-    names = [pipeline, *(detail.get(n) for n in ("event_name", "stage", "error_type"))]
+    event_name = _EMPTY if detail.get("event_name") == "" else detail.get("event_name")
+    names = [pipeline, event_name, detail.get("stage"), detail.get("error_type")]
     return " / ".join(one_line(str(name)) for name in names if name)
 
 
