@@ -6,6 +6,7 @@ import { ask, offers } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { canShowEvents, Events } from "./events.js";
 import { stageClass, waiting } from "./list.js";
+import { EMPTY, named } from "./names.js";
 import { problem } from "./notices.js";
 import { refusal, summary } from "./permissions.js";
 import { Runs } from "./runs.js";
@@ -64,7 +65,7 @@ export class Detail {
   draw(partition) {
     const before = this.partition;
     this.partition = partition;
-    document.title = `${partition.pipeline} / ${partition.event_name} · Parked events`;
+    document.title = `${partition.pipeline} / ${partition.event_name || EMPTY} · Parked events`;
     const focused = document.activeElement?.dataset?.action;
     fill(this.top, this.head(partition), this.hold(partition), this.meaning(partition), this.numbers(partition), actionBar(partition, this), this.auto(partition));
     if (focused) this.top.querySelector(`[data-action="${focused}"]`)?.focus();
@@ -99,7 +100,7 @@ export class Detail {
       h("div", {},
         h("h1", {}, partition.title ?? known?.title ?? plain(partition.error_type)),
         h("p", { class: "identity" }, h("span", { class: `stage ${stageClass(partition.stage)}` }, partition.stage), h("code", {}, partition.error_type),
-          h("span", {}, h("strong", {}, partition.pipeline), " / ", h("strong", {}, partition.event_name)), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
+          h("span", {}, h("strong", {}, partition.pipeline), " / ", h("strong", {}, named(partition.event_name))), h("span", { class: "muted" }, `team ${partition.team || "(none)"}`),
           transient !== undefined && h("span", { class: "kind", title: transient ? "The same event may pass later with nothing changed" : "It fails again until something is changed" }, transient ? "transient" : "permanent")),
         may && h("p", { class: "may" }, may)),
       h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: () => this.reload() }, icon("refresh")),

@@ -17,11 +17,13 @@ export class Events {
     this.onchoose = onchoose;
     this.groups = h("div", { class: "groups", role: "group", "aria-label": "Kinds of error" });
     this.rows = h("ol", { class: "event-list", "aria-label": "Events" });
+    this.damage = h("div", {});
+    this.damaged = [];
     this.more = h("div", {});
     this.viewer = h("div", { class: "viewer", "aria-live": "polite" });
     this.element = h(
       "section", { class: "events", "aria-label": "Events" },
-      h("div", { class: "events-side" }, this.groups, h("h2", {}, "Sample of events"), this.rows, this.more),
+      h("div", { class: "events-side" }, this.groups, h("h2", {}, "Sample of events"), this.damage, this.rows, this.more),
       this.viewer,
     );
     this.events = [];
@@ -89,6 +91,8 @@ export class Events {
 
   take(found, after) {
     this.events = after ? [...this.events, ...found.events] : found.events;
+    this.damaged = after ? [...this.damaged, ...(found.damaged ?? [])] : found.damaged ?? [];
+    fill(this.damage, damageNote(this.damaged));
     const from = this.events.length - found.events.length;
     const rows = found.events.map((event, index) => this.row(event, from + index));
     if (after) this.rows.append(...rows);
@@ -96,7 +100,7 @@ export class Events {
     const next = found.next && h("button", { type: "button", class: "button wide", onclick: () => this.load(found.next) }, "Show more events");
     fill(this.more, next);
     if (!after) this.open(0);
-    if (!this.events.length) fill(this.viewer, nothing(this.partition));
+    if (!this.events.length) fill(this.viewer, this.damaged.length ? null : nothing(this.partition));
   }
 
   row(event, index) {
@@ -105,7 +109,7 @@ export class Events {
       "li", {},
       h("button", { type: "button", class: "event-row", onclick: show, "aria-current": "false" },
         h("code", { class: "event-id" }, event.event_id || "(no id)"),
-        h("span", { class: "sub" }, time(event.event_at), event.attempt > 0 && ` · attempt ${count(event.attempt + 1)}`)),
+        h("span", { class: "sub" }, time(event.event_at), event.attempt > 0 && ` · attempt ${count(event.attempt)}`)),
     );
   }
 
@@ -150,7 +154,7 @@ function facts(event) {
   const place = event.topic ? `${event.topic} [${event.kafka_partition}] @ ${event.kafka_offset}` : "never was in Kafka";
   const rows = [
     ["Event id", event.event_id], ["Event time", `${time(event.event_at)} UTC`], ["Parked", `${time(event.parked_at)} UTC`],
-    ["Attempt", count((event.attempt ?? 0) + 1)], ["Pipeline version", event.pipeline_version], ["Kafka", place], ["Fingerprint", event.fingerprint],
+    ["Attempt", event.attempt > 0 ? count(event.attempt) : "0 (no replay sent it yet)"], ["Pipeline version", event.pipeline_version], ["Kafka", place], ["Fingerprint", event.fingerprint],
   ].filter(([, value]) => value);
   return h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
@@ -166,6 +170,13 @@ function maskedNote(event) {
 
 function cutNote(event) {
   return event.cut && h("p", { class: "masked-note" }, icon("info"), h("span", {}, `${size(event.bytes)}: too large for a screen. This is its beginning; download it to see all.`));
+}
+
+function damageNote(damaged) {
+  if (!damaged.length) return null;
+  const all = damaged.reduce((sum, one) => sum + one.events, 0);
+  const rows = damaged.map((one) => h("li", {}, `${many(one.events, "event")} of `, h("code", {}, one.object_key), `: ${one.reason}`));
+  return h("div", { class: "callout warning damage", role: "status" }, icon("info"), h("div", {}, h("p", {}, `${many(all, "event")} could not be read.`), h("ul", {}, rows)));
 }
 
 function envelope(event) {

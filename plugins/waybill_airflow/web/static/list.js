@@ -5,6 +5,7 @@ import { hashOf, read, write } from "./address.js";
 import { ask, offers, taken, takes } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { filterBar, narrows, queryOf } from "./filters.js";
+import { named } from "./names.js";
 import { problem } from "./notices.js";
 import { summary } from "./permissions.js";
 import { sparkline } from "./sparkline.js";
@@ -140,7 +141,7 @@ export class List {
     return h(
       "tr", { onclick: open, "data-id": row.id },
       h("td", { class: "name" }, h("a", { href }, row.pipeline || "(no name)"), h("span", { class: "sub" }, row.team || "no team")),
-      h("td", { class: "name", "data-label": "Event" }, row.event_name || "(no name)"),
+      h("td", { class: "name", "data-label": "Event" }, named(row.event_name)),
       h("td", { class: "error" }, h("span", { class: "title" }, this.title(row)), h("span", { class: "sub" }, h("span", { class: `stage ${stageClass(row.stage)}` }, row.stage), h("code", {}, row.error_type))),
       h("td", { class: "number", "data-label": "Parked" }, h("strong", {}, count(row.parked)), row.replaying > 0 && h("span", { class: "sub" }, `${count(row.replaying)} replaying`)),
       h("td", { class: "number", "data-label": "Size" }, size(row.bytes)),
