@@ -217,3 +217,12 @@ def test_hostile_names_are_neither_markup_nor_terminal_commands(run, lot):
         assert not set("\x1b\r\x07\u202e") & set(shown)
         assert "[red]" in shown
         assert "\\x1b" in shown
+
+
+def test_a_name_that_was_given_stands_beside_that_of_the_system_user(run, flights, lot):
+    from waybill.wiring import current_user
+
+    for verb in ("discard", "undo-discard"):
+        run(verb, "flights", "--why", "x", "--who", "../../<b>root", "--yes")
+    said = lot.sql("SELECT who, detail ->> 'system_user' FROM audit_log")
+    assert said == [("../../<b>root", current_user())] * 2

@@ -59,7 +59,9 @@ class Web:
         if user is not None:
             self.client.cookies.set("_token", self.tokens[user])
         headers = {**OWN, **given.pop("headers", {})}
-        return self.client.request(method, f"/waybill{path}", headers=headers, **given)
+        answer = self.client.request(method, f"/waybill{path}", headers=headers, **given)
+        _check_described(method, path, answer.status_code)
+        return answer
 
     def get(self, user, path, **given):
         answer = self.ask(user, "GET", path, **given)
@@ -105,6 +107,19 @@ class Web:
         self.lot.park([make_event(5, pipeline_id="pl-3")], 3)
         found = {one.pipeline_id: one.id for one in self.lot.parking.partitions()}
         return found["pl-1"], found["pl-2"], found["pl-3"]
+
+
+def _check_described(method, path, code):
+    """Fail where the API answers a status that its description does not name for the route."""
+    from waybill_airflow.web.app import app
+
+    described = app.openapi()["paths"]
+    path = path.partition("?")[0]
+    for route in app.routes:
+        if method in route.methods and route.path_regex.fullmatch(path):
+            known = described[route.path][method.lower()]["responses"]
+            assert str(code) in known, f"{method} {route.path}: {code} is not in the description"
+            return
 
 
 @pytest.fixture(scope="session")

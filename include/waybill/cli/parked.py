@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Partition,
         PartitionFilter,
     )
+    from waybill.parking.damage import Damage
     from waybill.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
@@ -162,16 +163,19 @@ def sample(  # noqa: PLR0913 - filters on every dimension
     Fields that the pipeline declares as personal are masked, also where messages quote them.
     """
     from waybill.cli import parked_views  # noqa: PLC0415
+    from waybill.parking.damage import Damage  # noqa: PLC0415
 
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
         found = _some(desk.parking, wanted)
-        events = desk.sampled(found, number, who=_user(), personal=personal)
+        damage = Damage()
+        events = desk.sampled(found, number, who=_user(), personal=personal, damage=damage)
     if as_json:
         typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
-        return
-    for event in events:
-        parked_views.event(event)
+    else:
+        for event in events:
+            parked_views.event(event)
+    _tell_damage(damage)
 
 
 @app.command()
@@ -193,21 +197,35 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     """Write parked events, with their errors, to a file.
 
     Fields that the pipeline declares as personal are masked, also where messages quote them; all
-    other events, and with --personal these too, keep their own bytes.
+    other events, and with --personal these too, keep their own bytes. What cannot be read is named
+    at the file's end and on standard error, and the exit code is 1.
     """
     from waybill.parking import export  # noqa: PLC0415
+    from waybill.parking.damage import Damage  # noqa: PLC0415
 
     with _desk() as desk:
         wanted = _filter(
             desk.parking, pipeline, event_name, stage, error_type, since, until, held=True
         )
         found = _some(desk.parking, wanted)
-        events = desk.taken_out(found, who=_user(), personal=personal, since=since, until=until)
-        report = export(output, events, overwrite=force)
+        damage = Damage()
+        events = desk.taken_out(
+            found, who=_user(), personal=personal, since=since, until=until, damage=damage
+        )
+        report = export(output, events, overwrite=force, damage=damage)
     if as_json:
         _print_json(asdict(report))
     else:
         typer.echo(f"{report.path}: {counted(report.events, 'event')}, {report.bytes:,} bytes")
+    _tell_damage(damage)
+
+
+def _tell_damage(damage: Damage) -> None:
+    """Say on standard error what was left out, and exit with 1; nothing where nothing was."""
+    for one in damage.listed:
+        typer.echo(one.words, err=True)
+    if damage.segments:
+        raise typer.Exit(1)
 
 
 def _decision(
@@ -245,7 +263,8 @@ def _decision(
                 found = _some(parking, wanted)
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
                 _ask(question.format(number), as_json=as_json)
-            report = getattr(parking, verb)(wanted, who=who or _user(), why=why)
+            user = _user()
+            report = getattr(parking, verb)(wanted, who=who or user, why=why, system_user=user)
         _print_report(report, done, as_json=as_json)
 
     return decide

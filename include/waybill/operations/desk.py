@@ -8,7 +8,7 @@ unmasked, downloaded or asked for is written to the audit log, before it is give
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from waybill.operations.audit_trail import read_audit
 from waybill.operations.messages import Explained, Messages
 from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
+from waybill.operations.shown import ShownEvent, ShownPage
 from waybill.parking import (
     DiscardReport,
     ParkedEvent,
@@ -29,6 +30,7 @@ from waybill.parking import (
     Replay,
 )
 from waybill.parking.auto_replays import AutoReplay, read_mark, remove_mark
+from waybill.parking.damage import Damage
 from waybill.parking.event_pages import read_event_page
 from waybill.parking.exporting import KINDS, contents
 from waybill.parking.holds import Hold, release
@@ -47,15 +49,6 @@ _MOST_REPLAYS = 20
 MOST_CUTS = 200
 """Segments that a decision may cut in two while somebody waits: 2-4 s."""
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
-
-
-@dataclass(frozen=True, slots=True)
-class ShownEvent:
-    """One event as somebody may see it."""
-
-    event: ParkedEvent
-    masked: tuple[str, ...]
-    """Fields that were masked; ``*``: all."""
 
 
 class Desk:
@@ -112,12 +105,11 @@ class Desk:
         after: str | None,
         limit: int,
         fingerprint: str | None = None,
-    ) -> tuple[list[ShownEvent], str | None]:
-        """Return a page of a partition's held events, and the cursor of the next.
+    ) -> ShownPage:
+        """Return a page of a partition's held events, with what of it could not be read.
 
         Raises:
             InputError: the cursor is none.
-            CorruptSegmentError: a segment is damaged or gone.
         """
         page = read_event_page(
             self._tracker,
@@ -128,7 +120,8 @@ class Desk:
             fingerprint=fingerprint,
         )
         fields = self._fields(access, partition, "see_personal", events=len(page.events))
-        return [ShownEvent(*masked_event(event, fields)) for event in page.events], page.next
+        shown = tuple(ShownEvent(*masked_event(event, fields)) for event in page.events)
+        return ShownPage(shown, page.next, page.damaged)
 
     def download(
         self,
@@ -141,9 +134,10 @@ class Desk:
     ) -> Iterator[bytes]:
         """Return the bytes of a file with a partition's held events, a piece at a time.
 
+        What cannot be read stands at its end, see ``exporting``.
+
         Raises:
             InputError: there is no such kind, or an edge of the window is no time.
-            CorruptSegmentError: at the first damaged segment, perhaps after some pieces.
         """
         begin, end = PartitionFilter(since=since, until=until).window
         asked = {"kind": kind, "since": _said(begin), "until": _said(end)}
@@ -151,8 +145,11 @@ class Desk:
             raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
         fields = self._fields(access, partition, "download_personal", **asked)
         self.audit(access.user, "download", partition, **asked)
-        found = self.parking.events(partition.id, states=HELD, since=since, until=until)
-        return contents(kind, (masked_event(event, fields)[0] for event in found))
+        damage = Damage()
+        found = self.parking.events(
+            partition.id, states=HELD, since=begin, until=end, damage=damage
+        )
+        return contents(kind, (masked_event(event, fields)[0] for event in found), damage)
 
     def taken_out(
         self,
@@ -162,6 +159,7 @@ class Desk:
         personal: bool,
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        damage: Damage,
     ) -> Iterator[ParkedEvent]:
         """Return the held events of partitions, one after the other, for a file.
 
@@ -170,13 +168,16 @@ class Desk:
             who: the name for the audit log.
             personal: leave personal fields as they are, which is written down before.
             since, until: the window on event time.
+            damage: takes what cannot be read.
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         for partition in found:
             fields = self._unless(
                 declared, partition, "download_personal", who=who, personal=personal
             )
-            held = self.parking.events(partition.id, states=HELD, since=since, until=until)
+            held = self.parking.events(
+                partition.id, states=HELD, since=since, until=until, damage=damage
+            )
             yield from (masked_event(event, fields)[0] for event in held)
 
     def _unless(
@@ -206,7 +207,7 @@ class Desk:
         return self._unless(declared, partition, action, who=access.user, personal=may, **detail)
 
     def sampled(
-        self, found: Sequence[Partition], number: int, *, who: str, personal: bool
+        self, found: Sequence[Partition], number: int, *, who: str, personal: bool, damage: Damage
     ) -> list[ParkedEvent]:
         """Return some held events, shared out over partitions as evenly as they hold events.
 
@@ -215,6 +216,7 @@ class Desk:
             number: how many events at most.
             who: the name for the audit log.
             personal: leave personal fields as they are, which is written down.
+            damage: takes what cannot be read.
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         taken: list[ParkedEvent] = []
@@ -225,7 +227,7 @@ class Desk:
             fields = self._unless(
                 declared, partition, "sample_personal", who=who, personal=personal, events=share
             )
-            events = self.parking.sample(partition.id, share, states=HELD)
+            events = self.parking.sample(partition.id, share, states=HELD, damage=damage)
             taken += [masked_event(one, fields)[0] for one in events]
         return taken
 
@@ -242,11 +244,11 @@ class Desk:
         Raises:
             InputError: an edge of the window is no time, or it ends before it begins.
         """
-        begin, end = PartitionFilter(since=since, until=until).window
+        begin, end = PartitionFilter(parked_since=since, parked_until=until).parked_window
         end = end or datetime.now(UTC)
         begin = begin or end - _TIMELINE
         if begin >= end:
-            raise InputError("since: it must be before until")
+            raise InputError("parked_since: it must be before parked_until")
         wanted = matches(PartitionFilter(teams=teams))
         wanted.append(partitions.c.id.in_(list(partition_ids)))
         with self._tracker.transaction() as connection:

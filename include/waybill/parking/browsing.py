@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
+from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.instants import instant, window_edge
 from waybill.parking.marks import STATE_NOW, now_in
@@ -199,19 +200,29 @@ def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> i
         return int(connection.execute(query).scalar_one())
 
 
-def read(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> Iterator[ParkedEvent]:
-    """Yield one segment's events; see ``Parking.read``.
+def read(
+    tracker: TrackerStore, objects: ObjectStore, segment: Segment, damage: Damage | None = None
+) -> Iterator[ParkedEvent]:
+    """Yield one segment's events; see ``Parking.read``. ``damage`` takes what is damaged.
 
     Those of a segment that was cut or rewritten, and whose object is gone, come from the segments
     in its place, merged by offset; what was decided of them and cleaned up since is left out.
     """
+    if damage is None:
+        return _read(tracker, objects, segment, None)
+    return damage.readable(segment, lambda: _read(tracker, objects, segment, damage))
+
+
+def _read(
+    tracker: TrackerStore, objects: ObjectStore, segment: Segment, damage: Damage | None
+) -> Iterator[ParkedEvent]:
     frame = read_frame(tracker, objects, segment)
     if frame is not None:
         return events_of(segment, frame)
     query = select_segments(segments.c.source_id == segment.id)
     with tracker.transaction() as connection:
         successors = [to_segment(row) for row in connection.execute(query)]
-    parts = [read(tracker, objects, successor) for successor in successors]
+    parts = [read(tracker, objects, successor, damage) for successor in successors]
     return heapq.merge(*parts, key=lambda event: event.kafka_offset)
 
 
@@ -260,6 +271,7 @@ def read_events(  # noqa: PLR0913 - conditions of one partition's events
     since: datetime | str | None,
     until: datetime | str | None,
     limit: int | None,
+    damage: Damage | None = None,
 ) -> Iterator[ParkedEvent]:
     """Yield a partition's events in replay order; see ``Parking.events``."""
     edges = window_edge(since, "since"), window_edge(until, "until")
@@ -270,7 +282,7 @@ def read_events(  # noqa: PLR0913 - conditions of one partition's events
     )
     given = 0
     for segment in segments_in_order(tracker, *wanted):
-        for event in read(tracker, objects, segment):
+        for event in read(tracker, objects, segment, damage):
             if limit is not None and given >= limit:
                 return
             if _in_window(event, *edges):
@@ -288,7 +300,13 @@ def _in_window(event: ParkedEvent, since: datetime | None, until: datetime | Non
 
 
 def read_sample(
-    tracker: TrackerStore, objects: ObjectStore, partition_id: int, n: int, *, states: Sequence[str]
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    partition_id: int,
+    n: int,
+    *,
+    states: Sequence[str],
+    damage: Damage | None = None,
 ) -> list[ParkedEvent]:
     """Return up to ``n`` events spread over a partition; see ``Parking.sample``."""
     wanted = (segments.c.partition_id == partition_id, *now_in(states))
@@ -303,7 +321,7 @@ def read_sample(
     for segment in picked:
         quota = quotas[segment.id]
         wanted_lines = {index * segment.count // quota for index in range(quota)}
-        lines = enumerate(read(tracker, objects, segment))
+        lines = enumerate(read(tracker, objects, segment, damage))
         events.extend(event for index, event in lines if index in wanted_lines)
     return events
 

@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, tuple_
 
 from waybill.errors import InputError
 from waybill.parking import browsing
+from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
 from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
@@ -27,6 +28,8 @@ from waybill.storage.tracker.tables import segments
 
 _PAGE_BYTES = 8 * 1024**2
 """A page ends once its events' own bytes are over this: few huge ones do not fill the memory."""
+_MOST_DAMAGED = 100
+"""A page ends after so many segments that cannot be read: each costs a read of the store."""
 _INT64 = 2**63
 _KINDS = (*(column.type.python_type for column in REPLAY_ORDER), int)
 """Of a cursor's values: a segment's place in the order, and a line."""
@@ -41,6 +44,8 @@ class EventPage:
     events: tuple[ParkedEvent, ...]
     next: str | None
     """The cursor of the page after it; None: this was the last."""
+    damaged: tuple[Unreadable, ...]
+    """What lay on this page and could not be read."""
 
 
 def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
@@ -56,11 +61,10 @@ def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
     """Return up to ``limit`` events from a cursor on. Cost: one read a segment.
 
     With a fingerprint only events of that cause: segments of another are left out, those with
-    several causes are read.
+    several causes are read. What is damaged, or gone from the store, is told beside the others.
 
     Raises:
         InputError: the cursor is none that a page gave.
-        CorruptSegmentError: a segment is damaged, or its object is gone though its row stands.
     """
     wanted: list[ColumnElement[bool]] = [
         segments.c.partition_id == partition_id,
@@ -73,13 +77,14 @@ def read_event_page(  # noqa: PLR0913 - conditions of one partition's events
         wanted.append(tuple_(*REPLAY_ORDER) >= tuple_(*place[:-1]))
     found: list[ParkedEvent] = []
     taken = 0
-    for segment, index, event in _lines(tracker, objects, wanted, place):
-        if len(found) >= limit or taken > _PAGE_BYTES:
-            return EventPage(tuple(found), _cursor(segment, index))
+    damage = Damage()
+    for segment, index, event in _lines(tracker, objects, wanted, place, damage):
+        if event is None or len(found) >= limit or taken > _PAGE_BYTES:
+            return EventPage(tuple(found), _cursor(segment, index), damage.listed)
         taken += len(event.value)  # read, whether or not it is one of the wanted
         if fingerprint is None or event.fingerprint == fingerprint:
             found.append(event)
-    return EventPage(tuple(found), None)
+    return EventPage(tuple(found), None, damage.listed)
 
 
 def _lines(
@@ -87,11 +92,15 @@ def _lines(
     objects: ObjectStore,
     wanted: list[ColumnElement[bool]],
     place: list[Any] | None,
-) -> Iterator[tuple[Segment, int, ParkedEvent]]:
+    damage: Damage,
+) -> Iterator[tuple[Segment, int, ParkedEvent | None]]:
+    """Yield lines with their places; one without an event: too much was damaged, stop here."""
     for segment in browsing.segments_in_order(tracker, *wanted):
         begun = place is not None and place[-2] == segment.id
         first = max(0, place[-1]) if begun and place is not None else 0
-        lines = enumerate(browsing.read(tracker, objects, segment))
+        if damage.segments >= _MOST_DAMAGED:
+            yield segment, first, None
+        lines = enumerate(browsing.read(tracker, objects, segment, damage))
         for index, event in islice(lines, first, None):
             yield segment, index, event
 

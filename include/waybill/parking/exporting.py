@@ -6,6 +6,9 @@ one) as a formula: such cells get an apostrophe in front, and so do those that b
 every column alike. The way back: take one apostrophe from the front of each cell that has it. Where
 an apostrophe, or a NUL, changed the event's own bytes, or where they are no text, ``event_base64``
 holds them. The lines of the JSON forms are the parked lines themselves.
+
+What could not be read stands at the end: ``{"damaged": [...]}`` as the last line of the JSON forms,
+a row for each object in a table, its words in the first cell. A file without them has everything.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 import zstandard
 
 from waybill.errors import InputError
+from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
 
 KINDS = (".jsonl.zst", ".jsonl", ".csv")
@@ -44,10 +48,20 @@ class ExportReport:
     path: str
     events: int
     bytes: int
+    damaged: tuple[Unreadable, ...] = ()
+    """What could not be read and is not in it."""
 
 
-def export(path: Path, events: Iterable[ParkedEvent], *, overwrite: bool = False) -> ExportReport:
+def export(
+    path: Path,
+    events: Iterable[ParkedEvent],
+    *,
+    overwrite: bool = False,
+    damage: Damage | None = None,
+) -> ExportReport:
     """Write events to a file whose name says the kind. Memory: 1 MiB, or the largest event.
+
+    ``damage``: what reading the events notes; it is written at the end.
 
     Raises:
         InputError: the name ends in none of ``KINDS``, the file exists, or cannot be written.
@@ -58,22 +72,27 @@ def export(path: Path, events: Iterable[ParkedEvent], *, overwrite: bool = False
     if path.exists() and not overwrite:
         raise InputError(f"{path} exists; choose another name, or overwrite it with --force")
     counted = _Counted(events)
+    damage = damage or Damage()
     try:
-        size = _write_whole(path, _CONTENTS[kind](counted))
+        size = _write_whole(path, _CONTENTS[kind](counted, damage))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    return ExportReport(str(path), counted.number, size)
+    return ExportReport(str(path), counted.number, size, damage.listed)
 
 
-def contents(kind: str, events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+def contents(
+    kind: str, events: Iterable[ParkedEvent], damage: Damage | None = None
+) -> Iterator[bytes]:
     """Yield the bytes of a file of one of ``KINDS``. Memory: 1 MiB, or the largest event.
+
+    ``damage``: as of ``export``.
 
     Raises:
         InputError: there is no such kind.
     """
     if kind not in _CONTENTS:
         raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
-    return _CONTENTS[kind](events)
+    return _CONTENTS[kind](events, damage or Damage())
 
 
 class _Counted:
@@ -113,7 +132,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _json_lines(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+def _json_lines(events: Iterable[ParkedEvent], damage: Damage) -> Iterator[bytes]:
     chunk = bytearray()
     for event in events:
         chunk += event.to_line()
@@ -121,18 +140,20 @@ def _json_lines(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
         if len(chunk) >= _CHUNK_BYTES:
             yield bytes(chunk)
             chunk.clear()
+    if left_out := [one.to_json() for one in damage.listed]:
+        chunk += json.dumps({"damaged": left_out}).encode() + b"\n"
     if chunk:
         yield bytes(chunk)
 
 
-def _compressed(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+def _compressed(events: Iterable[ParkedEvent], damage: Damage) -> Iterator[bytes]:
     compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
-    for chunk in _json_lines(events):
+    for chunk in _json_lines(events, damage):
         yield compressor.compress(chunk)
     yield compressor.flush()
 
 
-def _csv(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
+def _csv(events: Iterable[ParkedEvent], damage: Damage) -> Iterator[bytes]:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow([*_COLUMNS, "event", "event_base64"])
@@ -140,6 +161,8 @@ def _csv(events: Iterable[ParkedEvent]) -> Iterator[bytes]:
         writer.writerow(_cells(event))
         if text.tell() >= _CHUNK_BYTES:
             yield _taken(text)
+    for left_out in damage.listed:
+        writer.writerow([_safe(left_out.words), *[""] * (len(_COLUMNS) + 1)])
     yield _taken(text)
 
 
@@ -175,7 +198,7 @@ def _safe(text: str) -> str:
     return f"'{clean}" if _FORMULA.match(clean) else clean
 
 
-_CONTENTS: dict[str, Callable[[Iterable[ParkedEvent]], Iterator[bytes]]] = {
+_CONTENTS: dict[str, Callable[[Iterable[ParkedEvent], Damage], Iterator[bytes]]] = {
     ".jsonl.zst": _compressed,
     ".jsonl": _json_lines,
     ".csv": _csv,

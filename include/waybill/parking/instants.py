@@ -40,6 +40,19 @@ def window_edge(value: datetime | str | None, name: str) -> datetime | None:
     return moment
 
 
+def check_window(
+    since: datetime | None, until: datetime | None, begin: str, end: str
+) -> tuple[datetime | None, datetime | None]:
+    """Return a window as it is, once it does not end before it begins.
+
+    Raises:
+        InputError: it does; ``begin`` and ``end`` name its edges.
+    """
+    if since is not None and until is not None and since > until:
+        raise InputError(f"{begin}: {rfc3339(since)} is after {end}, {rfc3339(until)}")
+    return since, until
+
+
 def rfc3339(moment: datetime) -> str:
     """Return a time as RFC 3339 text in UTC."""
     return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -11,6 +11,7 @@ from waybill.parking import (
     pages,
     sampling,
 )
+from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.model import (
     FingerprintGroup,
@@ -154,14 +155,16 @@ class Looking:
         since: datetime | str | None = None,
         until: datetime | str | None = None,
         limit: int | None = None,
+        damage: Damage | None = None,
     ) -> Iterator[ParkedEvent]:
         """Yield a partition's events in replay order, segment by segment.
 
         The window is exact: on each event's own time. Memory: one segment. A segment that a
-        clean-up took meanwhile is left out.
+        clean-up took meanwhile is left out. With ``damage``, what is damaged is noted there.
 
         Raises:
-            CorruptSegmentError: a segment is damaged, or its object is gone though its row stands.
+            CorruptSegmentError: without ``damage``: a segment is damaged, or its object is gone
+                though its row stands.
         """
         return browsing.read_events(
             self._tracker,
@@ -171,16 +174,26 @@ class Looking:
             since=since,
             until=until,
             limit=limit,
+            damage=damage,
         )
 
     def sample(
-        self, partition_id: int, n: int, *, states: Sequence[str] = ("parked",)
+        self,
+        partition_id: int,
+        n: int,
+        *,
+        states: Sequence[str] = ("parked",),
+        damage: Damage | None = None,
     ) -> list[ParkedEvent]:
         """Return up to ``n`` events, spread over the partition's segments and inside each.
 
+        What is damaged raises or is noted as of ``events``.
+
         Cost: one read of the store for each of at most ``n`` segments.
         """
-        return browsing.read_sample(self._tracker, self._objects, partition_id, n, states=states)
+        return browsing.read_sample(
+            self._tracker, self._objects, partition_id, n, states=states, damage=damage
+        )
 
     def draw(
         self,

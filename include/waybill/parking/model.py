@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from waybill.parking.instants import rfc3339, window_edge
+from waybill.parking.instants import check_window, rfc3339, window_edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +39,21 @@ class PartitionFilter:
         """Return the edges of the window on event time, in UTC.
 
         Raises:
-            InputError: one is no time.
+            InputError: one is no time, or it ends before it begins.
         """
-        return window_edge(self.since, "since"), window_edge(self.until, "until")
+        edges = window_edge(self.since, "since"), window_edge(self.until, "until")
+        return check_window(*edges, "since", "until")
 
     @property
     def parked_window(self) -> tuple[datetime | None, datetime | None]:
         """Return the edges of the window on the time of parking, in UTC.
 
         Raises:
-            InputError: one is no time.
+            InputError: one is no time, or it ends before it begins.
         """
-        return (
-            window_edge(self.parked_since, "parked_since"),
-            window_edge(self.parked_until, "parked_until"),
-        )
+        since = window_edge(self.parked_since, "parked_since")
+        until = window_edge(self.parked_until, "parked_until")
+        return check_window(since, until, "parked_since", "parked_until")
 
     @property
     def names_nothing(self) -> bool:
@@ -105,7 +105,7 @@ class Partition:
     @property
     def name(self) -> str:
         """Return all four names, for messages."""
-        return f"{self.pipeline}/{self.event_name}/{self.stage}/{self.error_type}"
+        return f"{self.pipeline}/{self.event_name or '(empty)'}/{self.stage}/{self.error_type}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the partition as JSON."""

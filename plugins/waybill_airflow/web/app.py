@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -14,9 +13,10 @@ from starlette.datastructures import MutableHeaders
 
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill_airflow.web import deciding, looking, pages, runs
-from waybill_airflow.web.guard import refuse_foreign
+from waybill_airflow.web.guard import refuse_foreign, signed_in
 from waybill_airflow.web.models import problems
 from waybill_airflow.web.opened import OPENED
+from waybill_airflow.web.parameters import refuse_unknown
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -101,7 +101,9 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 _PROBLEMS = problems(
     _401="Nobody is signed in.",
     _403="Not permitted, another team's, or another site asks.",
+    _413="The request is too large.",
     _422="Something given is wrong.",
+    _500="The settings of this web server are wrong, or it stopped at damage.",
     _503="Tracker or object store do not answer; try again.",
 )
 
@@ -116,7 +118,7 @@ def make_app() -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         lifespan=_lifespan,
-        dependencies=[Depends(get_user), Depends(refuse_foreign)],
+        dependencies=[Depends(signed_in), Depends(refuse_foreign), Depends(refuse_unknown)],
         responses=_PROBLEMS,
         exception_handlers={RequestValidationError: _not_taken, WaybillError: _wrong},
     )

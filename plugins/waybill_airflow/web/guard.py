@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, oauth2_scheme
 from fastapi import Depends, HTTPException, Path, Request, status
+from fastapi.security import HTTPAuthorizationCredentials
 
 from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
@@ -23,6 +25,30 @@ from waybill_airflow.web.opened import OPENED, desk
 
 _SAFE = ("GET", "HEAD")
 _HEADER = "x-waybill"
+
+
+async def signed_in(
+    request: Request,
+    token: Annotated[str | None, Depends(oauth2_scheme)],
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer_scheme)],
+) -> BaseUser:
+    """Return who asks, as Airflow says; a token that is none is nobody's, which is no 403.
+
+    :raises HTTPException: 401.
+    """
+    try:
+        return await get_user(request, token, bearer)
+    except HTTPException as error:
+        if error.status_code != status.HTTP_403_FORBIDDEN:
+            raise
+        raise HTTPException(
+            status.HTTP_401_UNAUTHORIZED,
+            f"nobody is signed in: {error.detail}",
+            headers={"www-authenticate": "Bearer"},
+        ) from error
+
+
+UserDep = Annotated[BaseUser, Depends(signed_in)]
 
 
 def refuse_foreign(request: Request) -> None:
@@ -59,7 +85,7 @@ def roles_of(user: Any) -> list[str]:  # noqa: ANN401 - each auth manager has it
     return [name for name in named if name]
 
 
-def _access(user: GetUserDep) -> Access:
+def _access(user: UserDep) -> Access:
     grants = OPENED.settings().access.grants
     return access_of(grants, str(user.get_name()), roles_of(user))
 

@@ -18,10 +18,12 @@ from waybill.parking.walking import Sort
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
 from waybill_airflow.web.opened import desk
+from waybill_airflow.web.parameters import either
 from waybill_airflow.web.showing import shown_event
 
 router = APIRouter(prefix="/api", tags=["looking"])
 
+_NO_PARTITION = models.problems(_404="There is no such partition.")
 _MOST_TIMELINES = 200
 _MOST_DIGITS = 18
 """Of an id: fewer than those of a 64-bit number."""
@@ -29,6 +31,9 @@ _MEDIA = {"jsonl.zst": "application/zstd", "jsonl": "application/x-ndjson", "csv
 
 Since = Annotated[str | None, Query(description="Event time from, RFC 3339; UTC without a zone.")]
 Until = Annotated[str | None, Query(description="Event time before.")]
+Older = Annotated[
+    str | None, Query(deprecated=True, description="The older name of the parameter that ends so.")
+]
 
 
 @router.get("/me", summary="Who I am and what I may do")
@@ -65,12 +70,12 @@ def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     event_name: Annotated[str | None, Query(description="The event name, exactly.")] = None,
     stage: Annotated[str | None, Query(description="The stage that parked.")] = None,
     error_type: Annotated[str | None, Query(description="Code of the catalogue.")] = None,
-    event_since: Since = None,
-    event_until: Until = None,
+    since: Since = None,
+    until: Until = None,
     held: Annotated[  # noqa: FBT002 - a query parameter has a name
         bool, Query(description="Only with events parked or replaying now.")
     ] = False,
-    parked_since: Annotated[str | None, Query(description="Parked from, as event_since.")] = None,
+    parked_since: Annotated[str | None, Query(description="Parked from, as `since`.")] = None,
     parked_until: Annotated[str | None, Query(description="Parked before.")] = None,
     fingerprint: Annotated[str | None, Query(description="Only with events of this cause.")] = None,
     sort: Annotated[Sort, Query(description="In which order.")] = "name",
@@ -79,6 +84,8 @@ def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     ] = False,
     limit: Annotated[int, Query(ge=1, le=500, description="Most partitions.")] = 50,
     after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
+    event_since: Older = None,
+    event_until: Older = None,
 ) -> models.Partitions:
     """Return a page of the user's teams' partitions that match, and the sum of all of them."""
     wanted = PartitionFilter(
@@ -86,8 +93,8 @@ def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
         event_name=event_name,
         stage=stage,
         error_type=error_type,
-        since=event_since,
-        until=event_until,
+        since=either("since", since, "event_since", event_since),
+        until=either("until", until, "event_until", event_until),
         parked_since=parked_since,
         parked_until=parked_until,
         fingerprint=fingerprint,
@@ -116,15 +123,23 @@ def _pipeline_id(access: Access, name: str | None) -> str | None:
 def timelines(
     access: Viewer,
     ids: Annotated[str, Query(description="Up to 200 ids of partitions, with commas between.")],
-    since: Annotated[str | None, Query(description="Parked from; a day before `until`.")] = None,
-    until: Annotated[str | None, Query(description="Parked before; now if not given.")] = None,
+    parked_since: Annotated[
+        str | None, Query(description="Parked from; a day before `parked_until`.")
+    ] = None,
+    parked_until: Annotated[
+        str | None, Query(description="Parked before; now if not given.")
+    ] = None,
+    since: Older = None,
+    until: Older = None,
 ) -> dict[str, models.TimelineOut]:
     """Return 24 numbers a partition: how many events were parked in each step of the window.
 
     Partitions that are not the user's are left out.
     """
     wanted = _ids(ids)
-    found = desk().timelines(access.teams("view"), wanted, since=since, until=until)
+    begin = either("parked_since", parked_since, "since", since)
+    end = either("parked_until", parked_until, "until", until)
+    found = desk().timelines(access.teams("view"), wanted, since=begin, until=end)
     return {str(key): models.TimelineOut(**line) for key, line in found.items()}
 
 
@@ -137,7 +152,7 @@ def _ids(text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
-@router.get("/partitions/{partition_id}", summary="One partition")
+@router.get("/partitions/{partition_id}", responses=_NO_PARTITION, summary="One partition")
 def partition(here: ViewerSeat) -> models.PartitionDetail:
     """Return a partition with what its error means, its causes, replays, mark and hold."""
     meaning = error_type(here.partition.error_type)
@@ -161,6 +176,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
     "/partitions/{partition_id}/events",
     response_model=models.Events,
     response_class=JSONResponse,
+    responses=_NO_PARTITION,
     summary="Events with their errors",
 )
 def events(
@@ -172,19 +188,26 @@ def events(
     """Return a page of a partition's events that are parked or replaying, in replay order.
 
     Personal fields are masked without the permission `personal`; with it, the look is audited.
-    Numbers are written as they came, whatever their size.
+    Numbers are written as they came, whatever their size. What cannot be read is in `damaged`.
     """
-    page, following = desk().events(
+    page = desk().events(
         here.access, here.partition, after=after, limit=limit, fingerprint=fingerprint
     )
-    answer: dict[str, Any] = {"events": [shown_event(one) for one in page], "next": following}
+    answer: dict[str, Any] = {
+        "events": [shown_event(one) for one in page.events],
+        "next": page.next,
+        "damaged": [one.to_json() for one in page.damaged],
+    }
     return Response(dumps(answer), media_type="application/json")
 
 
 @router.get(
     "/partitions/{partition_id}/download",
     response_class=StreamingResponse,
-    responses={200: {"content": {kind: {} for kind in _MEDIA.values()}, "description": "A file."}},
+    responses={
+        200: {"content": {kind: {} for kind in _MEDIA.values()}, "description": "A file."},
+        **_NO_PARTITION,
+    },
     summary="A file with the events",
 )
 def download(
@@ -198,8 +221,8 @@ def download(
 ) -> StreamingResponse:
     """Stream a partition's events that are parked or replaying; every download is audited.
 
-    Personal fields are masked without the permission `personal`. A damaged parked file ends the
-    stream before its end: the browser says that the download failed.
+    Personal fields are masked without the permission `personal`. What cannot be read
+    is told at the end: `{"damaged": [...]}` as the last line, in a table a row for each object.
     """
     pieces = desk().download(here.access, here.partition, kind=f".{kind}", since=since, until=until)
     name = f"parked-{here.partition.id}.{kind}"
@@ -228,5 +251,6 @@ def audit(
 
 @router.get("/openapi.json", response_class=JSONResponse, summary="This description")
 def openapi(_access: Viewer, request: Request) -> JSONResponse:
-    """Return the OpenAPI description of all of these routes."""
-    return JSONResponse(request.app.openapi())
+    """Return the OpenAPI description of all of these routes, and where they are."""
+    servers = [{"url": request.scope.get("root_path") or "/"}]
+    return JSONResponse(request.app.openapi() | {"servers": servers})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 from waybill.parking import Partition, Replay
 from waybill.parking.auto_replays import OnChange
+from waybill.parking.instants import check_window
 from waybill.settings import Permission
 
 
@@ -173,7 +174,9 @@ class EventOut(BaseModel):
     event_at: str
     parked_at: str
     pipeline_version: str
-    attempt: int
+    attempt: int = Field(
+        description="Replays that had sent it before; 0: it parked the first time."
+    )
     topic: str
     kafka_partition: int = Field(description="-1: it did not come from Kafka.")
     kafka_offset: int = Field(description="-1: it did not come from Kafka.")
@@ -185,11 +188,22 @@ class EventOut(BaseModel):
     masked: list[str] = Field(description="Personal fields that were masked; `*`: everything.")
 
 
+class UnreadableOut(BaseModel):
+    """Events of one parked object that could not be read."""
+
+    object_key: str = Field(description="The object's key in the object store.")
+    events: int = Field(description="At most so many of those asked for.")
+    reason: str
+
+
 class Events(BaseModel):
     """A page of a partition's events, in the order in which a replay sends them."""
 
     events: list[EventOut]
     next: str | None = Field(description="Cursor of the next page; null: this was the last.")
+    damaged: list[UnreadableOut] = Field(
+        description="What lay on this page and could not be read: damaged, or gone from the store."
+    )
 
 
 Fingerprint = Annotated[
@@ -221,6 +235,12 @@ class Choice(_Body):
     parked_since: AwareDatetime | None = Field(None, description="Parked at or after; null: all.")
     parked_until: AwareDatetime | None = Field(None, description="Parked before; null: all.")
     fingerprint: Fingerprint = None
+
+    @model_validator(mode="after")
+    def _windows_are_no_wrong_way_round(self) -> Self:
+        check_window(self.since, self.until, "since", "until")
+        check_window(self.parked_since, self.parked_until, "parked_since", "parked_until")
+        return self
 
 
 class DryRunBody(Choice):

@@ -31,7 +31,7 @@ def test_a_file_of_lines_holds_every_event(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])
 def test_large_events_are_not_collected(kind):
-    from waybill.parking.exporting import _CONTENTS
+    from waybill.parking.exporting import contents
 
     given = 0
 
@@ -41,7 +41,7 @@ def test_large_events_are_not_collected(kind):
             given += 1
             yield replace(EVENT, value=b'"' + b"x" * 1024**2 + b'"')
 
-    chunks = _CONTENTS[kind](events())
+    chunks = contents(kind, events())
     next(chunks)
     assert given == 1
 

@@ -1,0 +1,53 @@
+"""Query parameters: a name that a route does not know is refused, never left out in silence."""
+
+from __future__ import annotations
+
+import difflib
+
+from fastapi import HTTPException, Request, status
+from fastapi.dependencies.utils import get_flat_dependant
+from fastapi.routing import APIRoute
+
+from waybill.errors import InputError
+
+_OFTEN_MEANT = {"format": "kind", "order": "sort", "cursor": "after", "page": "after"}
+"""Names of other APIs, which are not like ours at all."""
+
+
+def refuse_unknown(request: Request) -> None:
+    """Refuse a request to the API with a query parameter that its route does not have.
+
+    The page's own address may have any: what is around it adds some.
+
+    :raises HTTPException: 422; names the nearest that there is.
+    """
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or not route.path.startswith("/api/"):
+        return
+    known = sorted({one.alias for one in get_flat_dependant(route.dependant).query_params})
+    unknown = [name for name in request.query_params if name not in known]
+    if unknown:
+        raise HTTPException(
+            status.HTTP_422_UNPROCESSABLE_CONTENT,
+            f"query.{unknown[0][:80]}: there is no such parameter; {_nearest(unknown[0], known)}",
+        )
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = _OFTEN_MEANT.get(name)
+    if meant in known:
+        near = [meant]
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there are: {', '.join(known)}" if known else "this address takes none"
+
+
+def either(name: str, value: str | None, older: str, before: str | None) -> str | None:
+    """Return what was given under a name, or under the one it had before.
+
+    :raises InputError: two different values.
+    """
+    if value is not None and before is not None and value != before:
+        raise InputError(f"{name}: {older} is the same, and says something else; give one of them")
+    return before if value is None else value
