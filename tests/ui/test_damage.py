@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
@@ -23,12 +20,6 @@ def hurt(web):
     return found[0], gone
 
 
-def keep(one, name):
-    """Keep a picture where a folder for them is given."""
-    if folder := os.environ.get("WAYBILL_TEST_PICTURES"):
-        one.page.screenshot(path=Path(folder) / f"{name}.png")
-
-
 @pytest.mark.parametrize("dark", [False, True])
 def test_what_is_gone_is_said_beside_what_can_be_read(hurt, open_page, dark):
     partition, key = hurt
@@ -38,7 +29,6 @@ def test_what_is_gone_is_said_beside_what_can_be_read(hurt, open_page, dark):
     expect(note).to_contain_text("5 events could not be read")
     expect(note.locator("code")).to_have_text(key)
     expect(note).to_contain_text("gone from the store")
-    keep(one, f"damage-{dark}")
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -47,7 +37,6 @@ def test_an_empty_name_is_shown_as_empty(hurt, open_page, dark):
     one = open_page(hash_of(pipeline=PIPELINE), dark=dark)
     name = one.rows().first.locator("[data-label='Event'] .muted")
     expect(name).to_have_text("(empty)")
-    keep(one, f"list-{dark}")
     one = open_page(hash_of(id=partition), dark=dark)
     expect(one.frame.locator(".identity strong .muted")).to_have_text("(empty)")
 
