@@ -137,6 +137,34 @@ def test_a_version_deployed_while_the_destination_is_away_is_acted_on_later(worl
     assert launch.why.startswith("version ")
 
 
+@pytest.mark.parametrize("on_change", ["version", "any"])
+def test_while_its_pipeline_is_held_a_change_waits_and_is_not_used_up(
+    world: World, on_change: str
+) -> None:
+    world.mark(on_change)
+    world.parking.hold("orders", who="ann", why="migration")
+    world.deploy("mended")
+    assert world.due() == []
+    assert world.due() == []
+    world.parking.release("orders", who="ann", why="done")
+    [launch] = world.due()
+    assert launch.why.startswith("version ")
+
+
+def test_a_destination_that_was_away_and_came_back_amid_a_hold_replays_after_it(
+    world: World,
+) -> None:
+    world.mark("destination")
+    world.parking.hold("orders", who="ann", why="migration")
+    world.away = True
+    assert world.due() == []
+    world.away = False
+    assert world.due() == []
+    world.parking.release("orders", who="ann", why="done")
+    [launch] = world.due()
+    assert "was away since" in launch.why
+
+
 def test_a_change_while_nothing_was_parked_is_no_reason_later(world: World) -> None:
     world.mark("any")
     begun = world.parking.begin_replay(world.partition_id, who="ann", run_id="by hand")

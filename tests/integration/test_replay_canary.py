@@ -10,6 +10,7 @@ from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 
 from waybill import wiring
+from waybill.errors import InputError
 from waybill.operations.outcome import ReplayOutcome, ReplayWatch
 
 pytestmark = pytest.mark.serves
@@ -80,3 +81,18 @@ def test_a_step_that_parks_again_leaves_the_rest_parked_and_says_so(
     assert len(books.sent()) == 3
     numbers = {p.stage: (p.parked, p.replayed) for p in books.parking.partitions()}
     assert numbers == {"transformation": (297, 3), "mapping": (1, 0)}
+
+
+@pytest.mark.parametrize("canary", [True, False])
+def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bool) -> None:
+    books.parking.hold("orders", who="ann", why="migration")
+    for run_id in ("r1", "r1"):
+        with pytest.raises(InputError, match="is held since"):
+            wiring.run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
+    with pytest.raises(InputError, match="is held since"):
+        wiring.replayable(books.settings, **NAMES)
+    assert wiring.replayable(books.settings, **NAMES, dry_run=True).parked == 300
+    assert (books.sent(), books.parking.partitions()[0].parked) == ([], 300)
+    books.parking.release("orders", who="ann", why="done")
+    report = wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    assert report.sent == 300

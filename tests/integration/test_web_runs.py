@@ -96,6 +96,15 @@ def test_while_a_replay_runs_asking_again_is_that_run_and_afterwards_a_new_one(w
     assert whos == {"uma"}
 
 
+def test_into_a_held_pipeline_no_run_is_made_but_a_dry_run(web):
+    own, _, _ = web.two_teams()
+    web.lot.parking.hold("pl-1", who="ann", why="migration")
+    refused = web.ask("uma", "POST", f"/api/partitions/{own}/replay", json={})
+    assert (refused.status_code, runs(web)) == (409, [])
+    assert "is held since" in refused.json()["detail"]
+    assert web.post("uma", f"/api/partitions/{own}/dry-run", status=202)["already"] is False
+
+
 def test_a_run_that_failed_is_resumed_by_asking_again(web):
     own, _, _ = web.two_teams()
     run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]

@@ -74,7 +74,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     }
     if proposed is not None and not dry_run:
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
-    found = replayable(settings, **partition, since=window[0], until=window[1])
+    found = replayable(settings, **partition, since=window[0], until=window[1], dry_run=dry_run)
     if dry_run:
         from waybill.cli.dry_running import try_out  # noqa: PLC0415
 

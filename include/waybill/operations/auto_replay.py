@@ -2,7 +2,8 @@
 
 A cause has changed when a new version of the pipeline is active, or when its destination answers
 again after it was away. Each look reads how things stand, tells which partitions to replay (with a
-canary first), and keeps for the next look what is not to be acted on. Who launches the replays
+canary first), and keeps for the next look what is not to be acted on. While a pipeline is held,
+nothing of it is replayed and no change is used up: it is acted on after the release. Who launches the replays
 calls ``launched`` afterwards: until then each look names the same replay again, with the same salt
 for its run id.
 """
@@ -21,6 +22,7 @@ from waybill.operations.registry import active_pipelines
 from waybill.operations.replayable import refuse_ingestion
 from waybill.parking import Parking, Partition
 from waybill.parking.auto_replays import AutoReplay, note_seen, read_marks, set_mark
+from waybill.parking.holds import held_pipelines
 from waybill.pipelines import Pipeline
 from waybill.settings import DestinationSettings
 from waybill.storage import TrackerStore
@@ -83,9 +85,10 @@ def due_auto_replays(
 ) -> list[AutoLaunch]:
     """Look at all marks; return the replays to launch, and keep what else has changed.
 
-    Cost: one read of the marks, one partition a mark, one connection a destination concerned.
+    Cost: one read of the marks and of the holds, one partition a mark, one connection a destination concerned.
     """
     pipelines, asked = active_pipelines(tracker), _Once(healthy)
+    held = held_pipelines(tracker)
     launches = []
     for mark in read_marks(tracker):
         partition = parking.partition(mark.partition_id)
@@ -95,6 +98,9 @@ def due_auto_replays(
             continue
         before = dict(mark.seen)
         seen = _stand(pipeline, asked, before)
+        if pipeline.id in held and seen["destination"] == HEALTHY:
+            _LOG.info("%s waits: its pipeline is held", partition.name)
+            continue
         why = _changed(mark, seen)
         if why and partition.parked:
             launches.append(_launch(partition, why, before, seen))

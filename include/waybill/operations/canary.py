@@ -6,6 +6,10 @@ key is the same as without a canary; how representative they are, a dry run with
 fingerprint tells. What is parked after the first step began, and so what the steps themselves park
 again, is left to the next replay.
 
+A pipeline that is held takes nothing in: no step begins while it is, and what a hold caught of a
+step says nothing of the cause. The canary stops there; those events go back after the release, by
+themselves.
+
 Killed anywhere, a run with the same run id goes on: a step that began is known by its name.
 """
 
@@ -16,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from waybill.errors import RetryError
+from waybill.errors import InputError, RetryError
+from waybill.events import HELD_ERROR
 from waybill.operations.outcome import ReplayOutcome
 from waybill.operations.replay import ReplayReport, ReplayRequest
 from waybill.parking import Replay, ReplayConditions
@@ -33,9 +38,11 @@ class CanaryStep:
     parked_again: int
     """Events; of the last step it is not waited for, so it is 0 there."""
     share: float
-    """Of the events sent."""
+    """Of the events sent that no hold caught."""
     ways: dict[str, int]
     """Stage and error type to events that are parked again."""
+    held: int = 0
+    """Events that wait because the pipeline was held meanwhile; not among ``parked_again``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,8 @@ class CanaryReport:
     replay_id: str
     """Of the last step."""
     state: str
-    """done, or stopped: too much was parked again, and the rest stays parked."""
+    """done, or stopped: too much was parked again, or the pipeline is held; the rest stays
+    parked."""
     events: int
     sent: int
     resumed: int
@@ -75,6 +83,8 @@ class CanaryParts:
     """Counts the events that are parked now and match, windows as whole segments."""
     threshold: float
     """Largest share that may be parked again."""
+    held: Callable[[], str] = str
+    """Returns that the pipeline is held, in words; empty: it is not."""
 
 
 def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
@@ -82,7 +92,7 @@ def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
 
     Raises:
         RetryError: a step is not processed and loaded yet, or something is away; call again.
-        InputError: as ``replay``.
+        InputError: as ``replay``; the pipeline is held, so no step began.
     """
     reports: list[ReplayReport] = []
     steps: list[CanaryStep] = []
@@ -90,13 +100,17 @@ def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
         step = _request(parts, request, name, share, taken=sum(r.events for r in reports))
         if step is None:
             continue
+        if parts.known(name) is None and (words := parts.held()):
+            if not reports:
+                raise InputError(words)
+            return _report(reports, steps, f"the canary stopped before its step of {name}: {words}")
         reports.append(parts.send(step))
         if share == 1:
             steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
             break
         steps.append(_judged(parts, name))
-        if steps[-1].share > parts.threshold:
-            return _report(reports, steps, _words(parts, request, steps[-1]))
+        if stopped := _stopped(parts, request, steps[-1]):
+            return _report(reports, steps, stopped)
     return _report(reports, steps, "")
 
 
@@ -133,9 +147,25 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
             f"its {outcome.sent:,} events are not processed yet, or not all are loaded. The next "
             "try goes on from here; see `waybill status`"
         )
-    again = outcome.sent - outcome.passed
-    share = again / outcome.sent if outcome.sent else 0.0
-    return CanaryStep(name, outcome.sent, again, round(share, 4), outcome.parked_again)
+    ways = outcome.parked_again
+    held = sum(events for way, events in ways.items() if way.endswith(f"/{HELD_ERROR}"))
+    again, judged = outcome.sent - outcome.passed - held, outcome.sent - held
+    share = again / judged if judged else 0.0
+    return CanaryStep(name, outcome.sent, again, round(share, 4), ways, held)
+
+
+def _stopped(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+    """Return why the canary stops after a step, in words; empty: it goes on."""
+    if step.share > parts.threshold:
+        return _words(parts, request, step)
+    if not step.held:
+        return ""
+    return (
+        f"the canary stopped: the pipeline was held while its step of {step.step} was on its way, "
+        f"and {step.held:,} of {step.events:,} events of partition {request.partition_id} wait "
+        "there; they go back by themselves after the release. The rest stays parked: once the "
+        "pipeline is released (`waybill pipelines holds`), start a new replay"
+    )
 
 
 def _words(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:

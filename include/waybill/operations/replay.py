@@ -31,7 +31,7 @@ from waybill.operations.entering import (
     refuse_without_source,
 )
 from waybill.operations.governor import Governor, Watch
-from waybill.operations.replayable import refuse_ingestion
+from waybill.operations.replayable import refuse_held, refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
@@ -117,7 +117,8 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
 
     Raises:
         RetryError: another replay of the partition runs, or Kafka or the tracker is away.
-        InputError: what is parked there never was an event; or it was cancelled.
+        InputError: what is parked there never was an event; or its pipeline is held, and this run has
+            not begun; or it was cancelled.
     """
     return _Run(parts, request).run()
 
@@ -137,6 +138,8 @@ class _Run:
         parts, request = self._parts, self._request
         refuse_ingestion(self._partition.stage, self._partition.error_type)
         self._settle_marks()
+        if parts.parking.replay_step(request.partition_id, request.run_id, request.step) is None:
+            refuse_held(parts.parking, self._partition.pipeline_id)
         begun = parts.parking.begin_replay(
             request.partition_id,
             who=request.who,

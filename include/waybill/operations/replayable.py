@@ -42,6 +42,28 @@ def refuse_ingestion(stage: str, error_type: str) -> None:
         )
 
 
+def held_words(parking: Parking, pipeline_id: str) -> str:
+    """Return that a pipeline is held, since when and what to do; empty: it is not."""
+    hold = next((one for one in parking.holds() if one.pipeline_id == pipeline_id), None)
+    if hold is None:
+        return ""
+    return (
+        f"the pipeline {hold.pipeline!r} is held since {hold.held_at:%Y-%m-%d %H:%M:%S} (UTC) by "
+        f"{hold.held_by}, and what is sent back now would only wait there; release it "
+        "(`waybill pipelines release`), or wait"
+    )
+
+
+def refuse_held(parking: Parking, pipeline_id: str) -> None:
+    """Refuse to send events back into a pipeline that is held.
+
+    Raises:
+        InputError: it is.
+    """
+    if words := held_words(parking, pipeline_id):
+        raise InputError(words)
+
+
 def require_parked(
     parking: Parking,
     partition: Partition,

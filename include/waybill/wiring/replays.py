@@ -74,6 +74,7 @@ def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its cond
 def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> CanaryReport:
     from waybill.operations.canary import CanaryParts, canary  # noqa: PLC0415
     from waybill.operations.outcome import ReplayWatch  # noqa: PLC0415
+    from waybill.operations.replayable import held_words  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
@@ -90,6 +91,7 @@ def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Can
             known=lambda step: parking.replay_step(place, request.run_id, step),
             parked=lambda conditions: parking.count_parked(place, conditions),
             threshold=settings.parking.canary_threshold,
+            held=lambda: held_words(parking, pipeline_id),
         )
         return canary(parts, request)
 
@@ -138,19 +140,27 @@ def replayable(  # noqa: PLR0913 - a partition has four names
     error_type: str,
     since: datetime | None = None,
     until: datetime | None = None,
+    dry_run: bool = False,
 ) -> Partition:
-    """Return the partition that a replay would send back.
+    """Return the partition that a replay, or a dry run, would take.
 
     Raises:
-        InputError: a name is wrong, or nothing is parked there; says which, and the nearest.
+        InputError: a name is wrong, or nothing is parked there; says which, and the nearest. Or the
+            pipeline is held, and it is no dry run.
     """
-    from waybill.operations.replayable import find_replayable, require_parked  # noqa: PLC0415
+    from waybill.operations.replayable import (  # noqa: PLC0415
+        find_replayable,
+        refuse_held,
+        require_parked,
+    )
 
     with opened_parking(settings) as parking:
         found = find_replayable(
             parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
         require_parked(parking, found, since=since, until=until)
+        if not dry_run:
+            refuse_held(parking, found.pipeline_id)
         return found
 
 

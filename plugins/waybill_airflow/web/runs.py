@@ -18,7 +18,7 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
-from waybill.operations.replayable import are_events
+from waybill.operations.replayable import are_events, refuse_held
 from waybill.parking import Partition
 from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
@@ -107,12 +107,15 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
             "what is parked here never was an event: correct the source and let the connector read "
             "it again, then discard these",
         )
+    newest = desk().replays(partition.id)[:1]
+    running = bool(newest) and newest[0].state == "running" and not conf["dry_run"]
     try:
         desk().check_entry(partition, conf["enter"])
+        if not (running or conf["dry_run"]):
+            refuse_held(desk().parking, partition.pipeline_id)
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
-    newest = desk().replays(partition.id)[:1]
-    if newest and newest[0].state == "running" and not conf["dry_run"]:
+    if running:
         run_id = newest[0].run_id
     elif partition.parked:
         salt = [partition.parked, str(partition.last_parked_at), [str(r.id) for r in newest]]

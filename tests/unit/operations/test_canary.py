@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from waybill.errors import RetryError
+from waybill.errors import InputError, RetryError
 from waybill.operations.canary import CanaryParts, CanaryReport, canary
 from waybill.operations.outcome import ReplayOutcome
 from waybill.operations.replay import ReplayReport, ReplayRequest
@@ -29,6 +29,9 @@ class World:
     steps: dict[str, Replay] = field(default_factory=dict)
     sizes: list[tuple[str, int]] = field(default_factory=list)
     dies_after: str = ""
+    holds_after: str = ""
+    """The step that a hold catches whole; none begins after it."""
+    held: bool = False
 
     def matching(self, conditions: ReplayConditions) -> list[datetime]:
         _, until = conditions.parked_window
@@ -54,6 +57,9 @@ class World:
 
     def watch(self, step: str) -> ReplayOutcome:
         sent = self.steps[step].events
+        if step == self.holds_after:
+            self.held, caught = True, {"transformation/pipeline_held": sent}
+            return ReplayOutcome("r", sent, sent, 0, caught, {}, 0, self.waits_for)
         again = round(sent * self.fails)
         ways = {"mapping/type_mismatch": again} if again else {}
         return ReplayOutcome("r", sent, sent, sent - again, ways, {}, 0, self.waits_for)
@@ -65,6 +71,7 @@ class World:
             known=self.steps.get,
             parked=lambda asked: len(self.matching(asked)),
             threshold=0.05,
+            held=lambda: "the pipeline is held since noon" if self.held else "",
         )
         return canary(parts, ReplayRequest(7, "ann", "r1", ReplayConditions(**conditions)))
 
@@ -117,6 +124,33 @@ def test_what_a_step_parks_again_is_not_sent_by_the_next() -> None:
     assert [size for _, size in found.sizes] == [20, 180, 1800]
     assert report.state == "done"
     assert len(found.parked) == 1 + 9 + 90
+
+
+def test_into_a_held_pipeline_no_step_is_sent() -> None:
+    found = world(held=True)
+    with pytest.raises(InputError, match="is held since noon"):
+        found.run()
+    assert found.sizes == []
+    assert len(found.parked) == 1000
+
+
+def test_what_a_hold_caught_is_not_parked_again_for_a_cause_and_stops_it_in_words() -> None:
+    found = world(holds_after="1%")
+    report = found.run()
+    assert (report.state, found.sizes) == ("stopped", [("1%", 10)])
+    assert (report.steps[0].parked_again, report.steps[0].held) == (0, 10)
+    assert "was held while its step of 1%" in report.problem
+    assert "parked again" not in report.problem
+
+
+def test_a_hold_between_two_steps_stops_it_before_the_second() -> None:
+    found = world(dies_after="1%")
+    with pytest.raises(RetryError):
+        found.run()
+    found.held = True
+    report = found.run()
+    assert (report.state, [step for step, _ in found.sizes]) == ("stopped", ["1%"])
+    assert "before its step of 10%: the pipeline is held" in report.problem
 
 
 @pytest.mark.parametrize("dies_after", ["1%", "10%", "100%"])
