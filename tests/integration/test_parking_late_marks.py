@@ -92,3 +92,11 @@ def test_a_replay_that_was_cancelled_before_it_sent_is_one_that_ended(lot):
         before = read_ended(lot.tracker, [place])
         lot.parking.cancel_replay(begun.id, who="ann")
         assert read_ended(lot.tracker, [place, place + 1]) == {place: str(begun.id)} != before
+
+
+def test_what_is_marked_after_the_cancellation_is_in_the_audit_log_too(lot):
+    replay_id, ids = cancelled(lot, range(6), range(6, 12))
+    assert mark(lot, replay_id, ids[:1]) == 6
+    assert mark(lot, replay_id, ids[:1]) == 0
+    said = lot.sql("SELECT action, who, detail->>'sent' FROM audit_log ORDER BY id")
+    assert said[-2:] == [("cancel_replay", "ann", "0"), ("sent_before_cancel", "ann", "6")]

@@ -75,6 +75,7 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
     assert numbers(books) == [n for n in range(20) if n not in range(5, 10)]
     assert (report.events, report.sent, report.quarantined) == (20, 15, 5)
     assert "5 events" in report.problem
+    assert "all else was sent (15 events)" in report.problem
     assert "`waybill parked recheck`" in report.problem
     [partition] = wiring.parked_partitions(books.settings)
     assert (partition.parked, partition.replaying, partition.replayed) == (0, 0, 15)

@@ -3,9 +3,9 @@
 A cause has changed when a new version of the pipeline is active, or when its destination answers
 again after it was away. Each look reads how things stand, tells which partitions to replay (with a
 canary first), and keeps for the next look what is not to be acted on. While a pipeline is held,
-nothing of it is replayed and no change is used up: it is acted on after the release. Who launches the replays
-calls ``launched`` afterwards: until then each look names the same replay again, with the same salt
-for its run id.
+nothing of it is replayed and no change is used up: it is acted on after the release. Who launches
+the replays calls ``launched`` afterwards: until then each look names the same replay again, with
+the same salt for its run id.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def due_auto_replays(
 ) -> list[AutoLaunch]:
     """Look at all marks; return the replays to launch, and keep what else has changed.
 
-    Cost: one read of the marks and of the holds, one partition a mark, one connection a destination concerned.
+    Cost: one read of the marks and of the holds, one partition a mark, one connection a
+    destination concerned.
     """
     pipelines, asked = active_pipelines(tracker), _Once(healthy)
     held = held_pipelines(tracker)

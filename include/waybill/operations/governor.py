@@ -180,6 +180,7 @@ class Governor:
         self._rate, self._mode = self._limit, "at full speed"
         self._held = 1.0
         self._looks_at = -math.inf
+        self._none_unread_s: float | None = None
         self._due = -math.inf
         self._batches: deque[BatchProgress] = deque(maxlen=_KEPT_BATCHES)
         self._sent_at: deque[tuple[float, int]] = deque(maxlen=_KEPT_BATCHES)
@@ -218,6 +219,8 @@ class Governor:
     def _look(self, watch: Watch) -> None:
         began = self._clock()
         look = watch.look()
+        if self._none_unread_s is None or not look.backlog:
+            self._none_unread_s = look.now_s
         self._batches.extend(look.batches)
         self._sent_at.append((look.now_s, self._sent))
         mode, rate, self._room = self._decide(look, watch.batch_events)
@@ -232,7 +235,7 @@ class Governor:
         """Return what it does from now on, at which rate, and how many may go at that rate."""
         room = _AHEAD_BATCHES * batch_events - min(self._sent, look.backlog)
         if not self._runs(look):
-            return "processing does not run", math.inf, room
+            return self._stands(look), math.inf, room
         if not self._is_live(look):
             return "nothing is live", math.inf, room
         live, own, others = self._rates(look)
@@ -246,6 +249,17 @@ class Governor:
         if not self._batches:
             return False
         return look.now_s - self._batches[-1].committed_s < self._span(_QUIET_S)
+
+    def _stands(self, look: Look) -> str:
+        """Return what a topic without recent commits means, in words.
+
+        Where it was idle, the first events of the replay may be on their way through processing.
+        """
+        committed = self._batches[-1].committed_s if self._batches else -math.inf
+        waited_s = look.now_s - max(self._none_unread_s or 0.0, committed)
+        if waited_s < self._span(_QUIET_S):
+            return "processing has committed nothing of it yet"
+        return "processing does not run"
 
     def _is_live(self, look: Look) -> bool:
         known = self._since(look, self._span(_QUIET_S))

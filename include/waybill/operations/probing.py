@@ -15,7 +15,7 @@ from typing import Any
 from waybill.operations.dry_run import DryRunReport, dry_run, whole
 from waybill.operations.registry import active_pipelines
 from waybill.operations.trial import Trial
-from waybill.parking import CorruptSegmentError, Hold, ParkedEvent, Parking, Partition
+from waybill.parking import Hold, ParkedEvent, Parking, Partition
 from waybill.parking.holds import begin_probe, end_probe, read_holds, to_replay, waiting
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
@@ -108,7 +108,7 @@ def _probe(
     fetch: Callable[[str], bytes] | None,
 ) -> Probe:
     found = waiting(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
-    sample = _telling(list(_sample(parking, found)))
+    sample = _telling(list(_sample(parking, found, seed=hold.probes)))
     report = dry_run(pipeline, Trial(pipeline, fetch=fetch), whole(sample))
     passed = _passed(report)
     # Nothing waits: somebody discarded it all. The next events will tell.
@@ -128,17 +128,21 @@ def _passed(report: DryRunReport) -> int:
     return report.would_pass + report.would_filter
 
 
-def _sample(parking: Parking, found: Sequence[tuple[int, int]]) -> Iterator[ParkedEvent]:
-    """Yield events of all the partitions, from each as many as its share of what is held."""
+def _sample(
+    parking: Parking, found: Sequence[tuple[int, int]], *, seed: int
+) -> Iterator[ParkedEvent]:
+    """Yield events of all the partitions, from each as many as its share of what is held.
+
+    Drawn at random: what goes wrong in every n-th event is as frequent in the sample. The same seed
+    draws the same events, while the same wait.
+    """
     total = sum(events for _, events in found)
     for partition_id, events in found:
         share = max(1, SAMPLE_EVENTS * events // total)
-        try:
-            sample = parking.sample(partition_id, share)
-        except CorruptSegmentError as error:
-            _LOG.warning("a probe leaves out what is damaged: %s", error)
-            sample = [event for _, event in parking.draw(partition_id, n=share).events]
-        yield from sample
+        sample = parking.draw(partition_id, n=share, seed=seed)
+        yield from (event for _, event in sample.events)
+        if sample.damaged:
+            _LOG.warning("a probe leaves out %d damaged events", sample.damaged)
 
 
 def _telling(sample: list[ParkedEvent]) -> list[ParkedEvent]:

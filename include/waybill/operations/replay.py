@@ -86,7 +86,8 @@ class ReplayReport:
         return (
             f"{self.quarantined:,} events of partition {self.partition_id} were not sent back: "
             "their parked files are damaged or gone from the store, and they are quarantined; all "
-            f"else was sent ({self.events:,} events). Restore the objects that the log and the "
+            f"else was sent ({self.events - self.quarantined:,} events). "
+            "Restore the objects that the log and the "
             "notices name, then `waybill parked recheck`, then replay again"
         )
 
@@ -117,8 +118,8 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
 
     Raises:
         RetryError: another replay of the partition runs, or Kafka or the tracker is away.
-        InputError: what is parked there never was an event; or its pipeline is held, and this run has
-            not begun; or it was cancelled.
+        InputError: what is parked there never was an event; or its pipeline is held, and this run
+            has not begun; or it was cancelled.
     """
     return _Run(parts, request).run()
 

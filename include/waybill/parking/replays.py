@@ -37,13 +37,18 @@ def mark_replayed(
         own = segments.c.replay_id == replay_id
         named = segments.c.id.in_(list(segment_ids))
         sent = move(connection, "replaying", "replayed", own, named).events
-        if replay.state == "cancelled":
+        late = replay.state == "cancelled"
+        if late:
             now = segments.c.id.in_(_where_now(segment_ids))
             sent += move(connection, "parked", "replayed", own, now).events
         if sent:
             connection.execute(
                 update(replays).where(replays.c.id == replay_id).values(sent=replays.c.sent + sent)
             )
+        if late and sent:
+            # the entry of the cancellation counts what was marked until then
+            now_sent = read_known(connection, replay_id)
+            _write(connection, now_sent, "sent_before_cancel", who=replay.requested_by)
         if beside is not None:
             beside(connection, sent)
     return replay.state == "running"
@@ -95,17 +100,21 @@ def _end(connection: Connection, replay: Replay, state: str, *, who: str) -> Rep
         .values(state=state, finished_at=func.clock_timestamp())
     )
     ended = read_known(connection, replay.id)
+    _write(connection, ended, "finish_replay" if state == "done" else "cancel_replay", who=who)
+    return ended
+
+
+def _write(connection: Connection, replay: Replay, action: str, *, who: str) -> None:
     write_audit(
         connection,
         who=who,
-        action="finish_replay" if state == "done" else "cancel_replay",
+        action=action,
         target=f"partition {replay.partition_id}",
         replay_id=str(replay.id),
         run_id=replay.run_id,
-        events=ended.events,
-        sent=ended.sent,
+        events=replay.events,
+        sent=replay.sent,
     )
-    return ended
 
 
 def _locked(connection: Connection, replay_id: UUID) -> Replay:

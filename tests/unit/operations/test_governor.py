@@ -151,6 +151,18 @@ def test_two_replays_share_what_one_may_have():
     assert beside.p95(BEGINS) / alone.p95(BEGINS) <= 1.10
 
 
+def test_processing_is_said_not_to_run_once_it_had_the_time_to_and_not_before(caplog):
+    caplog.set_level("INFO", logger="waybill.operations.governor")
+    topic = SimulatedConsumer(0.3, 100e-6, stops_s=0.0)
+    topic.now = BEGINS
+    pace = governed(topic, 10)
+    replayed(topic, pace, until=BEGINS + 25)
+    assert "does not run" not in caplog.text
+    assert "processing has committed nothing of it yet: 10 events/s" in caplog.text
+    replayed(topic, pace, until=BEGINS + 40)
+    assert "processing does not run: 10 events/s" in caplog.text
+
+
 @pytest.mark.parametrize("pace", [governed, ungoverned])
 def test_a_rate_caps_it_in_any_case(pace):
     topic = SimulatedConsumer(0.1, 10e-6)
