@@ -69,6 +69,11 @@ class AirflowClient:
         """Return a run's state: queued, running, success or failed."""
         return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
 
+    def left(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:  # noqa: ANN401 - JSON
+        """Return what a task of a run left under a key; ``None``: nothing."""
+        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        return self._call("GET", path, fine=(httpx.codes.NOT_FOUND,)).get("value")
+
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Return the newest 100 runs of a DAG."""
         answer = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after")

@@ -61,7 +61,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
 
     from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import replay_outcome, replayable  # noqa: PLC0415
+    from waybill.wiring import replayable  # noqa: PLC0415
 
     settings = Settings()
     window = [None if m is None else m.replace(tzinfo=UTC) for m in (since, until)]
@@ -93,22 +93,22 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     }
     conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
     conf |= {"canary": canary, "enter": enter, "governed": not ungoverned}
-    state, run_id = _launch(settings, conf, follow=follow)
-    outcome = None
+    state, run_id, reason = _launch(settings, conf, follow=follow)
     if state == "success":
         _say_waiting(wait, as_json=as_json)
-        outcome = replay_outcome(settings, found, run_id, wait_s=wait)
+    outcome = _outcome(settings, found, run_id, state, wait_s=wait)
     if as_json:
-        said = {"dag_id": "replay", "run_id": run_id, "state": state}
+        said = {"dag_id": "replay", "run_id": run_id, "state": state, "reason": reason}
         typer.echo(orjson.dumps(said | {"outcome": outcome and outcome.to_json()}).decode())
     else:
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
+        typer.echo(reason, err=True)
         raise typer.Exit(1)
 
 
-def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str]:
-    """Start the run and return (its state, its id)."""
+def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
+    """Start the run and return (its state, its id, why it failed: empty if it did not)."""
     from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
 
     with AirflowClient(settings.airflow) as client:
@@ -116,13 +116,33 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
         run_id = f"cli__{conf['pipeline']}__{conf['error_type']}__{time.time_ns() // 1_000_000}"
         client.trigger("replay", run_id, conf)
         if not follow:
-            return "queued", run_id
+            return "queued", run_id, ""
         try:
             state = client.follow("replay", run_id, limit_s=_FOLLOW_S, told=_warn)
         except KeyboardInterrupt:
             typer.echo(f"\nno longer waiting; Airflow goes on with run {run_id}", err=True)
             raise typer.Exit(_INTERRUPTED) from None
-    return state, run_id
+        reason = client.left("replay", run_id, "replay", "reason") if state == "failed" else ""
+    return state, run_id, str(reason or "")
+
+
+def _outcome(
+    settings: Settings, partition: Partition, run_id: str, state: str, *, wait_s: float
+) -> ReplayOutcome | None:
+    """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
+    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.wiring import replay_outcome  # noqa: PLC0415
+
+    if state not in {"success", "failed"}:
+        return None
+    try:
+        return replay_outcome(
+            settings, partition, run_id, wait_s=wait_s if state == "success" else 0.0
+        )
+    except InputError:
+        if state == "success":
+            raise
+        return None
 
 
 def _warn(words: str) -> None:

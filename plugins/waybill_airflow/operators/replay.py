@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -13,11 +14,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow.sdk import Context
 
 REPLAY_DAG_ID = "replay"
+REASON = "reason"
+"""Key of what a replay that failed leaves beside its report: why, in a sentence."""
 _WHERE_TO_LOOK = (
     "%d of %d events are in the log again. What becomes of them there: `waybill parked list` shows "
     "what is parked again, `waybill balance` what is still in flight"
@@ -116,7 +119,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
-        with as_task_failures():
+        with as_task_failures(), _reason_told(context):
             from waybill.wiring import run_replay  # noqa: PLC0415 - workers only
 
             report = run_replay(
@@ -146,8 +149,21 @@ class ReplayParkedPartitionOperator(BaseOperator):
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
+            context["ti"].xcom_push(key=REASON, value=problem)
             raise AirflowFailException(problem)
         return counts
+
+
+@contextmanager
+def _reason_told(context: Context) -> Iterator[None]:
+    """Leave why the block failed where the page, the API and the command line find it."""
+    from waybill.errors import WaybillError  # noqa: PLC0415 - workers only
+
+    try:
+        yield
+    except WaybillError as error:
+        context["ti"].xcom_push(key=REASON, value=str(error))
+        raise
 
 
 class PartitionFilter(TypedDict, total=False):

@@ -30,6 +30,7 @@ class Airflow(HTTPServer):
     def __init__(self, states: list[str]) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.states = states
+        self.left: dict[str, str] = {}
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -38,16 +39,22 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path.endswith("/health"):
             self.answer(HEALTH)
+        elif "/xcomEntries/" in self.path:
+            left = self.server.left.get(self.path.rpartition("/")[2])
+            self.answer({"value": left} if left else {}, 200 if left else 404)
         else:
             states = self.server.states
             self.answer({"state": states.pop(0) if len(states) > 1 else states[0]})
 
+    def do_PATCH(self) -> None:
+        self.answer({})
+
     def do_POST(self) -> None:
         self.answer({"access_token": "t"})
 
-    def answer(self, value: Any) -> None:
+    def answer(self, value: Any, status: int = 200) -> None:
         body = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -93,3 +100,26 @@ def test_a_run_that_does_not_end_is_given_up(client: AirflowClient, airflow: Air
     airflow.states = ["running"]
     with pytest.raises(RetryError, match="is running after 0 s"):
         client.follow("replay", "r", limit_s=0.1)
+
+
+def test_what_a_task_left_is_read_and_nothing_where_it_left_nothing(
+    client: AirflowClient, airflow: Airflow
+) -> None:
+    airflow.left["reason"] = "it was cancelled"
+    assert client.left("replay", "r", "replay", "reason") == "it was cancelled"
+    assert client.left("replay", "r", "replay", "return_value") is None
+
+
+def test_a_failed_replay_says_why_on_the_command_line(
+    airflow: Airflow,
+) -> None:
+    from waybill.cli import replaying
+    from waybill.settings import Settings
+
+    airflow.states, airflow.left["reason"] = ["running", "failed"], "the canary stopped: of 10"
+    url = f"http://127.0.0.1:{airflow.server_port}"
+    given = AirflowSettings(url=url, user="admin", password=SecretStr("x"))
+    settings = Settings().model_copy(update={"airflow": given})
+    conf = {"pipeline": "orders", "error_type": "null_value"}
+    state, _, reason = replaying._launch(settings, conf, follow=True)
+    assert (state, reason) == ("failed", "the canary stopped: of 10")
