@@ -127,6 +127,26 @@ def test_a_report_is_shown_once_there_is_one(web):
     assert web.get("uma", f"/api/runs/replay/{run_id}")["report"] == report
 
 
+def test_a_run_that_failed_says_why_and_what_became_of_its_events(web):
+    own, _, _ = web.two_teams()
+    run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
+    replay = web.lot.parking.begin_replay(own, who="uma", run_id=run_id)
+    for outcome, events in (("delivered", 2), ("parked", 1)):
+        web.lot.sql(
+            "INSERT INTO replay_outcomes VALUES (:id, :outcome, :events)",
+            id=replay.id,
+            outcome=outcome,
+            events=events,
+        )
+    body = {"key": "reason", "value": "replay r1 was cancelled"}
+    airflow(web, "POST", f"/dagRuns/{run_id}/taskInstances/replay/xcomEntries", json=body)
+    shown = web.get("uma", f"/api/runs/replay/{run_id}")
+    assert (shown["reason"], shown["became"]) == (None, {"delivered": 2, "parked": 1})
+    airflow(web, "PATCH", f"/dagRuns/{run_id}", json={"state": "failed"})
+    assert web.get("uma", f"/api/runs/replay/{run_id}")["reason"] == "replay r1 was cancelled"
+    web.lot.sql("DELETE FROM replay_outcomes")
+
+
 def test_a_look_at_a_run_reads_nothing_that_grows(web):
     """The page asks every few seconds: each table of parked events is read by an index."""
     from sqlalchemy import event as happening

@@ -85,3 +85,16 @@ def test_a_canary_that_stopped_and_one_that_passed_are_drawn_with_their_steps(pa
     expect(steps_of(run)).to_have_count(3)
     expect(steps_of(run).last).to_have_text("100 %36 events sentnot waited for")
     assert run.locator(".canary .bad, .canary .never").count() == 0
+
+
+def test_a_replay_that_failed_says_why_and_what_became_of_what_it_sent(partition, open_page):
+    one = open_page(hash_of(id=partition))
+    run = asked(one)
+    path, ask = one.run_path(run), one.context.request
+    entry = {"key": "reason", "value": "replay r1 was cancelled after 20 of 40 events"}
+    assert ask.post(f"{path}/taskInstances/replay/xcomEntries", data=entry).ok
+    assert ask.patch(path, data={"state": "failed"}).ok
+    expect(run.locator(".state")).to_have_text("failed")
+    expect(run).to_contain_text("Replay r1 was cancelled after 20 of 40 events.")
+    expect(run).to_contain_text("Nothing is lost")
+    expect(run).not_to_contain_text("The run's log in Airflow says why")

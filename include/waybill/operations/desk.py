@@ -18,6 +18,7 @@ from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
 from waybill.operations.messages import Explained, Messages
+from waybill.operations.outcome import became
 from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.operations.shown import ShownEvent, ShownPage
@@ -276,6 +277,10 @@ class Desk:
                 connection, replays.c.partition_id == partition_id, replays.c.run_id == run_id
             )
 
+    def became(self, partition_id: int, run_id: str) -> dict[str, int]:
+        """Return what became of a run's events so far."""
+        return became(self._tracker, partition_id, run_id)
+
     def active_version(self, pipeline_id: str) -> str | None:
         """Return the version of a pipeline that is deployed now."""
         return active_version(self._tracker, pipeline_id)
@@ -342,8 +347,6 @@ class Desk:
         **chosen: Any,  # noqa: ANN401 - fields of a PartitionFilter
     ) -> DiscardReport:
         """Discard a partition's parked events, or take that back; the library writes it down.
-
-        ``chosen``: windows and fingerprint, as of ``PartitionFilter``.
 
         Raises:
             InputError: ``why`` is empty, or an edge of a window is no time.

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, decode
@@ -215,6 +215,22 @@ def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str, step: str 
 def _loaded(tracker: TrackerStore, replay_id: UUID) -> dict[str, int]:
     query = select(replay_outcomes.c.outcome, replay_outcomes.c.events).where(
         replay_outcomes.c.replay_id == replay_id
+    )
+    with tracker.transaction() as connection:
+        return {str(row[0]): int(row[1]) for row in connection.execute(query)}
+
+
+def became(tracker: TrackerStore, partition_id: int, run_id: str) -> dict[str, int]:
+    """Return what became of the events of a run's replays so far, by the books alone.
+
+    As ``ReplayOutcome.loaded``, over all steps of a canary; empty: nothing of it was taken in yet.
+    """
+    said = replay_outcomes.c
+    query = (
+        select(said.outcome, func.sum(said.events))
+        .join_from(replay_outcomes, replays, said.replay_id == replays.c.id)
+        .where(replays.c.partition_id == partition_id, replays.c.run_id == run_id)
+        .group_by(said.outcome)
     )
     with tracker.transaction() as connection:
         return {str(row[0]): int(row[1]) for row in connection.execute(query)}

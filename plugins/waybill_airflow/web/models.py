@@ -330,6 +330,10 @@ class Run(BaseModel):
     started_at: str | None
     finished_at: str | None
     report: dict[str, Any] | None = Field(description="The task's report once there is one.")
+    reason: str | None = Field(description="Of a run that failed: why, in a sentence.")
+    became: dict[str, int] = Field(
+        description="What became of its events so far: delivered, superseded, duplicate, parked."
+    )
     progress: Progress | None = Field(description="Null for a dry run, or before it has begun.")
 
 

@@ -20,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from waybill.errors import InputError
 from waybill.operations.replayable import are_events, refuse_held
 from waybill.parking import Partition
-from waybill_airflow.operators.replay import REPLAY_DAG_ID, replay_run_id
+from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
 from waybill_airflow.web.opened import desk
@@ -212,16 +212,25 @@ async def run(
         if partition is None:
             raise _no_run(dag_id, run_id)
         require(access, "view", partition.team)
-        value = await client.get(f"{path}/taskInstances/{_TASK}/xcomEntries/return_value")
-        report = value.json()["value"] if value.status_code == httpx.codes.OK else None
+        report = await _left(client, path, "return_value")
+        reason = await _left(client, path, REASON) if found["state"] == "failed" else None
         replay = await run_in_threadpool(desk().replay_of_run, partition.id, run_id)
+        became = await run_in_threadpool(desk().became, partition.id, run_id)
     return models.Run(
         state=found["state"],
         started_at=found["start_date"],
         finished_at=found["end_date"],
         report=report,
+        reason=reason,
+        became=became,
         progress=replay and models.Progress(events=replay.events, sent=replay.sent),
     )
+
+
+async def _left(client: httpx.AsyncClient, path: str, key: str) -> Any:  # noqa: ANN401 - JSON
+    """Return what a run's task left under a key; None: nothing."""
+    value = await client.get(f"{path}/taskInstances/{_TASK}/xcomEntries/{key}")
+    return value.json()["value"] if value.status_code == httpx.codes.OK else None
 
 
 def _no_run(dag_id: str, run_id: str) -> HTTPException:

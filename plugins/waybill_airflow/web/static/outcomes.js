@@ -33,10 +33,20 @@ export function progressWords(kind, run, waitedS) {
 export function runWords(kind, run) {
   if (run.state === "failed" && !(kind === "replay" && run.report)) {
     const safe = kind === "replay" ? "Nothing is lost: what was not sent is still parked, and a replay begun again goes on where it stood." : "Nothing was changed.";
-    return [h("p", {}, `The run failed. ${safe} The run's log in Airflow says why.`)];
+    if (!run.reason) return [h("p", {}, `The run failed. ${safe} The run's log in Airflow says why.`)];
+    return [h("p", { class: "stopped" }, icon("alert"), h("span", {}, sentence(run.reason))), fates(run), h("p", {}, safe)].filter(Boolean);
   }
   if (!run.report) return [h("p", {}, "It is done. Its report is in the run's log in Airflow.")];
   return kind === "dry_run" ? dryRunWords(run.report) : replayWords(run.report);
+}
+
+/** What became of a run's events so far, where it left no report. */
+function fates({ progress, became }) {
+  const rows = [["delivered", "good"], ["superseded", ""], ["duplicate", ""], ["filtered", ""], ["parked", "bad"]]
+    .map(([name, tone]) => [name === "parked" ? "parked again" : name, tone, became?.[name]])
+    .filter(([, , number]) => number);
+  const sent = progress && h("p", {}, `${count(progress.sent)} of ${many(progress.events, "event")} sent.`);
+  return sent && [sent, rows.length ? shares(rows, progress.events) : null];
 }
 
 function replayWords(report) {
