@@ -221,17 +221,6 @@ def test_a_replay_that_met_damaged_files_fails_with_their_words_and_without_a_re
     assert run.pushed == told, "the page shows what it did all the same"
 
 
-@pytest.mark.parametrize("error", [InputError("it was cancelled"), RetryError("Kafka is away")])
-def test_a_replay_that_fails_leaves_its_reason(calls, error):
-    def fails():
-        raise error
-
-    calls.record("run_replay", fails)
-    with pytest.raises(Exception, match=str(error)):
-        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(ti=(run := Run())))
-    assert run.pushed == {"reason": str(error)}
-
-
 def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):
     ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(run_id="scheduled__1"))
     assert calls.made[0][2]["who"] == "replay/scheduled__1"
