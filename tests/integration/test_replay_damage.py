@@ -80,6 +80,7 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
     [partition] = wiring.parked_partitions(books.settings)
     assert (partition.parked, partition.replaying, partition.replayed) == (0, 0, 15)
     assert partition.quarantined == 5
+    assert wiring.balance(books.settings).quarantined == 5
     kind = "missing" if how == "gone" else "damage"
     [(said, detail)] = rows(books, _TOLD)
     assert (said, detail["object_key"], detail["events"]) == (kind, key, 5)

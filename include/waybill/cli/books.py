@@ -26,6 +26,15 @@ _COUNTERS = (
     ("in_flight", "in flight"),
     ("unaccounted", "unaccounted"),
 )
+_ENDS = (
+    "parked",
+    "quarantined",
+    "discarded",
+    "filtered",
+    "superseded",
+    "duplicate",
+    "in_flight",
+)
 _ALWAYS = ("in_first", "passed", "parked")
 _UNLIMITED = 10_000
 
@@ -88,7 +97,13 @@ def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> No
     if minutes:
         _print_whole(console, _minute_table(report, alarm))
     console.print(_equation(report))
-    if not report.unaccounted:
+    if not report.unaccounted and report.quarantined:
+        console.print(
+            f"in balance; {report.quarantined:,} quarantined: `waybill parked recheck` once their "
+            "files are back",
+            style="yellow",
+        )
+    elif not report.unaccounted:
         console.print("in balance", style="bold green")
     elif report.in_flight:
         console.print(
@@ -140,7 +155,7 @@ def _gap(number: int, alarm: str) -> str:
 def _equation(report: BalanceReport) -> str:
     """Return what was taken in as the sum of what became of it; what is 0 is left out."""
     parts = [f"{report.delivered:,} delivered"]
-    for name in ("parked", "discarded", "filtered", "superseded", "duplicate", "in_flight"):
+    for name in _ENDS:
         if number := getattr(report, name):
             parts.append(f"{number:,} {name.replace('_', ' ')}")
     made = f" + {report.made:,} made by transformations" if report.made else ""

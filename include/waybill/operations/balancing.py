@@ -53,7 +53,7 @@ class BalanceReport:
     duplicate: int
     filtered: int
     parked: int
-    """Parked now: neither replayed nor discarded."""
+    """Parked now: neither replayed nor discarded nor quarantined."""
     replayed: int
     discarded: int
     in_flight: int
@@ -64,6 +64,8 @@ class BalanceReport:
     sent_unmarked: int = 0
     """Messages in the log that no mark of their replay names: it was cancelled, or runs still. They
     came in as replayed beside those that ``replayed`` counts."""
+    quarantined: int = 0
+    """Parked events whose files are damaged or gone: they wait until these are mended."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -150,6 +152,7 @@ def _report(
         unaccounted=unaccounted,
         pipelines=groups,
         minutes=rows,
+        quarantined=states["quarantined"],
     )
 
 
@@ -158,7 +161,7 @@ def _parked_states(tracker: TrackerStore, pipeline_id: str | None) -> Counter[st
 
     from waybill.storage.tracker.tables import parked_partitions  # noqa: PLC0415
 
-    names = ("parked", "replaying", "replayed", "discarded")
+    names = ("parked", "replaying", "replayed", "discarded", "quarantined")
     query = select(*[func.coalesce(func.sum(parked_partitions.c[n]), 0).label(n) for n in names])
     if pipeline_id is not None:
         query = query.where(parked_partitions.c.pipeline_id == pipeline_id)

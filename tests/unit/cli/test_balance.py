@@ -107,6 +107,21 @@ def test_books_that_balance_say_so(shown: Any) -> None:
     assert "in balance" in shown(report(in_flight=12))
 
 
+@pytest.mark.parametrize("words", [(), ("--minutes",)])
+def test_what_is_quarantined_is_in_the_sum_and_never_plainly_in_balance(
+    shown: Any, words: tuple[str, ...]
+) -> None:
+    found = replace(
+        report(), ingested=5528, delivered=4706, parked=737, discarded=0, filtered=40,
+        superseded=0, duplicate=0, quarantined=45,
+    )  # fmt: skip
+    said = " ".join(shown(found, *words).split())
+    assert "5,528 taken in = 4,706 delivered + 737 parked + 45 quarantined + 40 filtered" in said
+    assert "in balance; 45 quarantined: `waybill parked recheck`" in said
+    assert '"quarantined":45' in shown(found, "--json")
+    assert "quarantined" not in shown(report(), *words)
+
+
 def test_what_transformations_made_is_in_the_sum(shown: Any) -> None:
     found = replace(
         report(), ingested=96, made=4, delivered=35, parked=58, discarded=0, filtered=2,
