@@ -92,7 +92,7 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the partitions that hold parked events, with their numbers.
+    """List the partitions that hold parked or quarantined events, with their numbers.
 
     Messages about events with personal fields are masked; `sample --personal` shows them.
     """
@@ -100,7 +100,7 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
 
     with _desk() as desk:
         wanted = _filter(
-            desk.parking, pipeline, event_name, stage, error_type, since, until, held=not everything
+            desk.parking, pipeline, event_name, stage, error_type, since, until, kept=not everything
         )
         wanted = replace(
             wanted,
@@ -128,7 +128,7 @@ def show(  # noqa: PLR0913 - filters on every dimension
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions one by one, with what their error means and what to do about it.
+    """Show partitions one by one, with their causes, what their error means and what to do.
 
     Messages are masked as `list` does.
     """
@@ -138,11 +138,19 @@ def show(  # noqa: PLR0913 - filters on every dimension
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, since, until)
         found = desk.masked(_some(desk.parking, wanted))
+        causes = desk.causes(found if as_json else found[:_MOST_SHOWN])
     if as_json:
-        _print_json([p.to_json() | {"error": asdict(catalogued(p.error_type))} for p in found])
+        _print_json(
+            [
+                partition.to_json()
+                | {"error": asdict(catalogued(partition.error_type))}
+                | {"causes": [cause.to_json() for cause in causes[partition.id]]}
+                for partition in found
+            ]
+        )
         return
     for partition in found[:_MOST_SHOWN]:
-        parked_views.panel(partition)
+        parked_views.panel(partition, causes[partition.id])
     if len(found) > _MOST_SHOWN:
         typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
 
@@ -153,6 +161,7 @@ def sample(  # noqa: PLR0913 - filters on every dimension
     event_name: EventName = None,
     stage: Stage = None,
     error_type: ErrorType = None,
+    fingerprint: Fingerprint = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 5,
     *,
     personal: Unmasked = False,
@@ -167,9 +176,16 @@ def sample(  # noqa: PLR0913 - filters on every dimension
 
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
-        found = _some(desk.parking, wanted)
+        found = _some(desk.parking, replace(wanted, fingerprint=fingerprint))
         damage = Damage()
-        events = desk.sampled(found, number, who=_user(), personal=personal, damage=damage)
+        events = desk.sampled(
+            found,
+            number,
+            who=_user(),
+            personal=personal,
+            damage=damage,
+            fingerprint=fingerprint,
+        )
     if as_json:
         typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
     else:
@@ -189,6 +205,7 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     error_type: ErrorType = None,
     since: Since = None,
     until: Until = None,
+    fingerprint: Fingerprint = None,
     *,
     personal: Unmasked = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -207,10 +224,16 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
         wanted = _filter(
             desk.parking, pipeline, event_name, stage, error_type, since, until, held=True
         )
-        found = _some(desk.parking, wanted)
+        found = _some(desk.parking, replace(wanted, fingerprint=fingerprint))
         damage = Damage()
         events = desk.taken_out(
-            found, who=_user(), personal=personal, since=since, until=until, damage=damage
+            found,
+            who=_user(),
+            personal=personal,
+            since=since,
+            until=until,
+            damage=damage,
+            fingerprint=fingerprint,
         )
         report = export(output, events, overwrite=force, damage=damage)
     if as_json:
@@ -229,7 +252,7 @@ def _tell_damage(damage: Damage) -> None:
 
 
 def _decision(
-    verb: Literal["discard", "undo_discard"], question: str, done: str
+    verb: Literal["discard", "undo_discard"], question: str, done: str, left: str
 ) -> Callable[..., None]:
     """Return the command that decides on what matches, or takes the decision back."""
 
@@ -262,19 +285,31 @@ def _decision(
             if not yes:
                 found = _some(parking, wanted)
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
-                _ask(question.format(number), as_json=as_json)
+                if number or as_json:
+                    _ask(question.format(number), as_json=as_json)
             user = _user()
             report = getattr(parking, verb)(wanted, who=who or user, why=why, system_user=user)
-        _print_report(report, done, as_json=as_json)
+        _print_report(report, done, left, as_json=as_json)
 
     return decide
 
 
 app.command("discard", help="Mark parked events as not wanted; undone until the clean-up has run.")(
-    _decision("discard", "Discard up to {:,} parked events?", "discarded")
+    _decision(
+        "discard",
+        "Discard up to {:,} parked events?",
+        "discarded",
+        "left {} in {} as they are: damaged where the window cuts through, or parked meanwhile",
+    )
 )
 app.command("undo-discard", help="Park discarded events again, but for those cleaned up.")(
-    _decision("undo_discard", "Park up to {:,} discarded events again?", "parked again")
+    _decision(
+        "undo_discard",
+        "Park up to {:,} discarded events again?",
+        "parked again",
+        "came too late for {} in {}: a clean-up has claimed or deleted them, or they are damaged "
+        "where the window cuts through",
+    )
 )
 
 
@@ -304,9 +339,11 @@ def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
     until: str | None = None,
     *,
     held: bool = False,
+    kept: bool = False,
 ) -> PartitionFilter:
     from waybill.parking import PartitionFilter  # noqa: PLC0415
 
+    parking.require_names(stage, error_type)
     return PartitionFilter(
         pipeline_id=None if pipeline is None else parking.pipeline_id(pipeline),
         event_name=event_name,
@@ -315,6 +352,7 @@ def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
         since=since,
         until=until,
         held=held,
+        kept=kept,
     )
 
 
@@ -351,7 +389,7 @@ def _user() -> str:
     return current_user()
 
 
-def _print_report(report: DiscardReport, what: str, *, as_json: bool) -> None:
+def _print_report(report: DiscardReport, what: str, left: str, *, as_json: bool) -> None:
     if as_json:
         _print_json(report.to_json())
         return
@@ -360,10 +398,8 @@ def _print_report(report: DiscardReport, what: str, *, as_json: bool) -> None:
         f"{counted(report.partitions, 'partition')}"
     )
     if report.left_segments:
-        typer.echo(
-            f"{counted(report.left_events, 'event')} in {counted(report.left_segments, 'segment')} "
-            "left as they are: the window cuts through them, or a clean-up has claimed them"
-        )
+        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
+        typer.echo(left.format(*numbers))
 
 
 def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -6,7 +6,7 @@ not sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import orjson
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from waybill.cli.words import counted
 from waybill.events import error_type
-from waybill.parking import ParkedEvent, Partition, PartitionFilter
+from waybill.parking import FingerprintGroup, ParkedEvent, Partition, PartitionFilter
 
 _MESSAGE_CHARS = 160
 _STEPS = 1024.0
@@ -33,11 +33,14 @@ _STATES = (
     ("parked", "bold yellow"),
     ("replaying", "cyan"),
     ("replayed", "green"),
+    ("quarantined", "bold red"),
     ("discarded", "dim"),
 )
 _WIDE = 130
 """From this width on, times and the last message have their place."""
 _NAME_WIDTH = 18
+_WAY_OUT = "`waybill parked recheck` once their files are back"
+_MOST_CAUSES = 16
 
 
 def table(found: Sequence[Partition]) -> None:
@@ -62,8 +65,10 @@ def table(found: Sequence[Partition]) -> None:
         grid.add_row(*_row(partition, shown, wide=wide))
     console.print(grid)
     parked = sum(partition.parked for partition in found)
+    apart = sum(partition.quarantined for partition in found)
+    ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
     console.print(
-        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}. "
+        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}{ways}. "
         "`waybill parked show PIPELINE` says what to do."
     )
 
@@ -83,8 +88,8 @@ def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) 
     return cells
 
 
-def panel(partition: Partition) -> None:
-    """Print one partition with what its error means."""
+def panel(partition: Partition, causes: Sequence[FingerprintGroup]) -> None:
+    """Print one partition with what its error means, and its causes."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
     lines = [
@@ -93,8 +98,8 @@ def panel(partition: Partition) -> None:
         ("", ""),
         (
             f"{partition.parked:,} parked, {partition.replaying:,} replaying, "
-            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded; "
-            f"{size(partition.bytes)}",
+            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
+            f"{_quarantined(partition)}; {size(partition.bytes)}",
             "",
         ),
         (
@@ -104,11 +109,30 @@ def panel(partition: Partition) -> None:
             "",
         ),
         (f"last message: {plain(partition.last_message)}", "yellow"),
+        *((line, "") for line in _causes(causes)),
     ]
+    if partition.quarantined:
+        lines.append((f"quarantined, as their files are damaged or gone: {_WAY_OUT}", "bold red"))
     body = Text("\n").join(Text(words, style) for words, style in lines)
     Console(highlight=False).print(
         Panel(body, title=Text(plain(partition.name)), title_align="left")
     )
+
+
+def _quarantined(partition: Partition) -> str:
+    return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
+
+
+def _causes(causes: Sequence[FingerprintGroup]) -> Iterator[str]:
+    """Yield a line for each cause: its fingerprint, as `--fingerprint` takes it, first."""
+    if causes:
+        yield "causes, by fingerprint:"
+    for cause in causes[:_MOST_CAUSES]:
+        name = cause.fingerprint or "several causes  "
+        message = plain(cause.message)[:_MESSAGE_CHARS]
+        yield f"{name}  {counted(cause.events, 'event')}: {message}"
+    if len(causes) > _MOST_CAUSES:
+        yield f"and {len(causes) - _MOST_CAUSES} more; `--json` shows them"
 
 
 def event(parked: ParkedEvent) -> None:

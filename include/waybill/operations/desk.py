@@ -24,6 +24,7 @@ from waybill.operations.registry import active_version, deployed_names, keeps_so
 from waybill.operations.shown import ShownEvent, ShownPage
 from waybill.parking import (
     DiscardReport,
+    FingerprintGroup,
     ParkedEvent,
     Parking,
     Partition,
@@ -84,6 +85,11 @@ class Desk:
     def masked(self, found: Sequence[Partition]) -> list[Partition]:
         """Return partitions as ``shown`` does, for anybody: nobody's permissions are known."""
         return self.shown(access_of((), "", ()), found)
+
+    def causes(self, found: Sequence[Partition]) -> dict[int, list[FingerprintGroup]]:
+        """Return {partition id: its held events by cause}, messages masked; a query for each."""
+        messages = Messages(self._tracker, access_of((), "", ()), [p.pipeline_id for p in found])
+        return {one.id: messages.groups(one, self.parking.groups(one.id)) for one in found}
 
     def explained(self, access: Access, partition: Partition) -> Explained:
         """Return a partition, its events by cause and its pipeline's hold, as of ``shown``."""
@@ -158,27 +164,21 @@ class Desk:
         *,
         who: str,
         personal: bool,
-        since: datetime | str | None = None,
-        until: datetime | str | None = None,
         damage: Damage,
+        **chosen: Any,  # noqa: ANN401 - conditions of Parking.events
     ) -> Iterator[ParkedEvent]:
         """Return the held events of partitions, one after the other, for a file.
 
         Args:
-            found: the partitions.
             who: the name for the audit log.
             personal: leave personal fields as they are, which is written down before.
-            since, until: the window on event time.
             damage: takes what cannot be read.
+            chosen: window and fingerprint, as of ``Parking.events``.
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
-        for partition in found:
-            fields = self._unless(
-                declared, partition, "download_personal", who=who, personal=personal
-            )
-            held = self.parking.events(
-                partition.id, states=HELD, since=since, until=until, damage=damage
-            )
+        for one in found:
+            fields = self._unless(declared, one, "download_personal", who=who, personal=personal)
+            held = self.parking.events(one.id, states=HELD, damage=damage, **chosen)
             yield from (masked_event(event, fields)[0] for event in held)
 
     def _unless(
@@ -208,16 +208,19 @@ class Desk:
         return self._unless(declared, partition, action, who=access.user, personal=may, **detail)
 
     def sampled(
-        self, found: Sequence[Partition], number: int, *, who: str, personal: bool, damage: Damage
+        self,
+        found: Sequence[Partition],
+        number: int,
+        *,
+        who: str,
+        personal: bool,
+        damage: Damage,
+        **chosen: Any,  # noqa: ANN401 - see Parking.sample
     ) -> list[ParkedEvent]:
         """Return some held events, shared out over partitions as evenly as they hold events.
 
-        Args:
-            found: the partitions.
-            number: how many events at most.
-            who: the name for the audit log.
-            personal: leave personal fields as they are, which is written down.
-            damage: takes what cannot be read.
+        At most ``number``. ``who``, ``personal``, ``damage``: as of ``taken_out``; ``chosen``: a
+        fingerprint, as of ``Parking.sample``.
         """
         declared = personal_of(self._tracker, {partition.pipeline_id for partition in found})
         taken: list[ParkedEvent] = []
@@ -228,7 +231,7 @@ class Desk:
             fields = self._unless(
                 declared, partition, "sample_personal", who=who, personal=personal, events=share
             )
-            events = self.parking.sample(partition.id, share, states=HELD, damage=damage)
+            events = self.parking.sample(partition.id, share, states=HELD, damage=damage, **chosen)
             taken += [masked_event(one, fields)[0] for one in events]
         return taken
 

@@ -22,9 +22,11 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
+from waybill.events import CATALOGUE, STAGES
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
-from waybill.parking.instants import instant, window_edge
+from waybill.parking.fingerprints import require_fingerprint
+from waybill.parking.instants import instant, window
 from waybill.parking.marks import STATE_NOW, now_in
 from waybill.parking.model import Partition, PartitionFilter, Segment
 from waybill.parking.names import storable
@@ -137,7 +139,20 @@ def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
         if found is not None:
             return str(found)
         known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
-    raise _nothing("pipeline", name, known, "")
+    raise InputError(f"there is no pipeline {name!r}; {_nearest(name, known) or 'none is there'}")
+
+
+def require_names(tracker: TrackerStore, stage: str | None, error_type: str | None) -> None:
+    """Refuse names that nothing parks under; see ``Parking.require_names``."""
+    asked = (
+        ("stage", stage, STAGES, partitions.c.stage),
+        ("error type", error_type, CATALOGUE, partitions.c.error_type),
+    )
+    for what, name, catalogued, column in asked:
+        if name is None or name in catalogued or _any(tracker, [_is(column, name)]):
+            continue
+        known = sorted({*catalogued, *_names(tracker, column, [])})
+        raise InputError(f"there is no {what} {name!r}; {_nearest(name, known)}")
 
 
 def _is_pipeline(name: str) -> ColumnElement[bool]:
@@ -162,13 +177,17 @@ def _names(
 
 
 def _nothing(what: str, value: str, known: Sequence[str], within: str) -> InputError:
+    hint = _nearest(value, known) or "nothing is parked there"
+    return InputError(f"nothing is parked{within} for {what} {value!r}; {hint}")
+
+
+def _nearest(value: str, known: Sequence[str]) -> str:
+    """Return the nearest name as a question, else the first ten; empty: none is known."""
     near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
     if near:
-        hint = f"did you mean {near[0]!r}?"
-    else:
-        some = ", ".join(repr(name) for name in sorted(known)[:10])
-        hint = f"there are: {some}" if some else "nothing is parked there"
-    return InputError(f"nothing is parked{within} for {what} {value!r}; {hint}")
+        return f"did you mean {near[0]!r}?"
+    some = ", ".join(repr(name) for name in sorted(known)[:10])
+    return f"there are: {some}" if some else ""
 
 
 def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> Iterator[Segment]:
@@ -272,14 +291,11 @@ def read_events(  # noqa: PLR0913 - conditions of one partition's events
     until: datetime | str | None,
     limit: int | None,
     damage: Damage | None = None,
+    fingerprint: str | None = None,
 ) -> Iterator[ParkedEvent]:
     """Yield a partition's events in replay order; see ``Parking.events``."""
-    edges = window_edge(since, "since"), window_edge(until, "until")
-    wanted = (
-        segments.c.partition_id == partition_id,
-        *now_in(states),
-        *overlaps(*edges),
-    )
+    edges = window(since, until)
+    wanted = (*_own(partition_id, states, fingerprint), *overlaps(*edges))
     given = 0
     for segment in segments_in_order(tracker, *wanted):
         for event in read(tracker, objects, segment, damage):
@@ -288,6 +304,16 @@ def read_events(  # noqa: PLR0913 - conditions of one partition's events
             if _in_window(event, *edges):
                 given += 1
                 yield event
+
+
+def _own(
+    partition_id: int, states: Sequence[str], fingerprint: str | None
+) -> list[ColumnElement[bool]]:
+    """Return the conditions on a partition's segments."""
+    wanted = [segments.c.partition_id == partition_id, *now_in(states)]
+    if fingerprint is not None:
+        wanted.append(segments.c.fingerprint == require_fingerprint(fingerprint))
+    return wanted
 
 
 def _in_window(event: ParkedEvent, since: datetime | None, until: datetime | None) -> bool:
@@ -299,7 +325,7 @@ def _in_window(event: ParkedEvent, since: datetime | None, until: datetime | Non
     return (since is None or at >= since) and (until is None or at < until)
 
 
-def read_sample(
+def read_sample(  # noqa: PLR0913 - conditions of one partition's events
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
@@ -307,9 +333,10 @@ def read_sample(
     *,
     states: Sequence[str],
     damage: Damage | None = None,
+    fingerprint: str | None = None,
 ) -> list[ParkedEvent]:
     """Return up to ``n`` events spread over a partition; see ``Parking.sample``."""
-    wanted = (segments.c.partition_id == partition_id, *now_in(states))
+    wanted = _own(partition_id, states, fingerprint)
     listing = select(segments.c.id, segments.c.count).where(*wanted).order_by(*REPLAY_ORDER)
     with tracker.transaction() as connection:
         found = [(int(row[0]), int(row[1])) for row in connection.execute(listing)]

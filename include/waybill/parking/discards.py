@@ -34,7 +34,13 @@ from waybill.parking.edges import Edges, cut_edges, partly, within
 from waybill.parking.marks import mark, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter
 from waybill.parking.moves import Moved, move, words, write_audit
-from waybill.parking.selection import lock_partitions, matches, parked_with, segment_matches
+from waybill.parking.selection import (
+    lock_partitions,
+    matches,
+    overlaps,
+    parked_with,
+    segment_matches,
+)
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
@@ -129,6 +135,7 @@ def _undo_rows(
     live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
     claimed = and_(chosen, segments.c.object_key.not_in(live))
     left = _count(connection, or_(claimed, and_(touched, partly(wanted, edges))), "discarded")
+    gone = _taken(connection, wanted, touched)
     is_live = segments.c.object_key.in_(live)
     moved = _NOTHING
     if others:
@@ -136,12 +143,20 @@ def _undo_rows(
     if both:
         more = move(connection, "discarded", "parked", _among(both), *matching, is_live)
         moved += replace(more, partitions=0)
-    return moved, left
+    return moved, (left[0] + gone[0], left[1] + gone[1])
 
 
 def _among(rows: _Rows) -> ColumnElement[bool]:
     ids = cast([row.id for row in rows], ARRAY(BigInteger))
     return segments.c.partition_id == any_(ids)
+
+
+def _taken(
+    connection: Connection, wanted: PartitionFilter, touched: ColumnElement[bool]
+) -> tuple[int, int]:
+    """Return (segments, events) that match, were discarded, and that a clean-up has taken since."""
+    discarded = segments.c.replay_id.is_(None)
+    return _count(connection, and_(touched, discarded, *overlaps(*wanted.window)), "deleted")
 
 
 def _lock_objects(connection: Connection, chosen: ColumnElement[bool]) -> None:

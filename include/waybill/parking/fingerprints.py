@@ -15,7 +15,10 @@ import hashlib
 import re
 from functools import lru_cache
 
+from waybill.errors import InputError
+
 FINGERPRINT_CHARS = 16
+_FINGERPRINT = re.compile(f"[0-9a-f]{{{FINGERPRINT_CHARS}}}")
 _READ_CHARS = 256
 _PLACE_CHARS = 256
 _REMEMBERED = 2048
@@ -56,3 +59,17 @@ def fingerprint(message: str, where: str) -> str:
     one that was seen lately.
     """
     return _fingerprint(message[:_READ_CHARS], where[:_PLACE_CHARS])
+
+
+def require_fingerprint(text: str) -> str:
+    """Return what a user gave as a fingerprint.
+
+    Raises:
+        InputError: it is none.
+    """
+    if _FINGERPRINT.fullmatch(text) is None:
+        raise InputError(
+            f"fingerprint: {text[:80]!r} is none: it has {FINGERPRINT_CHARS} digits, 0-9 and a-f; "
+            "`waybill parked show` lists those of a partition"
+        )
+    return text

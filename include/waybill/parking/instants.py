@@ -40,17 +40,26 @@ def window_edge(value: datetime | str | None, name: str) -> datetime | None:
     return moment
 
 
-def check_window(
-    since: datetime | None, until: datetime | None, begin: str, end: str
+def window(
+    since: datetime | str | None, until: datetime | str | None, *, prefix: str = ""
 ) -> tuple[datetime | None, datetime | None]:
-    """Return a window as it is, once it does not end before it begins.
+    """Return the edges of a window in UTC; None: it is open there.
+
+    Args:
+        since: its beginning.
+        until: its end, which is outside.
+        prefix: what their names begin with in messages: "" or "parked_".
 
     Raises:
-        InputError: it does; ``begin`` and ``end`` name its edges.
+        InputError: an edge is no time, or the window ends before it begins and holds nothing.
     """
-    if since is not None and until is not None and since > until:
-        raise InputError(f"{begin}: {rfc3339(since)} is after {end}, {rfc3339(until)}")
-    return since, until
+    begin, end = window_edge(since, f"{prefix}since"), window_edge(until, f"{prefix}until")
+    if begin is not None and end is not None and begin >= end:
+        raise InputError(
+            f"{prefix}since: {rfc3339(begin)} is not before {prefix}until, {rfc3339(end)}: nothing "
+            "is in that window"
+        )
+    return begin, end
 
 
 def rfc3339(moment: datetime) -> str:

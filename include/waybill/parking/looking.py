@@ -147,7 +147,15 @@ class Looking:
         """
         return browsing.resolve_pipeline(self._tracker, name)
 
-    def events(
+    def require_names(self, stage: str | None, error_type: str | None) -> None:
+        """Refuse a stage or error type that is neither Waybill's own nor ever parked anything.
+
+        Raises:
+            InputError: there is none; names the nearest.
+        """
+        browsing.require_names(self._tracker, stage, error_type)
+
+    def events(  # noqa: PLR0913 - conditions of one partition's events
         self,
         partition_id: int,
         *,
@@ -156,11 +164,13 @@ class Looking:
         until: datetime | str | None = None,
         limit: int | None = None,
         damage: Damage | None = None,
+        fingerprint: str | None = None,
     ) -> Iterator[ParkedEvent]:
         """Yield a partition's events in replay order, segment by segment.
 
         The window is exact: on each event's own time. Memory: one segment. A segment that a
-        clean-up took meanwhile is left out. With ``damage``, what is damaged is noted there.
+        clean-up took meanwhile is left out. With a fingerprint only segments of that cause. With
+        ``damage``, what is damaged is noted there.
 
         Raises:
             CorruptSegmentError: without ``damage``: a segment is damaged, or its object is gone
@@ -175,6 +185,7 @@ class Looking:
             until=until,
             limit=limit,
             damage=damage,
+            fingerprint=fingerprint,
         )
 
     def sample(
@@ -184,6 +195,7 @@ class Looking:
         *,
         states: Sequence[str] = ("parked",),
         damage: Damage | None = None,
+        fingerprint: str | None = None,
     ) -> list[ParkedEvent]:
         """Return up to ``n`` events, spread over the partition's segments and inside each.
 
@@ -192,7 +204,13 @@ class Looking:
         Cost: one read of the store for each of at most ``n`` segments.
         """
         return browsing.read_sample(
-            self._tracker, self._objects, partition_id, n, states=states, damage=damage
+            self._tracker,
+            self._objects,
+            partition_id,
+            n,
+            states=states,
+            damage=damage,
+            fingerprint=fingerprint,
         )
 
     def draw(

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from waybill.parking.instants import check_window, rfc3339, window_edge
+from waybill.parking.instants import rfc3339, window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +33,31 @@ class PartitionFilter:
     fingerprint: str | None = None
     teams: tuple[str, ...] | None = None
     """Only pipelines of these teams; of none, those without a team too."""
+    kept: bool = False
+    """As ``held``, or quarantined: whatever nobody has decided on."""
 
     @property
     def window(self) -> tuple[datetime | None, datetime | None]:
         """Return the edges of the window on event time, in UTC.
 
         Raises:
-            InputError: one is no time, or it ends before it begins.
+            InputError: one is no time, or the window holds nothing.
         """
-        edges = window_edge(self.since, "since"), window_edge(self.until, "until")
-        return check_window(*edges, "since", "until")
+        return window(self.since, self.until)
 
     @property
     def parked_window(self) -> tuple[datetime | None, datetime | None]:
         """Return the edges of the window on the time of parking, in UTC.
 
         Raises:
-            InputError: one is no time, or it ends before it begins.
+            InputError: one is no time, or the window holds nothing.
         """
-        since = window_edge(self.parked_since, "parked_since")
-        until = window_edge(self.parked_until, "parked_until")
-        return check_window(since, until, "parked_since", "parked_until")
+        return window(self.parked_since, self.parked_until, prefix="parked_")
 
     @property
     def names_nothing(self) -> bool:
         """True: it matches every partition there is, or every one of these teams."""
-        own = (field.name for field in fields(self) if field.name not in ("held", "teams"))
+        own = (field.name for field in fields(self) if field.name not in ("held", "kept", "teams"))
         return all(getattr(self, name) is None for name in own)
 
     def to_json(self) -> dict[str, Any]:
@@ -189,21 +188,18 @@ class ReplayConditions:
         """Return the edges on event time in UTC.
 
         Raises:
-            InputError: one is no time.
+            InputError: one is no time, or the window holds nothing.
         """
-        return window_edge(self.since, "since"), window_edge(self.until, "until")
+        return window(self.since, self.until)
 
     @property
     def parked_window(self) -> tuple[datetime | None, datetime | None]:
         """Return the edges on the time of parking in UTC.
 
         Raises:
-            InputError: one is no time.
+            InputError: one is no time, or the window holds nothing.
         """
-        return (
-            window_edge(self.parked_since, "parked_since"),
-            window_edge(self.parked_until, "parked_until"),
-        )
+        return window(self.parked_since, self.parked_until, prefix="parked_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +261,8 @@ class DiscardReport(_Report):
     events: int
     bytes: int
     left_segments: int
-    """As they were: damaged where the window cuts through, parked meanwhile, or claimed by a
-    clean-up."""
+    """As they were: damaged where the window cuts through, parked meanwhile, or claimed or taken by
+    a clean-up."""
     left_events: int
 
 

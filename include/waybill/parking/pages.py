@@ -42,6 +42,7 @@ from waybill.parking.marks import HAS_MARK, IS_UNMARKED
 from waybill.parking.model import Partition, PartitionFilter, PartitionPage
 from waybill.parking.selection import (
     IS_HELD,
+    IS_KEPT,
     LONGEST_COMMIT,
     matches,
     overlaps,
@@ -120,6 +121,8 @@ def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
         return _Conditions(own, looked_up=False)
     if wanted.held:
         some += [IS_HELD, IS_UNMARKED]
+    if wanted.kept:
+        some += [IS_KEPT, IS_UNMARKED]
     probe = select(true()).where(segments.c.partition_id == partitions.c.id, *some).limit(1)
     asked = probe.correlate(partitions).scalar_subquery().is_not(None)
     if wanted.held:
@@ -167,8 +170,10 @@ def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:
         since, until = event
         edges = (own.first_event_at, own.last_event_at)
     inside = or_(*[_within(edge, since, until) for edge in edges])
-    unmixed = own.replayed + own.discarded + own.quarantined == 0
-    return and_(inside, unmixed) if wanted.held else inside
+    decided = own.replayed + own.discarded
+    if wanted.held:
+        return and_(inside, decided + own.quarantined == 0)
+    return and_(inside, decided == 0) if wanted.kept else inside
 
 
 def _within(

@@ -20,8 +20,8 @@ from sqlalchemy import ColumnElement, Connection, select, text
 
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.event import ParkedEvent
-from waybill.parking.fingerprints import fingerprint
-from waybill.parking.instants import instant, window_edge
+from waybill.parking.fingerprints import fingerprint, require_fingerprint
+from waybill.parking.instants import instant, window
 from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
@@ -54,9 +54,9 @@ class EventChoice:
         """Return the edges of event time in UTC.
 
         Raises:
-            InputError: one is no time.
+            InputError: one is no time, or the window holds nothing.
         """
-        return window_edge(self.since, "since"), window_edge(self.until, "until")
+        return window(self.since, self.until)
 
     def wants(self, event: ParkedEvent) -> bool:
         """Tell whether one event is wanted; not asked of the time it was parked, nor the limit."""
@@ -146,14 +146,13 @@ def _conditions(partition_id: int, choice: EventChoice) -> list[ColumnElement[bo
         *now_in(["parked"]),
         *overlaps(*choice.window),
     ]
-    since = window_edge(choice.parked_since, "parked since")
-    until = window_edge(choice.parked_until, "parked until")
+    since, until = window(choice.parked_since, choice.parked_until, prefix="parked_")
     if since is not None:
         conditions.append(columns.parked_at >= since)
     if until is not None:
         conditions.append(columns.parked_at < until)
     if choice.fingerprint is not None:
-        conditions.append(columns.fingerprint.in_([choice.fingerprint, ""]))
+        conditions.append(columns.fingerprint.in_([require_fingerprint(choice.fingerprint), ""]))
     return conditions
 
 

@@ -21,10 +21,12 @@ from sqlalchemy import (
     and_,
     exists,
     literal_column,
+    or_,
     select,
 )
 
 from waybill.errors import InputError
+from waybill.parking.fingerprints import require_fingerprint
 from waybill.parking.marks import IS_UNMARKED, STATE_NOW, settle
 from waybill.parking.model import PartitionFilter, Replay, Segment
 from waybill.parking.names import storable
@@ -35,6 +37,7 @@ NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 HELD = ("parked", "replaying")
 IS_HELD: ColumnElement[bool] = literal_column("segments.state IN ('parked', 'replaying')", Boolean)
 """In words, not as parameters: only so the planner sees that the partial indexes serve."""
+IS_KEPT = or_(IS_HELD, segments.c.state == "quarantined")
 LONGEST_COMMIT = timedelta(minutes=10)
 """A partition's times of parking are set a moment before its segments'."""
 REPLAY_ORDER = (
@@ -72,6 +75,9 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
             conditions.append(partitions.c[name] == storable(value))
     if wanted.held:
         conditions.append(partitions.c.parked + partitions.c.replaying > 0)
+    if wanted.kept:
+        kept = partitions.c.parked + partitions.c.replaying + partitions.c.quarantined
+        conditions.append(kept > 0)
     if wanted.teams is not None:
         own = select(pipelines.c.id).where(pipelines.c.team.in_(map(storable, wanted.teams)))
         conditions.append(partitions.c.pipeline_id.in_(own))
@@ -85,6 +91,8 @@ def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
         return []
     if wanted.held:
         some += [IS_HELD, IS_UNMARKED]
+    if wanted.kept:
+        some += [IS_KEPT, IS_UNMARKED]
     return [
         *spans_touch(wanted),
         exists().where(and_(segments.c.partition_id == partitions.c.id, *some)),
@@ -105,7 +113,7 @@ def parked_with(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     if until is not None:
         conditions.append(segments.c.parked_at < until)
     if wanted.fingerprint is not None:
-        conditions.append(segments.c.fingerprint == storable(wanted.fingerprint))
+        conditions.append(segments.c.fingerprint == require_fingerprint(wanted.fingerprint))
     return conditions
 
 

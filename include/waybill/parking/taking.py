@@ -39,7 +39,7 @@ from waybill.errors import InputError, RetryError
 from waybill.parking import browsing
 from waybill.parking.cutting import Sides, cut
 from waybill.parking.event import ParkedEvent
-from waybill.parking.fingerprints import fingerprint
+from waybill.parking.fingerprints import fingerprint, require_fingerprint
 from waybill.parking.instants import instant
 from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.merging import group_of, merged
@@ -169,7 +169,7 @@ def _maybe(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
     if until is not None:
         found.append(segments.c.parked_at < until)
     if conditions.fingerprint is not None:
-        found.append(segments.c.fingerprint.in_(["", conditions.fingerprint]))
+        found.append(segments.c.fingerprint.in_(["", require_fingerprint(conditions.fingerprint)]))
     return found
 
 

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from waybill.parking import Partition, Replay
 from waybill.parking.auto_replays import OnChange
-from waybill.parking.instants import check_window
+from waybill.parking.instants import window
 from waybill.settings import Permission
 
 
@@ -238,8 +238,8 @@ class Choice(_Body):
 
     @model_validator(mode="after")
     def _windows_are_no_wrong_way_round(self) -> Self:
-        check_window(self.since, self.until, "since", "until")
-        check_window(self.parked_since, self.parked_until, "parked_since", "parked_until")
+        window(self.since, self.until)
+        window(self.parked_since, self.parked_until, prefix="parked_")
         return self
 
 

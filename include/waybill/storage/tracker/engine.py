@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
-from waybill.errors import AwayError, InputError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.settings import TrackerSettings
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _DSN = "WAYBILL_TRACKER__DSN"
 _MIGRATION_LOCK = 7_301_994
+_NOT_MIGRATED = ("42P01", "42703")
+"""PostgreSQL's codes for a table, and a column, that does not exist."""
 
 
 class TrackerStore:
@@ -38,6 +40,7 @@ class TrackerStore:
             AwayError: it does not answer; when raised by the commit itself its outcome is not
                 known: read back what was written.
             InputError: it cannot be reached because of how it is configured.
+            RetryError: its tables are not those of this version yet.
         """
         try:
             with self.engine.begin() as connection:
@@ -47,6 +50,8 @@ class TrackerStore:
         except (InterfaceError, DBAPIError) as error:
             if error.connection_invalidated:
                 raise AwayError(f"tracker went away: {error.orig}", setting=_DSN) from error
+            if getattr(error.orig, "sqlstate", None) in _NOT_MIGRATED:
+                raise RetryError(_no_tables(error)) from error
             raise
 
     def migrate(self) -> None:
@@ -102,6 +107,14 @@ def _engine(settings: TrackerSettings) -> Engine:
         pool_size=settings.pool_size,
         pool_pre_ping=True,
         connect_args={"connect_timeout": 10, "application_name": "waybill"},
+    )
+
+
+def _no_tables(error: DBAPIError) -> str:
+    first = str(error.orig).partition("\n")[0]
+    return (
+        f"the tracker does not have this version's tables yet ({first}): `waybill up` makes them; "
+        "while it runs, wait until it is done"
     )
 
 
