@@ -30,7 +30,7 @@ FILL = (
     "timestamptz '2013-01-01Z' + n % 50 * interval '1 hour', "
     "timestamptz '2013-01-01Z' + (n % 50 + n % 4) * interval '1 hour', "
     "(ARRAY['parked', 'parked', 'replaying', 'replayed', 'discarded', 'quarantined'])"
-    "[1 + n * n % 6], 'w', n, 0, n, 'fp ' || n % 3, 'm ' || n, "
+    "[1 + n * n % 6], 'w', n, 0, n, lpad(to_hex(n % 3), 16, '0'), 'm ' || n, "
     "timestamptz '2026-01-01Z' + n * interval '1 minute' FROM generate_series(1, 400) n",
     "UPDATE parked_partitions p SET parked = s.parked, replaying = s.replaying, "
     "replayed = s.replayed, discarded = s.discarded, quarantined = s.quarantined, bytes = s.bytes, "
@@ -66,9 +66,9 @@ WINDOWS = (
         "since": START + timedelta(hours=10),
         "until": START + timedelta(hours=20),
         "parked_until": PARKED + timedelta(minutes=60),
-        "fingerprint": "fp 1",
+        "fingerprint": "0000000000000001",
     },
-    {"fingerprint": "fp 2"},
+    {"fingerprint": "0000000000000002"},
 )
 
 

@@ -111,6 +111,8 @@ def test_a_discard_and_its_undoing_take_the_chosen_events_only(web, partition, c
         {"sample": 0},
         {"parked_since": "soon"},
         {"parked_since": "2026-01-01T00:00:00"},
+        {"since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
+        {"parked_since": "2026-01-02T00:00:00Z", "parked_until": "2026-01-01T00:00:00Z"},
         {"unheard": 1},
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _FOLLOW_S = 3600.0
 _TIMES = ("since", "until", "parked_since", "parked_until")
+_TIME = "2013-01-31, or RFC 3339; UTC without a zone"
 _INTERRUPTED = 130
+_Edges = tuple[datetime | None, datetime | None]
 
 
 def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its conditions
@@ -24,11 +26,11 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     event_name: Annotated[str, typer.Option("--event-name", "-e")],
     stage: Annotated[str, typer.Option("--stage", "-s")],
     error_type: Annotated[str, typer.Option("--error-type", "-t")],
-    since: Annotated[datetime | None, typer.Option(help="Event time from (UTC).")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Event time before (UTC).")] = None,
+    since: Annotated[str | None, typer.Option(help=f"Event time from: {_TIME}.")] = None,
+    until: Annotated[str | None, typer.Option(help="Event time before; as --since.")] = None,
     rate: Annotated[int | None, typer.Option(min=1, help="Most events a second.")] = None,
-    parked_since: Annotated[datetime | None, typer.Option(help="Parked from (UTC).")] = None,
-    parked_until: Annotated[datetime | None, typer.Option(help="Parked before (UTC).")] = None,
+    parked_since: Annotated[str | None, typer.Option(help="Parked from; as --since.")] = None,
+    parked_until: Annotated[str | None, typer.Option(help="Parked before; as --since.")] = None,
     fingerprint: Annotated[str | None, typer.Option(help="Only events of this cause.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most events: the first in the order parked.")
@@ -64,8 +66,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     from waybill.wiring import replayable  # noqa: PLC0415
 
     settings = Settings()
-    window = [None if m is None else m.replace(tzinfo=UTC) for m in (since, until)]
-    parked = [None if m is None else m.replace(tzinfo=UTC) for m in (parked_since, parked_until)]
+    window, parked = _windows((since, until), (parked_since, parked_until), fingerprint)
     partition = {
         "pipeline": pipeline,
         "event_name": event_name,
@@ -89,7 +90,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         return
     conf: dict[str, Any] = partition | {
         name: None if moment is None else moment.isoformat()
-        for name, moment in zip(_TIMES, window + parked, strict=True)
+        for name, moment in zip(_TIMES, (*window, *parked), strict=True)
     }
     conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
     conf |= {"canary": canary, "enter": enter, "governed": not ungoverned}
@@ -105,6 +106,23 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     if state == "failed":
         typer.echo(reason, err=True)
         raise typer.Exit(1)
+
+
+def _windows(
+    event: tuple[str | None, str | None],
+    parked: tuple[str | None, str | None],
+    fingerprint: str | None,
+) -> tuple[_Edges, _Edges]:
+    """Return the edges of both windows in UTC.
+
+    Raises:
+        InputError: one is no time, a window holds nothing, or the fingerprint is none.
+    """
+    from waybill.parking import ReplayConditions  # noqa: PLC0415
+
+    asked = ReplayConditions(*event, *parked, fingerprint)
+    asked.check()
+    return asked.window, asked.parked_window
 
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:

@@ -137,12 +137,23 @@ def _lines(item: Named) -> Iterator[str]:
     yield f"- {one_line(title)}: {_place(item.pipeline, item.detail)}{events}"
     yield from _reason(item.detail)
     rest = [
-        f"{one_line(str(name))}: {one_line(str(value))}"
+        f"{one_line(str(name))}: {one_line(_plain(value))}"
         for name, value in item.detail.items()
         if name not in _OWN_WORDS and not (name == "count" and events)
     ]
     if rest:
         yield f"  {', '.join(rest)}"
+
+
+def _plain(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+    """Return a value as words, without what is empty in it; deeper names are a user's own."""
+    if isinstance(value, Mapping):
+        full = {name: item for name, item in value.items() if item not in (None, "", [], {})}
+        names = {n: str(n) if depth else str(n).replace("_", " ") for n in full}
+        return "; ".join(f"{names[n]} {_plain(v, depth + 1)}" for n, v in full.items())
+    if isinstance(value, list):
+        return ", ".join(_plain(item, depth + 1) for item in value)
+    return f"{value:,}" if depth and type(value) is int else str(value)
 
 
 def _digest(item: Named) -> Iterator[str]:

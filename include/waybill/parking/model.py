@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from waybill.parking.fingerprints import require_fingerprint
 from waybill.parking.instants import rfc3339, window
 
 
@@ -200,6 +201,12 @@ class ReplayConditions:
             InputError: one is no time, or the window holds nothing.
         """
         return window(self.parked_since, self.parked_until, prefix="parked_")
+
+    def check(self) -> None:
+        """Raise ``InputError`` where an edge, a window or the fingerprint is none."""
+        _ = self.window, self.parked_window
+        if self.fingerprint is not None:
+            require_fingerprint(self.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

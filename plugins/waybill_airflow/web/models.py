@@ -312,7 +312,7 @@ class Discarded(BaseModel):
     segments: int
     events: int
     bytes: int
-    left_segments: int = Field(description="Damaged, parked meanwhile, or claimed by a clean-up.")
+    left_segments: int = Field(description="Damaged, parked meanwhile, or taken by a clean-up.")
     left_events: int
 
 

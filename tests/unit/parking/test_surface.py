@@ -82,6 +82,7 @@ def test_what_parking_can_do_is_this():
         "replay_segments",
         "replay_size",
         "replay_step",
+        "require_names",
         "sample",
         "timelines",
         "totals",
