@@ -8,7 +8,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.errors import InputError
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import EventChoice, PartitionFilter, ReplayConditions
 from waybill.parking.fingerprints import fingerprint
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -224,3 +224,18 @@ def test_a_cut_and_a_discard_at_once_leave_each_event_in_one_place(lot):
         states.pop("replaced", None)
         assert sum(states.values()) == 6
         lot.check()
+
+
+@pytest.mark.parametrize("prefix", ["", "parked_"])
+def test_a_window_that_holds_nothing_is_no_replay_and_no_dry_run(lot, prefix):
+    park_days(lot)
+    edges = {f"{prefix}since": "2013-01-02", f"{prefix}until": "2013-01-01"}
+    with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
+        begin(lot, **edges)
+    with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
+        lot.parking.draw(lot.only().id, EventChoice(**edges), n=1)
+    with pytest.raises(InputError, match="fingerprint: 'zzz' is none"):
+        begin(lot, fingerprint="zzz")
+    with pytest.raises(InputError, match="fingerprint: 'zzz' is none"):
+        lot.parking.draw(lot.only().id, EventChoice(fingerprint="zzz"), n=1)
+    assert lot.only().parked == 12

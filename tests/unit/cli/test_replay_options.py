@@ -1,0 +1,44 @@
+"""``waybill parked replay``: what its options get wrong is said before anything is asked."""
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill import wiring
+from waybill.cli import app
+
+PARTITION = ("orders", "-e", "order", "-s", "mapping", "-t", "null_value")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--since", "tomorrow"), "since: 'tomorrow' is no time; write 2013-01-31"),
+        (("--parked-until", "x"), "parked_until: 'x' is no time; write 2013-01-31"),
+        (("--since", "2014-01-01", "--until", "2013-01-01"), "is not before until"),
+        (("--parked-since", "2014-01-01", "--parked-until", "2013-01-01"), "before parked_until"),
+        (("--fingerprint", "zzz"), "fingerprint: 'zzz' is none: it has 16 digits"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_a_wrong_condition_is_said_with_what_to_write(monkeypatch, words, error, more):
+    monkeypatch.setattr(wiring, "replayable", lambda *_, **__: pytest.fail("it was looked up"))
+    done = CliRunner().invoke(app, ["parked", "replay", *PARTITION, *words, *more])
+    assert done.exit_code == 1
+    assert error in done.output
+
+
+def test_times_without_a_zone_are_utc(monkeypatch):
+    asked = {}
+
+    def found(*_, since, until, **__):
+        asked.update(since=since, until=until)
+        raise KeyError
+
+    monkeypatch.setattr(wiring, "replayable", found)
+    edges = ("--since", "2013-01-31", "--until", "2013-01-31T06:00:00+01:00")
+    done = CliRunner().invoke(app, ["parked", "replay", *PARTITION, *edges])
+    assert isinstance(done.exception, KeyError)
+    assert [edge.isoformat() for edge in asked.values()] == [
+        "2013-01-31T00:00:00+00:00",
+        "2013-01-31T05:00:00+00:00",
+    ]
