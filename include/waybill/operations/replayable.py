@@ -77,9 +77,11 @@ def require_parked(
         InputError: all of it was dealt with, or nothing that is parked lies in the window.
     """
     if not partition.parked:
+        apart = partition.quarantined
+        ways = f", {apart:,} quarantined (see `waybill parked recheck`)" if apart else ""
         raise InputError(
             f"nothing of {partition.name} is parked now: {partition.replaying:,} events replaying, "
-            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
+            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded{ways}"
         )
     wanted = PartitionFilter(
         pipeline_id=partition.pipeline_id,

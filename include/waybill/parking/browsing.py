@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -67,6 +68,8 @@ def read_partitions(
     tracker: TrackerStore, wanted: PartitionFilter, *, limit: int | None
 ) -> list[Partition]:
     """Return the partitions that match, by name."""
+    if wanted.kept and not _any(tracker, [*matches(wanted), partitions.c.quarantined > 0]):
+        wanted = replace(wanted, kept=False, held=True)  # which indexes serve
     query = _select(*matches(wanted), *in_window(wanted)).order_by(
         _PIPELINE_NAME, partitions.c.event_name, partitions.c.stage, partitions.c.error_type
     )
