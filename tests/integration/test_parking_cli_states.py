@@ -1,5 +1,7 @@
 """``waybill parked``: what is quarantined or gone is said, and so is what a filter gets wrong."""
 
+from dataclasses import replace
+
 import pytest
 from tests.integration import parking_lot, test_parking_cli
 from tests.integration.parking_lot import make_event
@@ -50,6 +52,10 @@ def test_a_page_can_have_what_is_quarantined_too(lot, flights, since):
     lot.parking.discard(PartitionFilter(stage="destination"), who="ann", why="test")
     assert stages(kept=True) == {"transformation", "mapping"}
     assert stages(held=True) == {"transformation"}
+    lot.park([make_event(n, stage="destination") for n in (1, 30)], 4)
+    day = PartitionFilter(stage="destination", since="2013-01-02")
+    lot.parking.discard(day, who="ann", why="test")
+    assert lot.parking.page(replace(day, kept=True)).partitions == ()
 
 
 def test_an_undo_says_how_many_it_came_too_late_for(run, flights, lot):
