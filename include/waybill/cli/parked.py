@@ -18,7 +18,6 @@ from waybill.cli.words import counted
 if TYPE_CHECKING:
     from waybill.operations.desk import Desk
     from waybill.parking import (
-        DiscardReport,
         Parking,
         Partition,
         PartitionFilter,
@@ -273,6 +272,8 @@ def _decision(
         yes: Yes = False,
         as_json: AsJson = False,
     ) -> None:
+        from waybill.cli import parked_views  # noqa: PLC0415
+
         _require_scope(pipeline, all_pipelines=all_pipelines)
         with _opened() as parking:
             wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
@@ -289,7 +290,10 @@ def _decision(
                     _ask(question.format(number), as_json=as_json)
             user = _user()
             report = getattr(parking, verb)(wanted, who=who or user, why=why, system_user=user)
-        _print_report(report, done, left, as_json=as_json)
+        if as_json:
+            _print_json(report.to_json())
+        else:
+            parked_views.decided(report, done, left)
 
     return decide
 
@@ -387,19 +391,6 @@ def _user() -> str:
     from waybill.wiring import current_user  # noqa: PLC0415
 
     return current_user()
-
-
-def _print_report(report: DiscardReport, what: str, left: str, *, as_json: bool) -> None:
-    if as_json:
-        _print_json(report.to_json())
-        return
-    typer.echo(
-        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
-        f"{counted(report.partitions, 'partition')}"
-    )
-    if report.left_segments:
-        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
-        typer.echo(left.format(*numbers))
 
 
 def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value

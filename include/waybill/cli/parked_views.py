@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import orjson
+import typer
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
@@ -17,7 +18,13 @@ from rich.text import Text
 
 from waybill.cli.words import counted
 from waybill.events import error_type
-from waybill.parking import FingerprintGroup, ParkedEvent, Partition, PartitionFilter
+from waybill.parking import (
+    DiscardReport,
+    FingerprintGroup,
+    ParkedEvent,
+    Partition,
+    PartitionFilter,
+)
 
 _MESSAGE_CHARS = 160
 _STEPS = 1024.0
@@ -188,3 +195,14 @@ def size(number: float) -> str:
 
 def _minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def decided(report: DiscardReport, what: str, left: str) -> None:
+    """Print what a discard or its undoing did, and what it left."""
+    typer.echo(
+        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
+        f"{counted(report.partitions, 'partition')}"
+    )
+    if report.left_segments:
+        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
+        typer.echo(left.format(*numbers))

@@ -147,7 +147,8 @@ class Desk:
             InputError: there is no such kind, or an edge of the window is no time.
         """
         begin, end = PartitionFilter(since=since, until=until).window
-        asked = {"kind": kind, "since": _said(begin), "until": _said(end)}
+        edges = {"since": begin, "until": end}
+        asked = {"kind": kind} | {n: rfc3339(at) for n, at in edges.items() if at is not None}
         if kind not in KINDS:
             raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
         fields = self._fields(access, partition, "download_personal", **asked)
@@ -397,7 +398,3 @@ class Desk:
     def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
         """Return the newest entries of the audit log about these teams; None: all there are."""
         return read_audit(self._tracker, teams, limit=limit)
-
-
-def _said(moment: datetime | None) -> str | None:
-    return None if moment is None else rfc3339(moment)
