@@ -98,10 +98,15 @@ def test_what_nobody_deployed_and_nothing_parked_fails_without_a_retry(environme
     from types import SimpleNamespace
 
     run = SimpleNamespace(triggering_user_name="ada", dag_id="replay", run_id="manual__1")
+    pushed = []
+    task_instance = SimpleNamespace(xcom_push=lambda **given: pushed.append(given))
+    context = {"dag_run": run, "run_id": "manual__1", "ti": task_instance}
     names = {"event_name": "flight", "stage": "mapping", "error_type": "null_value"}
     for task in (
         IngestOperator(task_id="ingest", pipeline="flihgts"),
         ReplayParkedPartitionOperator(task_id="replay", pipeline="flihgts", **names),
     ):
         with pytest.raises(AirflowFailException, match="flihgts"):
-            task.execute({"dag_run": run, "run_id": "manual__1"})
+            task.execute(context)
+    [reason] = pushed
+    assert (reason["key"], "flihgts" in reason["value"]) == ("reason", True)
