@@ -199,6 +199,8 @@ def start_kafka(home: Path) -> KafkaServer:
 
 
 def start_s3(home: Path) -> S3Server:
+    """Start an S3 server whose buckets take one volume at first, not seven: tests make many."""
+    os.environ["WEED_MASTER_VOLUME_GROWTH_COPY_1"] = "1"
     keys = S3Settings(
         access_key=SecretStr(secrets.token_hex(10)), secret_key=SecretStr(secrets.token_hex(20))
     )

@@ -31,7 +31,7 @@ def read_all(servers: str, topic: str) -> list[Any]:
     try:
         for partition in sorted(consumer.list_topics(topic, 10).topics[topic].partitions):
             at = TopicPartition(topic, partition, 0)
-            _, high = consumer.get_watermark_offsets(at, 10)
+            high = _end(consumer, at)
             consumer.assign([at])
             last = -1
             while last < high - 1:
@@ -42,6 +42,21 @@ def read_all(servers: str, topic: str) -> list[Any]:
     finally:
         consumer.close()
     return found
+
+
+def _end(consumer: Any, at: Any) -> int:
+    """Return where a partition ends; a broker that was just started may not lead it yet."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    limit = time.monotonic() + 30
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(at, 10)[1])
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > limit:
+                raise
+            time.sleep(0.1)
 
 
 def small_log(path: Path, **values: Any) -> WalSettings:

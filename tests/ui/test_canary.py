@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
@@ -14,7 +16,7 @@ WAY = "mapping/type_mismatch"
 @pytest.fixture
 def partition(web):
     """Forty events parked at mapping, by a pipeline that keeps sources; the partition's id."""
-    name = "pl-canary"
+    name = f"pl-canary-{uuid4().hex[:6]}"
     web.lot.sql("INSERT INTO pipelines (id, name, team) VALUES (:id, :id, 'sales')", id=name)
     declared = pipeline(ident=name).model_copy(update={"keep_source": True})
     web.lot.sql(
