@@ -159,7 +159,8 @@ def _plans(worker: _Worker, pipelines: tuple[bytes, ...]) -> dict[str, Plan]:
     """Return plans by pipeline id; code is compiled once a version and worker."""
     for text in pipelines:
         if text not in worker.plans:
-            worker.plans[text] = Plan(Pipeline.from_json(orjson.loads(text)))
+            plan = worker.plans[text] = Plan(Pipeline.from_json(orjson.loads(text)))
+            plan.prepare()
     for stale in set(worker.plans) - set(pipelines):
         del worker.plans[stale]
     return {plan.pipeline.id: plan for plan in worker.plans.values()}
