@@ -112,8 +112,8 @@ def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
 def _keep_rows(result: ChainResult, fates: list[Fate]) -> None:
     """Give each event its rows: what is staged lies in the order of what is noted as passed."""
     for head, table in result.staged.tables():
-        passed = result.mapped[head["pipeline_id"], head["event_name"], "passed"]
-        name = head["table"]["name"]
+        passed = result.mapped[head.pipeline_id, head.event_name, "passed"]
+        name = head.table.name
         for offset, values in zip(passed.offsets, table.to_pylist(), strict=True):
             kept = {k: v for k, v in values.items() if k not in _OF_THE_EVENT}
             fates[offset].rows.append(Row(name, values["_waybill_id"], kept))

@@ -278,7 +278,7 @@ class Chain:
     ) -> None:
         if not items or columns is None or event_plan is None:
             return
-        pipeline_id = event_plan.head["pipeline_id"]
+        pipeline_id = event_plan.head.pipeline_id
         system = system_columns(items.events, replayed=by_column)
         self.result.staged.add(
             head=event_plan.head, batch=staged_batch(columns, system, event_plan.schema)

@@ -78,6 +78,8 @@ class Mapper:
             source fields.
     """
 
+    __slots__ = ("_columns", "_fields", "_keys", "_names", "_strict", "_table", "schema")
+
     def __init__(self, spec: TableSpec, *, policy: str, by_column: bool = False) -> None:
         self.schema = spec.arrow_schema()
         self._table = spec.name

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 import pyarrow as pa
 
 from waybill.errors import ParkError
@@ -13,12 +11,14 @@ from waybill.pipelines import Pipeline
 from waybill.stages.failures import Fault
 from waybill.stages.isolation import compile_isolated
 from waybill.stages.mapping import Mapper
-from waybill.stages.staged import staged_schema
+from waybill.stages.staged import StagedHead, staged_schema
 from waybill.stages.transformation import NoWatch, Transform, Watch, compile_transformation
 
 
 class EventPlan:
     """One event name of a pipeline, entering as source fields or as columns (``by_column``)."""
+
+    __slots__ = ("_key_fields", "head", "mapper", "schema", "table")
 
     def __init__(self, pipeline: Pipeline, name: str, *, by_column: bool) -> None:
         declaration = pipeline.events[name]
@@ -27,13 +27,9 @@ class EventPlan:
         self._key_fields = [c.source for c in declaration.table.columns if c.name in keys]
         self.schema: pa.Schema = staged_schema(self.mapper.schema)
         self.table = declaration.table.name
-        self.head: dict[str, Any] = {
-            "pipeline_id": pipeline.id,
-            "team": pipeline.team,
-            "event_name": name,
-            "pipeline_version": pipeline.version,
-            "table": declaration.table.to_json(),
-        }
+        self.head = StagedHead(
+            pipeline.id, pipeline.team, name, pipeline.version, declaration.table
+        )
 
     def key_of(self, data: object) -> str | None:
         """Return the row's key as text; None where it has none, which the mapping will say."""

@@ -16,7 +16,8 @@ import io
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -31,7 +32,9 @@ _METADATA = b"waybill"
 _ENTRY = ("position", "length", "rows", "sha256")
 _ROWS_A_BATCH = 65_536
 _SMALL_ROWS = 256
-"""Batches of fewer are joined: each takes some 7 KB beside its rows."""
+"""Batches of fewer are kept serialised: as objects each takes some 6 KB beside its rows."""
+_MOST_SMALL = 16
+"""Small batches of one table before they are joined."""
 
 SYSTEM_FIELDS = (
     pa.field("_waybill_id", pa.string(), nullable=False),
@@ -77,8 +80,9 @@ def system_columns(events: Sequence[Event], *, replayed: bool) -> list[pa.Array]
     ]
 
 
+@lru_cache(maxsize=1024)
 def staged_schema(table: pa.Schema) -> pa.Schema:
-    """Return the schema of a table's staged rows."""
+    """Return the schema of a table's staged rows; equal tables share one."""
     return pa.schema([*table, *SYSTEM_FIELDS])
 
 
@@ -89,39 +93,59 @@ def staged_batch(
     return pa.RecordBatch.from_arrays([*columns.columns, *system], schema=schema)
 
 
+class StagedHead(NamedTuple):
+    """What the rows of one table are called in the object."""
+
+    pipeline_id: str
+    team: str
+    event_name: str
+    pipeline_version: str
+    table: TableSpec
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the head as JSON."""
+        return {**self._asdict(), "table": self.table.to_json()}
+
+
 class StagedPacker:
-    """Collects one task's rows and packs them into one object."""
+    """Collects one task's rows and packs them into one object.
+
+    Memory: the rows, and about 1 KB a batch of less than 256 rows.
+    """
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[str, str], tuple[dict[str, Any], list[pa.RecordBatch]]] = {}
+        self._tables: dict[tuple[str, str], _Table] = {}
         self.rows = 0
 
-    def add(self, *, head: dict[str, Any], batch: pa.RecordBatch) -> None:
-        """Add rows of one table; ``head`` names them as ``StagedFrame`` does."""
+    def add(self, *, head: StagedHead, batch: pa.RecordBatch) -> None:
+        """Add rows of one table."""
         if batch.num_rows == 0:
             return
-        key = (head["pipeline_id"], head["event_name"])
-        batches = self._frames.setdefault(key, (head, []))[1]
-        batches.append(batch)
-        _join_small(batches)
+        key = (head.pipeline_id, head.event_name)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table(head, batch.schema)
+        table.add(batch)
         self.rows += batch.num_rows
 
-    def tables(self) -> Iterator[tuple[dict[str, Any], pa.Table]]:
+    def tables(self) -> Iterator[tuple[StagedHead, pa.Table]]:
         """Yield each table's head and its rows in the order they came; packs nothing."""
-        for head, batches in self._frames.values():
-            yield head, pa.Table.from_batches(batches)
+        for table in self._tables.values():
+            yield table.head, table.rows()
 
     def finish(self) -> bytes:
-        """Return the object's bytes. Cost: one zstd pass over the rows."""
+        """Return the object's bytes; the packer is empty then. Cost: one zstd pass over the rows."""
         body = io.BytesIO()
         directory = []
-        for head, batches in self._frames.values():
-            frame = _frame(head, batches)
+        for key in list(self._tables):
+            table = self._tables.pop(key)
+            rows = table.rows()
+            frame = _frame(table.head, rows)
             directory.append(
                 {
                     "position": body.tell(),
                     "length": len(frame),
-                    "rows": sum(batch.num_rows for batch in batches),
+                    "rows": rows.num_rows,
                     "sha256": hashlib.sha256(frame).hexdigest(),
                 }
             )
@@ -131,22 +155,58 @@ class StagedPacker:
         return body.getvalue()
 
 
-def _join_small(batches: list[pa.RecordBatch]) -> None:
-    """Join the last batches while they are small and alike; each row is copied a few times."""
-    while len(batches) > 1:
-        last, before = batches[-1].num_rows, batches[-2].num_rows
-        if before > last or before + last > _SMALL_ROWS:
-            return
-        batches[-2:] = pa.Table.from_batches(batches[-2:]).combine_chunks().to_batches()
+class _Table:
+    """The rows of one table, in the order they came."""
+
+    __slots__ = ("_batches", "_schema", "_small", "_small_rows", "head")
+
+    def __init__(self, head: StagedHead, schema: pa.Schema) -> None:
+        self.head = head
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._small: list[bytes] = []
+        """Serialised batches; they come behind the others."""
+        self._small_rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows < _SMALL_ROWS:
+            self._small.append(batch.serialize().to_pybytes())
+            self._small_rows += batch.num_rows
+        else:
+            self._settle()
+            self._batches.append(batch)
+        if self._small_rows >= _SMALL_ROWS:
+            self._settle()
+        elif len(self._small) == _MOST_SMALL:
+            self._small = [self._joined().serialize().to_pybytes()]
+
+    def rows(self) -> pa.Table:
+        batches = [*self._batches, *map(self._read, self._small)]
+        return pa.Table.from_batches(batches, self._schema).combine_chunks()
+
+    def _settle(self) -> None:
+        """Join the small batches and put them behind the others."""
+        if self._small:
+            self._batches.append(self._joined())
+            self._small.clear()
+            self._small_rows = 0
+
+    def _joined(self) -> pa.RecordBatch:
+        [joined] = pa.Table.from_batches(map(self._read, self._small)).combine_chunks().to_batches()
+        return joined
+
+    def _read(self, serialised: bytes) -> pa.RecordBatch:
+        return pa.ipc.read_record_batch(serialised, self._schema)
 
 
-def _frame(head: dict[str, Any], batches: list[pa.RecordBatch]) -> memoryview:
-    schema = batches[0].schema.with_metadata({_METADATA: orjson.dumps(head)})
-    rows = pa.Table.from_batches(batches).combine_chunks().replace_schema_metadata(schema.metadata)
+def _frame(head: StagedHead, rows: pa.Table) -> memoryview:
+    schema = rows.schema.with_metadata({_METADATA: orjson.dumps(head.to_json())})
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
     with pa.ipc.new_stream(sink, schema, options=options) as writer:
-        writer.write_table(rows, max_chunksize=_ROWS_A_BATCH)
+        writer.write_table(
+            rows.replace_schema_metadata(schema.metadata), max_chunksize=_ROWS_A_BATCH
+        )
     return memoryview(sink.getvalue())
 
 

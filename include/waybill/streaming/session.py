@@ -38,6 +38,7 @@ def open_session(settings: SparkSettings, *, name: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", str((settings.work_dir / "warehouse").resolve()))
         .config("spark.local.dir", str((settings.work_dir / "local").resolve()))
         .config("spark.python.worker.reuse", "true")
+        .config("spark.python.daemon.module", "waybill.streaming.daemon")
         .config("spark.task.maxFailures", "4")
     )
     session = builder.getOrCreate()

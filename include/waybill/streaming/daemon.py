@@ -1,0 +1,29 @@
+"""The daemon that Spark forks Python workers from, with all that a task needs loaded beforehand.
+
+Spark runs it (``spark.python.daemon.module``) once an application. What is loaded before the fork
+is in memory once for all workers, and no worker spends a second on loading it. Only modules:
+whatever has a connection, a thread or a lock is made by the worker itself, after the fork.
+"""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+
+_NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.streaming.tasks")
+"""``pandas`` is what Spark's own Arrow serializers load."""
+
+
+def main() -> None:
+    """Load the modules and serve until Spark ends."""
+    for name in _NEEDED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would write to, and so copy, every page
+    from pyspark.daemon import manager  # noqa: PLC0415
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()
