@@ -20,6 +20,7 @@ the events are (``ids``, ``origins``): the lines say it.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import struct
@@ -29,7 +30,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from sys import intern
+from typing import Any, NamedTuple
 
 import orjson
 import zstandard
@@ -143,8 +145,7 @@ def from_columns(columns: Mapping[str, Sequence[Any]]) -> tuple[SegmentDescripto
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PackedObject:
+class PackedObject(NamedTuple):
     """An object to store, and what the tracker is told of it."""
 
     body: bytes
@@ -184,36 +185,41 @@ class Packer:
             cause = ""
             if (mixed := self._builders.get((key, cause))) is not None:
                 return mixed
-        else:
-            self._fingerprints[key] += 1
-        builder = self._builders[key, cause] = _Builder(key, cause)
+        builder = _Builder(key, cause)
+        self._builders[builder.key, cause] = builder
+        self._fingerprints[builder.key] += bool(cause)
         return builder
 
     def finish(self) -> PackedObject:
-        """Return the object. Cost: one zstd pass over the lines."""
-        frames: list[bytes] = []
+        """Return the object; the packer is empty then. Cost: one zstd pass over the lines."""
+        body = io.BytesIO()
         segments: list[SegmentDescriptor] = []
-        position = 0
-        for builder in self._builders.values():
-            for frame, descriptor in builder.finish(self._compressor):
-                segments.append(SegmentDescriptor(position=position, **descriptor))
-                frames.append(frame)
-                position += len(frame)
-        frames.append(directory(segments))
-        return PackedObject(b"".join(frames), tuple(segments))
+        for name in list(self._builders):
+            for frame, descriptor in self._builders.pop(name).finish(self._compressor):
+                segments.append(SegmentDescriptor(position=body.tell(), **descriptor))
+                body.write(frame)
+        body.write(directory(segments))
+        return PackedObject(body.getvalue(), tuple(segments))
 
 
 class _Builder:
     """The segments of one partition and fingerprint."""
 
+    __slots__ = (
+        "_at_text", "_closed", "_count", "_fingerprint", "_first_at", "_identities",
+        "_last_at", "_lines", "_message", "_start", "key",
+    )  # fmt: skip
+
     def __init__(self, key: PartitionKey, cause: str) -> None:
-        self._key = tuple(storable(name) for name in key)
+        a, b, c, d = map(intern, key)  # each message brings names of its own
+        self.key: PartitionKey = (a, b, c, d)
         self._fingerprint = cause
         self._identities: list[Identity | None] = []
-        self._closed: list[tuple[bytes, dict[str, Any]]] = []
+        self._closed: list[tuple[bytes, dict[str, Any]]] | None = None
         self._lines = bytearray()
         self._count = 0
-        self._start: ParkedEvent | None = None
+        self._start = ("", -1, -1)
+        """Topic, Kafka partition and offset of the first event."""
         self._message = ""
         self._at_text: object = _UNSEEN
         self._first_at = self._last_at = datetime.max.replace(tzinfo=UTC)
@@ -229,8 +235,8 @@ class _Builder:
             self._close(compressor)
         self._lines += line
         self._lines += b"\n"
-        if self._start is None:
-            self._start = event
+        if not self._count:
+            self._start = (event.topic, event.kafka_partition, event.kafka_offset)
             self._at_text = _UNSEEN
         self._count += 1
         self._identities.append(identity)
@@ -241,7 +247,7 @@ class _Builder:
     def finish(self, compressor: zstandard.ZstdCompressor) -> list[tuple[bytes, dict[str, Any]]]:
         if self._count:
             self._close(compressor)
-        return self._closed
+        return self._closed or []
 
     def _see_time(self, event: ParkedEvent) -> None:
         """Widen the span of event times; a time that is none counts as the time of parking."""
@@ -255,36 +261,40 @@ class _Builder:
         self._at_text = event.event_at
 
     def _close(self, compressor: zstandard.ZstdCompressor) -> None:
-        assert self._start is not None  # noqa: S101 - narrows a type
+        topic, kafka_partition, first_offset = self._start
         frame = compressor.compress(self._lines)
         ids, origins = pack_ids(self._identities)
         descriptor = {
-            **dict(zip(_KEY_FIELDS, self._key, strict=True)),
+            **dict(zip(_KEY_FIELDS, map(storable, self.key), strict=True)),
             "length": len(frame),
             "count": self._count,
             "bytes": len(self._lines),
             "sha256": hashlib.sha256(frame).hexdigest(),
             "first_event_at": rfc3339(self._first_at),
             "last_event_at": rfc3339(self._last_at),
-            "kafka_partition": self._start.kafka_partition,
-            "first_offset": self._start.kafka_offset,
+            "kafka_partition": kafka_partition,
+            "first_offset": first_offset,
             "last_message": summary(self._message),
-            "topic": storable(self._start.topic),
+            "topic": storable(topic),
             "fingerprint": self._fingerprint,
             "ids": ids,
             "origins": origins,
         }
+        if self._closed is None:
+            self._closed = []
         self._closed.append((frame, descriptor))
         self._lines = bytearray()
         self._count = 0
         self._identities = []
-        self._start = None
 
 
 def directory(segments: Sequence[SegmentDescriptor]) -> bytes:
     """Return the frame that ends an object with these segments."""
-    rows = [{**segment.to_json(), "ids": "", "origins": ()} for segment in segments]
-    listing = orjson.dumps({"version": _VERSION, "segments": rows})
+    listing = bytearray(b'{"version":%d,"segments":[' % _VERSION)
+    for number, segment in enumerate(segments):  # all at once would be larger than what they name
+        listing += b"," if number else b""
+        listing += orjson.dumps({**segment.to_json(), "ids": "", "origins": ()})
+    listing += b"]}"
     packed = zstandard.ZstdCompressor(level=3, write_checksum=True).compress(listing)
     size = len(packed) + TRAILER_BYTES
     return _SKIPPABLE.pack(_SKIPPABLE_MAGIC, size) + packed + _LENGTH.pack(len(packed)) + MAGIC

@@ -134,7 +134,7 @@ class StagedPacker:
             yield table.head, table.rows()
 
     def finish(self) -> bytes:
-        """Return the object's bytes; the packer is empty then. Cost: one zstd pass over the rows."""
+        """Return the object's bytes; it is empty then. Cost: one zstd pass over the rows."""
         body = io.BytesIO()
         directory = []
         for key in list(self._tables):

@@ -46,31 +46,40 @@ class Storm:
         return {"version": version, **named}
 
 
-def tally(failures: Iterable[Failure], known: Collection[str]) -> list[list[Any]]:
-    """Return [pipeline id, stage, error type, place, message, count] of a task's failures.
+class Tally:
+    """Adds up a task's failures by cause.
 
     Args:
-        failures: of all pipelines.
-        known: ids of those that are deployed; only they can be held.
-
-    Cost: about 1 µs a failure.
+        known: ids of the pipelines that are deployed; only they can be held.
     """
-    numbers: Counter[Cause] = Counter()
-    messages: dict[Cause, str] = {}
-    for failure in failures:
-        fault = failure.fault
-        if failure.attempt or fault.code == HELD_ERROR or failure.pipeline_id not in known:
-            continue
-        cause = (failure.pipeline_id, failure.stage, fault.code, fault.where)
-        numbers[cause] += 1
-        messages.setdefault(cause, fault.message)
-    kept: Counter[str] = Counter()
-    rows: list[list[Any]] = []
-    for cause, number in numbers.most_common():
-        kept[cause[0]] += 1
-        if kept[cause[0]] <= _MOST_CAUSES:
-            rows.append([*cause[:3], summary(cause[3]), summary(messages[cause]), number])
-    return rows
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = known
+        self._numbers: Counter[Cause] = Counter()
+        self._messages: dict[Cause, str] = {}
+
+    def add(self, failures: Iterable[Failure]) -> None:
+        """Add failures of any pipelines. Cost: about 1 µs each."""
+        for failure in failures:
+            fault = failure.fault
+            if failure.attempt or fault.code == HELD_ERROR:
+                continue
+            if failure.pipeline_id not in self._known:
+                continue
+            cause = (failure.pipeline_id, failure.stage, fault.code, fault.where)
+            self._numbers[cause] += 1
+            self._messages.setdefault(cause, fault.message)
+
+    def rows(self) -> list[list[Any]]:
+        """Return [pipeline id, stage, error type, place, message, count], the commonest first."""
+        kept: Counter[str] = Counter()
+        rows: list[list[Any]] = []
+        for cause, number in self._numbers.most_common():
+            kept[cause[0]] += 1
+            if kept[cause[0]] <= _MOST_CAUSES:
+                words = summary(cause[3]), summary(self._messages[cause])
+                rows.append([*cause[:3], *words, number])
+        return rows
 
 
 def find_storms(
@@ -80,7 +89,7 @@ def find_storms(
 
     Args:
         counts: of all tasks.
-        tallies: the rows of ``tally`` of all tasks.
+        tallies: the rows of ``Tally`` of all tasks.
         share: of a pipeline's events; more than this for one cause is a storm. 0: nothing is.
         min_events: fewer first-pass events of the pipeline are no storm.
     """

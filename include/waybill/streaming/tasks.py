@@ -7,10 +7,8 @@ one row, the descriptor as JSON: offsets seen, counts, keys of what was written.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +16,16 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
-from waybill.parking.packed import to_columns
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, ChainResult, Chunk, Fault, Plan, Retries
+from waybill.stages import Chain, Chunk, Plan, Retries
 from waybill.storage import ObjectStore, open_objects
 from waybill.streaming.memory import give_memory_back
-from waybill.streaming.storms import tally
-from waybill.streaming.task_traces import trace_batches
+from waybill.streaming.task_output import TaskOutput
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary"
-STORE_AWAY_LIMIT_S = 600.0
-"""How long a task waits for an object store that is away before it fails (and is run again)."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +103,23 @@ class StageTask:
             retries=retries,
             held=self._plan.held,
         )
+        output = TaskOutput(
+            topic=self._plan.topic,
+            batch_id=self._plan.batch_id,
+            known=plans,
+            traced=worker.settings.traces.enabled,
+        )
         watch.arm()
         seen: dict[int, list[int]] = {}
         for batch in batches:
-            chunk = chunk_of(batch, self._plan.starts, seen)
-            chain.process(chunk)
-        descriptor = _write(worker, self._plan, chain.result)
+            chain.process(chunk_of(batch, self._plan.starts, seen))
+            output.take(chain.result)
+        descriptor = output.write(chain.result, objects=worker.objects, recorder=worker.recorder)
         watch.close()
-        descriptor["failures"] = tally(chain.result.failures, plans)
         descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
         descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
         yield descriptor_batch(descriptor)
-        del chain, descriptor
+        del chain, output, descriptor
         give_memory_back()
 
 
@@ -176,86 +174,3 @@ def _marker_path(settings: Settings, plan: TaskPlan) -> Path:
 
 def _timeout_s(worker: _Worker) -> float:
     return worker.settings.spark.event_timeout_s
-
-
-def _write(worker: _Worker, plan: TaskPlan, result: ChainResult) -> dict[str, Any]:
-    """Write objects and traces; return their descriptor. A crash in here leaves only garbage."""
-    staged = parked = None
-    staged_key = parked_key = ""
-    now = datetime.now(UTC)
-    if result.staged.rows:
-        body = result.staged.finish()
-        staged_key = f"staged/{now:%Y/%m/%d}/{uuid.uuid4()}.wbs"
-        worker.objects.put_waiting(staged_key, body, limit_s=STORE_AWAY_LIMIT_S)
-        staged = {"key": staged_key, "rows": result.staged.rows, "bytes": len(body)}
-    if result.failures:
-        packer = Packer()
-        for event, identity in _parked_events(plan, result, now):
-            packer.add(event, identity)
-        packed = packer.finish()
-        parked_key = new_key()
-        worker.objects.put_waiting(parked_key, packed.body, limit_s=STORE_AWAY_LIMIT_S)
-        parked = {
-            "key": parked_key,
-            "size": len(packed.body),
-            "segments": to_columns(packed.segments),
-        }
-    if worker.settings.traces.enabled:
-        worker.recorder.write(
-            trace_batches(
-                result,
-                topic=plan.topic,
-                batch_id=plan.batch_id,
-                staged_key=staged_key,
-                parked_key=parked_key,
-                now=now,
-            )
-        )
-    return {"counts": result.counts.to_json(), "staged": staged, "parked": parked}
-
-
-def _parked_events(
-    plan: TaskPlan, result: ChainResult, now: datetime
-) -> Iterator[tuple[ParkedEvent, Identity | None]]:
-    at = now.isoformat().replace("+00:00", "Z")
-    for failure in sorted(result.failures, key=lambda f: (f.partition, f.offset)):
-        fault = failure.fault
-        event = ParkedEvent(
-            pipeline_id=failure.pipeline_id,
-            event_name=failure.event_name,
-            stage=failure.stage,
-            error_type=fault.code,
-            message=fault.message,
-            where=fault.where,
-            stack_hash=fault.stack_hash,
-            pipeline_version=failure.pipeline_version,
-            event_at=failure.event_at,
-            parked_at=at,
-            topic=plan.topic,
-            kafka_partition=failure.partition,
-            kafka_offset=failure.offset,
-            attempt=failure.attempt,
-            value=failure.value,
-            errors=_errors(fault),
-            source=failure.source,
-        )
-        yield (
-            event,
-            identify(
-                failure.event_id,
-                source_version=failure.source_version,
-                intake_version=failure.intake_version,
-                minute=failure.intake_minute,
-                replay_id=failure.replay_id,
-            ),
-        )
-
-
-def _errors(fault: Fault) -> list[dict[str, str]]:
-    """Return all errors of an event; none where there is only the first."""
-    if not fault.others:
-        return []
-    return [
-        {"error_type": one.code, "message": one.message, "where": one.where}
-        for one in (fault, *fault.others)
-    ]

@@ -7,7 +7,7 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +24,7 @@ from waybill.parking import PackedObject, Packer, ParkedEvent, new_key, read_seg
 from waybill.parking.exporting import KINDS, contents
 from waybill.stages import Chain, ChainResult, Plan
 from waybill.storage import ObjectMissingError
-from waybill.streaming.tasks import TaskPlan, _parked_events
+from waybill.streaming.task_output import TaskOutput
 
 RAISES = "def transform(event):\n    raise ValueError(repr(event.data)[:300])\n"
 RAISES_NAME = """
@@ -33,7 +33,6 @@ from waybill.errors import ParkError
 def transform(event):
     raise ParkError(event.data["code"], event.data["code"], where=event.data["code"])
 """
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = re.compile(r"parked/\d{4}/\d\d/\d\d/[0-9a-f-]{36}\.jsonl\.zst")
 
 
@@ -52,10 +51,9 @@ def run(
 
 
 def packed(result: ChainResult) -> PackedObject:
-    packer = Packer()
-    for parked, identity in _parked_events(TaskPlan("batch", "t", {}, ()), result, NOW):
-        packer.add(parked, identity)
-    return packer.finish()
+    output = TaskOutput(topic="t", batch_id="batch", known=(), traced=False)
+    output.take(replace(result, failures=list(result.failures)))
+    return output._packer.finish()
 
 
 def read(found: PackedObject) -> list[ParkedEvent]:

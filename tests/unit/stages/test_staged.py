@@ -47,7 +47,9 @@ def test_rows_types_and_system_columns_survive() -> None:
     assert [r["id"] for r in rows] == [1, 3, 5, 7, 9], "rows of a table keep the log's order"
 
 
-@pytest.mark.parametrize("slices", [[1] * 400, [3, 1, 1, 200, 1, 60, 300, 1, 1], [256, 256, 1], [255, 1, 1]])
+@pytest.mark.parametrize(
+    "slices", [[1] * 400, [3, 1, 1, 200, 1, 60, 300, 1, 1], [256, 256, 1], [255, 1, 1]]
+)
 def test_small_batches_are_joined_and_the_rows_keep_their_order(slices: list[int]) -> None:
     packer, at = StagedPacker(), 0
     spec = pipeline(events=("order",)).events["order"].table
