@@ -24,7 +24,12 @@ from waybill.ledger import (
     commit_load,
 )
 from waybill.operations.balancing import BalanceReport, balance
-from waybill.operations.registry import active_pipeline, active_pipelines, deploy
+from waybill.operations.registry import (
+    ActivePipelines,
+    active_pipeline,
+    active_pipelines,
+    deploy,
+)
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.settings import KafkaSettings
 from waybill.storage import KafkaLog, TrackerStore, open_log
@@ -90,6 +95,24 @@ def test_versions_go_forth_and_back_and_the_newest_deploy_is_active(
         (2, "ann"),
         (3, "bob"),
     ]
+
+
+def test_a_version_is_read_once_and_a_newer_one_at_the_next_look(
+    tracker: TrackerStore, tmp_path: Path
+) -> None:
+    deploy(tracker, orders.write_orders(tmp_path / "a", rows=1), who="ann")
+    deploy(tracker, edited(tmp_path / "b", id="second", name="second"), who="ann")
+    reader = ActivePipelines(tracker)
+    first, again = reader.read(), reader.read()
+    assert {name: again[name] is first[name] for name in again} == {
+        "test-orders": True,
+        "second": True,
+    }
+    fixed = deploy(tracker, orders.write_orders(tmp_path / "a", rows=1, fixed=True), who="ann")
+    newer = reader.read()
+    assert newer["test-orders"].version == fixed.version
+    assert newer["second"] is first["second"]
+    assert newer == active_pipelines(tracker)
 
 
 def test_a_name_that_belongs_to_another_pipeline_is_refused(

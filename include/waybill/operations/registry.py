@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
@@ -115,24 +117,45 @@ def _active_row(connection: Connection, pipeline_id: str) -> Any:  # noqa: ANN40
     return connection.execute(query).first()
 
 
+class ActivePipelines:
+    """The active versions of all deployed pipelines; a version is read and parsed once.
+
+    Threads may share one.
+    """
+
+    def __init__(self, tracker: TrackerStore) -> None:
+        self._tracker = tracker
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], Pipeline] = {}
+
+    def read(self) -> dict[str, Pipeline]:
+        """Return {pipeline id: active version}; the same object while none newer is deployed.
+
+        Cost: one statement, one more where there is something new.
+        """
+        table = pipeline_versions.c
+        newest = select(table.pipeline_id, func.max(table.number)).group_by(table.pipeline_id)
+        with self._lock:
+            with self._tracker.transaction() as connection:
+                active = [(row[0], int(row[1])) for row in connection.execute(newest)]
+                unknown = [one for one in active if one not in self._known]
+                rows = _versions(connection, unknown) if unknown else []
+            fresh = {(row[0], int(row[1])): Pipeline.from_json(row[2]) for row in rows}
+            self._known = {one: fresh.get(one) or self._known[one] for one in active}
+            return {pipeline_id: one for (pipeline_id, _), one in self._known.items()}
+
+
+def _versions(connection: Connection, wanted: Sequence[tuple[str, int]]) -> Sequence[Any]:
+    table = pipeline_versions.c
+    query = select(table.pipeline_id, table.number, table.declaration)
+    return connection.execute(
+        query.where(tuple_(table.pipeline_id, table.number).in_(wanted))
+    ).all()
+
+
 def active_pipelines(tracker: TrackerStore) -> dict[str, Pipeline]:
     """Return {pipeline id: active version} of all deployed pipelines."""
-    newest = (
-        select(
-            pipeline_versions.c.pipeline_id, func.max(pipeline_versions.c.number).label("number")
-        )
-        .group_by(pipeline_versions.c.pipeline_id)
-        .subquery()
-    )
-    query = select(pipeline_versions.c.declaration).join(
-        newest,
-        (pipeline_versions.c.pipeline_id == newest.c.pipeline_id)
-        & (pipeline_versions.c.number == newest.c.number),
-    )
-    with tracker.transaction() as connection:
-        rows = connection.execute(query).all()
-    found = [Pipeline.from_json(row.declaration) for row in rows]
-    return {pipeline.id: pipeline for pipeline in found}
+    return ActivePipelines(tracker).read()
 
 
 def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:

@@ -34,7 +34,7 @@ from waybill.errors import InputError, RetryError
 from waybill.ledger import LoadCommit, acquire_lease, commit_load, load_position
 from waybill.ledger.commit import write_copies
 from waybill.operations.refused import park_refused
-from waybill.operations.registry import active_pipelines
+from waybill.operations.registry import ActivePipelines
 from waybill.parking import Parking
 from waybill.settings import Settings
 from waybill.stages import Counts, StagedFrame, read_staged
@@ -295,9 +295,9 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
             return LoadingConsumer(settings, tracker, loader, name, checkpoint).start(spark)
 
-        consumers = Consumers(start)
+        consumers, pipelines = Consumers(start), ActivePipelines(tracker)
         while not stopping.asked:
-            consumers.look(sorted({p.destination for p in active_pipelines(tracker).values()}))
+            consumers.look(sorted({p.destination for p in pipelines.read().values()}))
             stopping.wait(_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()

@@ -29,7 +29,7 @@ from waybill.ledger import (
     topic_positions,
 )
 from waybill.ledger.commit import StagedObject, write_copies
-from waybill.operations.registry import active_pipelines
+from waybill.operations.registry import ActivePipelines
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
 from waybill.parking.holds import held_pipelines, record_storm
 from waybill.parking.packed import from_columns
@@ -61,6 +61,7 @@ class ProcessingConsumer:
         destination: str,
         holder: str,
         checkpoint: Path,
+        pipelines: ActivePipelines | None = None,
         identity: bool = False,
     ) -> None:
         self._settings = settings
@@ -70,6 +71,9 @@ class ProcessingConsumer:
         self._destination = destination
         self._checkpoint = checkpoint
         self._identity = identity
+        self._pipelines = ActivePipelines(tracker) if pipelines is None else pipelines
+        self._texts: dict[str, tuple[Pipeline, bytes]] = {}
+        """By pipeline id: a version, and its JSON for tasks."""
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(tracker, self.name, holder=holder)
         self._positions: dict[int, int] = {}
@@ -124,7 +128,7 @@ class ProcessingConsumer:
 
     def _take_effect(self, frame: DataFrame, ranges: dict[int, tuple[int, int]]) -> None:
         began = time.monotonic()
-        pipelines = active_pipelines(self._tracker)
+        pipelines = self._pipelines.read()
         commit, descriptors, storms = self._run(frame, ranges, pipelines)
         commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
         parked = [parked_object(d.pop("parked")) for d in descriptors if d["parked"]]
@@ -162,12 +166,14 @@ class ProcessingConsumer:
                 batch_id=str(uuid.uuid4()),
                 topic=self._topic.name,
                 starts={number: start for number, (start, _) in ranges.items()},
-                pipelines=tuple(orjson.dumps(p.to_json()) for p in pipelines.values()),
+                pipelines=self._texts_of(pipelines),
                 held=held,
                 identity=self._identity,
             )
             rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
-            descriptors = [orjson.loads(row.descriptor) for row in rows]
+            descriptors = []
+            while rows:  # each is freed once it is read
+                descriptors.append(orjson.loads(rows.pop(0).descriptor))
             counts = counts_of(descriptors)
             found = [
                 storm
@@ -186,6 +192,13 @@ class ProcessingConsumer:
                 _LOG.warning("%s: held, the batch runs again: %s", self.name, storm)
             storms += found
             held |= {storm.pipeline_id for storm in found}
+
+    def _texts_of(self, pipelines: Mapping[str, Pipeline]) -> tuple[bytes, ...]:
+        """Return pipelines as JSON; each version is written down once."""
+        for name, pipeline in pipelines.items():
+            if name not in self._texts or self._texts[name][0] is not pipeline:
+                self._texts[name] = pipeline, orjson.dumps(pipeline.to_json())
+        return tuple(self._texts[name][1] for name in pipelines)
 
     def _commit_of(
         self,
@@ -309,6 +322,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
     with open_tracker(settings.tracker) as tracker:
         parking = Parking(tracker, open_objects(settings.s3))
         spark = open_session(settings.spark, name=f"waybill-processing-{cluster}")
+        pipelines = ActivePipelines(tracker)
         destinations: dict[str, str] = {}
 
         def start(name: str) -> StreamingQuery:
@@ -320,21 +334,17 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
                 destination=destinations[name],
                 holder=f"{cluster}:{uuid.uuid4()}",
                 checkpoint=checkpoints / f"{name}-{uuid.uuid4().hex}",
+                pipelines=pipelines,
             )
             return consumer.start(spark, log)
 
         consumers = Consumers(start)
         while not stopping.asked:
-            destinations.update(_topics(tracker))
+            destinations.update({topic_of(p): p.destination for p in pipelines.read().values()})
             consumers.look(destinations)
             stopping.wait(_LOOK_FOR_TOPICS_S)
         consumers.stop()
         spark.stop()
-
-
-def _topics(tracker: TrackerStore) -> dict[str, str]:
-    """Return {topic: destination} of all active pipelines."""
-    return {topic_of(p): p.destination for p in active_pipelines(tracker).values()}
 
 
 def fresh_checkpoints(folder: Path) -> Path:
