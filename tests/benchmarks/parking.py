@@ -169,11 +169,11 @@ class Bench:
                 checkpoint=settings.spark.work_dir / "checkpoint",
             )
             figures = self._follow(lambda: consumer.start(self._spark, log), events)
-            partitions = Parking(tracker, objects).partitions()
+            partitions, parked = count_parked(tracker)
         tasks = topic.partitions * figures["batches"]
         return figures | {
-            "partitions": len(partitions),
-            "parked": sum(p.parked for p in partitions),
+            "partitions": partitions,
+            "parked": parked,
             "puts_per_task_batch": (puts(objects) - before) / tasks,
         }
 
@@ -315,6 +315,18 @@ def copied(base: Any, fresh: Any) -> Any:
 def puts(objects: Any) -> int:
     """Return how many staged and parked objects there are: each was one PUT."""
     return sum(1 for prefix in ("staged/", "parked/") for _ in objects.list(prefix))
+
+
+def count_parked(tracker: Any) -> tuple[int, int]:
+    """Return how many partitions there are and how many events are parked in them."""
+    from sqlalchemy import func, select
+
+    from waybill.storage.tracker.tables import parked_partitions
+
+    query = select(func.count(), func.coalesce(func.sum(parked_partitions.c.parked), 0))
+    with tracker.transaction() as connection:
+        row = connection.execute(query).one()
+    return int(row[0]), int(row[1])
 
 
 def report_of(runs: dict[str, list[dict[str, float]]], size: Size) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Text,
+    bindparam,
     cast,
     func,
     literal,
@@ -173,7 +174,7 @@ def _write_segments(
     }
     for name in _SEGMENT_TYPES.keys() - columns.keys():
         columns[name] = [getattr(segment, name) for _, segment in rows]
-    source = _rows(_SEGMENT_TYPES, columns)
+    source = _rows(_SEGMENT_TYPES)
     names = list(_SEGMENT_TYPES)
     given = [
         cast(source.c[name], ARRAY(Integer)) if name == "copies" else source.c[name]
@@ -183,7 +184,8 @@ def _write_segments(
     connection.execute(
         segments.insert().from_select(
             [*names, "scope", "commit_number"], query.order_by(source.c.ordinal)
-        )
+        ),
+        columns,
     )
 
 
@@ -214,8 +216,7 @@ def _upsert_partitions(
     }
     for name in _PARTITION_TYPES.keys() - columns.keys():
         columns[name] = [getattr(sums[key], name) for key in keys]
-    statement = _upsert(columns)
-    rows = connection.execute(statement).all()
+    rows = connection.execute(_upsert(), columns).all()
     ids = {(row[1], row[2], row[3], row[4]): int(row[0]) for row in rows}
     write_first(connection, [int(row[0]) for row in rows if _was_empty(row, sums)])
     return ids, {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
@@ -226,8 +227,8 @@ def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:  # noqa: ANN40
     return bool(row.parked == sums[row[1], row[2], row[3], row[4]].parked and not row.replaying)
 
 
-def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement with RETURNING
-    source = _rows(_PARTITION_TYPES, columns)
+def _upsert() -> Any:  # noqa: ANN401 - a statement with RETURNING
+    source = _rows(_PARTITION_TYPES)
     names = list(_PARTITION_TYPES)
     query = select(*[source.c[name] for name in names]).order_by(source.c.ordinal)
     statement = insert(partitions).from_select(names, query)
@@ -251,9 +252,13 @@ def _upsert(columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401 - a statement
     )
 
 
-def _rows(types: dict[str, TypeEngine[Any]], columns: dict[str, list[Any]]) -> Any:  # noqa: ANN401
-    """Return columns of Python values as one table expression, numbered from 1 as ``ordinal``."""
-    arrays = [cast(columns[name], ARRAY(kind)) for name, kind in types.items()]
+def _rows(types: dict[str, TypeEngine[Any]]) -> Any:  # noqa: ANN401 - a table expression
+    """Return one table expression of columns, numbered from 1 as ``ordinal``.
+
+    The columns are parameters of the statement by their names: SQLAlchemy keeps statements, and
+    with them whatever values they were made with.
+    """
+    arrays = [cast(bindparam(name), ARRAY(kind)) for name, kind in types.items()]
     return (
         func.unnest(*arrays)
         .table_valued(*types, with_ordinality="ordinal", name="given")
