@@ -186,6 +186,7 @@ class Bench:
             time.sleep(0.1)
         found = [p for p in query.recentProgress if p.numInputRows]
         query.stop()
+        self._spark._jvm.System.gc()  # else the JVM holds the consumer, and its declarations, long
         seconds = sum(p.durationMs["triggerExecution"] for p in found) / 1000
         return {
             "per_s": events / seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from sqlalchemy import BigInteger, Connection, cast, func, literal, select
+from sqlalchemy import BigInteger, Connection, bindparam, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from waybill.storage.tracker.columns import json_value, text_value
@@ -42,11 +42,12 @@ def write_first(connection: Connection, partition_ids: Sequence[int]) -> None:
             partitions.c.id,
             func.jsonb_build_object(*[part for pair in shown for part in pair]),
         )
-        .where(partitions.c.id == func.any(cast(list(partition_ids), ARRAY(BigInteger))))
+        .where(partitions.c.id == func.any(cast(bindparam("ids"), ARRAY(BigInteger))))
         .order_by(partitions.c.id)
     )
     columns = ["kind", "pipeline_id", "partition_id", "detail"]
-    connection.execute(notices.insert().from_select(columns, query))
+    statement = notices.insert().from_select(columns, query)
+    connection.execute(statement, {"ids": list(partition_ids)})
 
 
 def write_notice(
