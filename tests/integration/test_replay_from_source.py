@@ -29,6 +29,7 @@ from waybill.ledger import (
 )
 from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
+from waybill.operations.standing import read_newest, read_standings
 from waybill.operations.trying import DryRunRequest
 from waybill.parking import Parking, PartitionFilter
 from waybill.settings import Settings
@@ -160,6 +161,11 @@ class World:
         given = {**WORDS, "enter": "transformation", "who": "ann", "run_id": run, **changes}
         return wiring.run_replay(self.settings, **given)
 
+    def standing(self, partition_id: int) -> tuple[str, dict[str, int]]:
+        """Return how the newest replay of a partition stands, as the page tells it."""
+        newest = read_standings(self.tracker, read_newest(self.tracker, partition_id))[0]
+        return newest.standing, newest.became
+
     def states(self) -> dict[str, int]:
         return dict(self.sql("SELECT state, sum(count)::int FROM segments GROUP BY 1"))
 
@@ -226,9 +232,13 @@ def test_what_fails_again_is_parked_with_its_source_and_goes_back_again(world: W
         ROWS, {"mapping/not_null_violation": ROWS}
     )  # fmt: skip
     assert world.books().parked == ROWS
+    told = {"delivered": ROWS, "duplicate": ROWS, "parked": ROWS}
+    assert world.standing(partition.id) == ("parked again", told)
     world.deploy(RAISES)
     assert world.replay("r2").sent == ROWS
+    assert world.standing(partition.id) == ("moving", {"moving": ROWS})
     world.process()
+    assert world.standing(partition.id) == ("parked again", {"parked": ROWS})
     outcome = wiring.replay_outcome(world.settings, partition, "r2", wait_s=0)
     assert (outcome.passed, outcome.parked_again) == (0, {"transformation/value_error": ROWS})
     assert world.books().parked == ROWS

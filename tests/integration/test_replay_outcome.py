@@ -15,6 +15,7 @@ from waybill import wiring
 from waybill.cli import airflow_client, app
 from waybill.errors import InputError
 from waybill.events import decode, encode
+from waybill.operations.outcome import became
 
 pytestmark = pytest.mark.serves
 NAMES = {
@@ -60,6 +61,8 @@ def test_what_is_parked_again_is_counted_by_its_error_type(books: Books) -> None
     outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
     assert (outcome.passed, outcome.in_flight, outcome.waits_for) == (8, 0, "loading")
     assert outcome.parked_again == {"mapping/not_null_violation": 2}
+    assert outcome.loaded == {}, "no row of them came to the destination"
+    assert became(books.tracker, partition.id, "r1") == {"parked": 2}
     books.load()
     assert wiring.replay_outcome(books.settings, partition, "r1", wait_s=9).waits_for == ""
 

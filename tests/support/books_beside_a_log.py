@@ -19,7 +19,7 @@ from waybill.ledger import (
     load_position,
     topic_positions,
 )
-from waybill.parking import Packer, ParkedEvent, Parking, new_key
+from waybill.parking import Identity, Packer, ParkedEvent, Parking, identify, new_key
 from waybill.storage import open_log, open_objects, open_tracker
 
 
@@ -40,7 +40,7 @@ class Books:
     def record(self, events: Sequence[ParkedEvent]) -> Any:
         packer, key = Packer(), new_key()
         for one in events:
-            packer.add(one)
+            packer.add(one, _who(one))
         packed = packer.finish()
         self.objects.put(key, packed.body)
 
@@ -89,3 +89,14 @@ class Books:
         until = last_commit_number(self.tracker, "warehouse")
         commit = LoadCommit("loading/warehouse", epoch, "warehouse", after, until, {})
         commit_load(self.tracker, commit, nothing_parked)
+
+
+def _who(one: ParkedEvent) -> Identity | None:
+    event = decode(one.value)
+    return identify(
+        event.id,
+        source_version=event.source_version,
+        intake_version=event.intake_version,
+        minute=event.intake_minute,
+        replay_id=event.replay_id,
+    )

@@ -10,6 +10,8 @@ from tests.integration.parking_lot import make_event
 from tests.ui.opened_page import hash_of
 from tests.unit.stages.made import pipeline
 
+from waybill.parking import ReplayConditions
+
 WAY = "mapping/type_mismatch"
 
 
@@ -100,3 +102,26 @@ def test_a_replay_that_failed_says_why_and_what_became_of_what_it_sent(partition
     expect(run).to_contain_text("Replay r1 was cancelled after 20 of 40 events.")
     expect(run).to_contain_text("Nothing is lost")
     expect(run).not_to_contain_text("The run's log in Airflow says why")
+
+
+def test_the_step_that_stopped_is_told_among_the_replays_so_far(partition, open_page, web):
+    parking = web.lot.parking
+    for step, events, parked_again in (("1%", 1, 0), ("10%", 3, 2)):
+        asked_for = ReplayConditions(max_events=events)
+        one = parking.begin_replay(
+            partition, who="ann", run_id="r1", conditions=asked_for, step=step
+        )
+        parking.mark_replayed(one.id, [own.id for own in parking.replay_segments(one.id)])
+        parking.finish_replay(one.id)
+        for outcome, number in (("delivered", events - parked_again), ("parked/x", parked_again)):
+            row = "INSERT INTO replay_outcomes VALUES (:id, :outcome, :number)"
+            web.lot.sql(row, id=one.id, outcome=outcome, number=number)
+    rows = open_page(hash_of(id=partition)).frame.locator(".history tbody tr")
+    expect(rows).to_have_count(2)
+    stopped, passed = rows.nth(0), rows.nth(1)
+    expect(stopped.locator(".state")).to_have_text("no next step")
+    expect(stopped.locator(".state")).to_have_class("state warned")
+    expect(stopped).to_contain_text("1 delivered, 2 parked again")
+    expect(passed.locator(".state")).to_have_class("state done")
+    expect(passed).to_contain_text("1 delivered")
+    expect(passed).to_contain_text("canary 1%")

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Text, cast, func, literal, select, update
+from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import RetryError, StopError
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.storage.tracker import TrackerStore
+from waybill.storage.tracker.outcomes import add_outcomes
 from waybill.storage.tracker.tables import (
     COUNT_COLUMNS,
     batches,
@@ -25,8 +26,6 @@ from waybill.storage.tracker.tables import (
     consumers,
     ledger,
     load_positions,
-    replay_outcomes,
-    replays,
     staged_objects,
     topic_offsets,
 )
@@ -306,7 +305,7 @@ def commit_load(
         for number, counts in sorted(commit.counts.items()):
             write_counts(connection, f"load:{commit.destination}:{number}", counts)
         record_parked(connection)
-        _add_outcomes(connection, commit.replays)
+        add_outcomes(connection, commit.replays)
         connection.execute(
             update(staged_objects)
             .where(
@@ -317,24 +316,6 @@ def commit_load(
             )
             .values(state="loaded", loaded_at=func.clock_timestamp())
         )
-
-
-def _add_outcomes(connection: Connection, found: Mapping[str, Mapping[str, int]]) -> None:
-    """Add to what became of replays; of those that this tracker knows."""
-    for replay_id, outcomes in sorted(found.items()):
-        for outcome, number in sorted(outcomes.items()):
-            known = select(replays.c.id, literal(outcome), literal(number)).where(
-                cast(replays.c.id, Text) == replay_id
-            )
-            statement = insert(replay_outcomes).from_select(
-                ["replay_id", "outcome", "events"], known
-            )
-            connection.execute(
-                statement.on_conflict_do_update(
-                    index_elements=["replay_id", "outcome"],
-                    set_={"events": replay_outcomes.c.events + statement.excluded.events},
-                )
-            )
 
 
 def _move_load_position(connection: Connection, commit: LoadCommit) -> bool:

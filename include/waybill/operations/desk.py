@@ -22,6 +22,7 @@ from waybill.operations.outcome import became
 from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.operations.shown import ShownEvent, ShownPage
+from waybill.operations.standing import ReplayStanding, read_newest, read_standings
 from waybill.parking import (
     DiscardReport,
     FingerprintGroup,
@@ -47,7 +48,6 @@ from waybill.storage.tracker.tables import replays
 
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
-_MOST_REPLAYS = 20
 MOST_CUTS = 200
 """Segments that a decision may cut in two while somebody waits: 2-4 s."""
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
@@ -268,11 +268,11 @@ class Desk:
 
     def replays(self, partition_id: int) -> list[Replay]:
         """Return a partition's newest replays, the newest first."""
-        fields = [replays.c[name] for name in Replay.__slots__]
-        query = select(*fields).where(replays.c.partition_id == partition_id)
-        query = query.order_by(replays.c.started_at.desc()).limit(_MOST_REPLAYS)
-        with self._tracker.transaction() as connection:
-            return [Replay(*row) for row in connection.execute(query)]
+        return read_newest(self._tracker, partition_id)
+
+    def standings(self, partition_id: int) -> list[ReplayStanding]:
+        """Return how a partition's newest replays stand, the newest first: two statements."""
+        return read_standings(self._tracker, self.replays(partition_id))
 
     def replay_of_run(self, partition_id: int, run_id: str) -> Replay | None:
         """Return the replay that a run began, if it did."""

@@ -25,6 +25,7 @@ from waybill.parking.browsing import segments_in_order
 from waybill.parking.selection import read_replay
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
+from waybill.storage.tracker.outcomes import AT_THE_DESTINATION
 from waybill.storage.tracker.tables import (
     parked_partitions,
     replay_outcomes,
@@ -214,7 +215,8 @@ def _replay_of(tracker: TrackerStore, partition_id: int, run_id: str, step: str 
 
 def _loaded(tracker: TrackerStore, replay_id: UUID) -> dict[str, int]:
     query = select(replay_outcomes.c.outcome, replay_outcomes.c.events).where(
-        replay_outcomes.c.replay_id == replay_id
+        replay_outcomes.c.replay_id == replay_id,
+        replay_outcomes.c.outcome.in_(AT_THE_DESTINATION),
     )
     with tracker.transaction() as connection:
         return {str(row[0]): int(row[1]) for row in connection.execute(query)}
@@ -223,14 +225,15 @@ def _loaded(tracker: TrackerStore, replay_id: UUID) -> dict[str, int]:
 def became(tracker: TrackerStore, partition_id: int, run_id: str) -> dict[str, int]:
     """Return what became of the events of a run's replays so far, by the books alone.
 
-    As ``ReplayOutcome.loaded``, over all steps of a canary; empty: nothing of it was taken in yet.
+    Over all steps of a canary: "delivered", "superseded", "duplicate", "parked" (again, at whatever
+    stage), "held" (they wait because the pipeline was held); empty: nothing of it was heard of yet.
     """
-    said = replay_outcomes.c
+    outcome = func.split_part(replay_outcomes.c.outcome, "/", 1).label("kind")
     query = (
-        select(said.outcome, func.sum(said.events))
-        .join_from(replay_outcomes, replays, said.replay_id == replays.c.id)
+        select(outcome, func.sum(replay_outcomes.c.events))
+        .join_from(replay_outcomes, replays, replay_outcomes.c.replay_id == replays.c.id)
         .where(replays.c.partition_id == partition_id, replays.c.run_id == run_id)
-        .group_by(said.outcome)
+        .group_by("kind")
     )
     with tracker.transaction() as connection:
         return {str(row[0]): int(row[1]) for row in connection.execute(query)}

@@ -28,12 +28,14 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.types import TypeEngine
 
 from waybill.errors import StopError
+from waybill.events import HELD_ERROR
 from waybill.notices import write_first
 from waybill.parking.copies import Copies, CopyKey, find_copies
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
 from waybill.parking.selection import NAMES
+from waybill.storage.tracker.outcomes import HELD_AGAIN, add_outcomes, parked_before
 from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
@@ -97,7 +99,8 @@ def record_objects(
 ) -> Counter[CopyKey]:
     """Write objects, partitions and segments, and a notice for each partition that was empty.
 
-    Three statements, whatever the number of segments; one more where there is somebody to tell.
+    Three statements, whatever the number of segments; one more where there is somebody to tell, and
+    one where events came back with a replay: that they parked again is added to its outcomes.
 
     With ``once`` copies are left out, for two statements more, and counted in what is returned. An
     object of nothing but copies is recorded as deleted: the next refresh deletes it.
@@ -113,7 +116,25 @@ def record_objects(
     _write_objects(connection, objects, {key for key, _ in rows})
     if rows:
         _write_segments(connection, rows, ids, scope, commit_number)
+        add_outcomes(connection, _parked_again([segment for _, segment in rows]))
     return counts
+
+
+def _parked_again(found: Sequence[SegmentDescriptor]) -> dict[str, Counter[str]]:
+    """Return replay id to outcome to events; of rows that a load refused the load tells."""
+    again: dict[str, Counter[str]] = defaultdict(Counter)
+    for segment in found:
+        if segment.stage == "destination" and segment.kafka_partition < 0:
+            continue
+        held = segment.error_type == HELD_ERROR
+        outcome = HELD_AGAIN if held else parked_before(segment.stage)
+        first = 0
+        for _, replay_id, number in segment.origins:
+            if replay_id:
+                copies = sum(first <= line < first + number for line in segment.copies)
+                again[replay_id][outcome] += number - copies
+            first += number
+    return again
 
 
 def _without(

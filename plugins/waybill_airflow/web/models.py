@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from waybill.operations.standing import ReplayStanding, Standing
 from waybill.parking import Partition, Replay
 from waybill.parking.auto_replays import OnChange
 from waybill.parking.instants import window
@@ -131,6 +132,23 @@ class Group(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOut(Replay):
+    """A replay, and what became of its events so far."""
+
+    standing: Standing
+    """running, cancelled; then no next step (of a canary), moving, parked again, sent, done."""
+    became: dict[str, int]
+    """delivered, superseded, duplicate, parked, held; moving: not processed yet; passed_on: not
+    loaded yet, or filtered."""
+
+    @classmethod
+    def of(cls, found: ReplayStanding) -> Self:
+        """Return how a replay stands."""
+        own = {field.name: getattr(found.replay, field.name) for field in fields(found.replay)}
+        return cls(**own, standing=found.standing, became=found.became)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetail(Partition):
     """A partition with what its error means and its newest replays."""
 
@@ -139,7 +157,7 @@ class PartitionDetail(Partition):
     transient: bool
     enters_earlier: bool
     """Its events can enter at the transformation: they parked at mapping, with their sources."""
-    replays: list[Replay]
+    replays: list[ReplayOut]
     auto_replay: Mark | None
     hold: HoldOut | None
     fingerprints: list[Group]
@@ -332,7 +350,8 @@ class Run(BaseModel):
     report: dict[str, Any] | None = Field(description="The task's report once there is one.")
     reason: str | None = Field(description="Of a run that failed: why, in a sentence.")
     became: dict[str, int] = Field(
-        description="What became of its events so far: delivered, superseded, duplicate, parked."
+        description="What became of its events so far: delivered, superseded, duplicate, parked, "
+        "held."
     )
     progress: Progress | None = Field(description="Null for a dry run, or before it has begun.")
 

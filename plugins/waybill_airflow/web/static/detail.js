@@ -15,6 +15,13 @@ import { ago, count, many, percent, plain, size, time } from "./words.js";
 const AGAIN_MS = 5_000;
 const CAUSES = { version: "a new version of the pipeline is deployed", destination: "the destination is healthy again", any: "a new version is deployed, or the destination is healthy again" };
 
+const STANDINGS = { running: "running", moving: "running", done: "done", "parked again": "warned", "no next step": "warned" };
+const NO_NEXT_STEP = "No further step of the canary has begun: it stopped here, or waits to see what becomes of these events";
+const FATES = [
+  ["delivered", "delivered"], ["superseded", "superseded"], ["duplicate", "duplicates"], ["parked", "parked again"], ["held", "waiting, as the pipeline was held"],
+  ["moving", "on their way"], ["passed_on", "passed on: not loaded yet, or filtered"],
+];
+
 /** The view of one partition; `world` has me and titles. */
 export class Detail {
   constructor(page, world, id) {
@@ -71,7 +78,7 @@ export class Detail {
     if (focused) this.top.querySelector(`[data-action="${focused}"]`)?.focus();
     fill(this.history, replays(partition.replays ?? []));
     this.drawEvents(partition, before);
-    if (partition.replaying > 0) this.timer = setTimeout(() => this.reload(), AGAIN_MS);
+    if (partition.replaying > 0 || (partition.replays ?? []).some((one) => one.standing === "moving")) this.timer = setTimeout(() => this.reload(), AGAIN_MS);
   }
 
   drawEvents(partition, before) {
@@ -162,19 +169,25 @@ function holdWords(partition, hold) {
 
 function replays(rows) {
   if (!rows.length) return null;
-  const head = ["State", "Started", "By", "Events", "Sent", "Which"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
+  const head = ["State", "Started", "By", "Events", "Sent", "What became of them", "Which"].map((text, index) => h("th", { scope: "col", class: index === 3 || index === 4 ? "number" : "" }, text));
   return h(
     "section", { class: "history", "aria-label": "Replays" }, h("h2", {}, "Replays so far"),
     h("div", { class: "table-frame" }, h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map(replayRow)))),
   );
 }
 
+function fates(became) {
+  const said = FATES.filter(([name]) => became[name]).map(([name, words]) => `${count(became[name])} ${words}`);
+  return said.join(", ") || h("span", { class: "muted" }, "nothing heard yet");
+}
+
 function replayRow(one) {
+  const standing = one.standing ?? one.state;
   const edges = one.since || one.until ? `${one.since ? time(one.since, { seconds: false }) : "first"} – ${one.until ? time(one.until, { seconds: false }) : "last"}` : "";
   const which = [edges, one.fingerprint && `kind ${one.fingerprint.slice(0, 8)}`, one.max_events && `at most ${count(one.max_events)}`, one.step && `canary ${one.step}`].filter(Boolean).join(", ");
   return h(
     "tr", {},
-    h("td", {}, h("span", { class: `state ${/^[a-z_]+$/.test(one.state) ? one.state : ""}` }, one.state)), h("td", { title: `${time(one.started_at)} UTC` }, ago(one.started_at)), h("td", {}, one.requested_by),
-    h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, `${count(one.sent)} (${percent(one.sent, one.events)})`), h("td", {}, which || "all"),
+    h("td", {}, h("span", { class: `state ${STANDINGS[standing] ?? ""}`, title: standing === "no next step" ? NO_NEXT_STEP : null }, standing)), h("td", { title: `${time(one.started_at)} UTC` }, ago(one.started_at)), h("td", {}, one.requested_by),
+    h("td", { class: "number" }, count(one.events)), h("td", { class: "number" }, `${count(one.sent)} (${percent(one.sent, one.events)})`), h("td", {}, fates(one.became ?? {})), h("td", {}, which || "all"),
   );
 }

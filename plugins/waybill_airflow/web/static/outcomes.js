@@ -42,7 +42,7 @@ export function runWords(kind, run) {
 
 /** What became of a run's events so far, where it left no report. */
 function fates({ progress, became }) {
-  const rows = [["delivered", "good"], ["superseded", ""], ["duplicate", ""], ["filtered", ""], ["parked", "bad"]]
+  const rows = [["delivered", "good"], ["superseded", ""], ["duplicate", ""], ["filtered", ""], ["held", ""], ["parked", "bad"]]
     .map(([name, tone]) => [name === "parked" ? "parked again" : name, tone, became?.[name]])
     .filter(([, , number]) => number);
   const sent = progress && h("p", {}, `${count(progress.sent)} of ${many(progress.events, "event")} sent.`);
