@@ -73,6 +73,42 @@ def test_the_last_message_is_hidden_where_it_may_quote_what_is_personal(web, peo
     assert web.get("otto", "/api/audit")["entries"] == []
 
 
+def looks(web):
+    return [(who, detail["partitions"]) for who, action, _, detail in web.audit() if action == SEEN]
+
+
+def test_a_page_that_asks_again_is_one_look_and_whatever_else_is_shown_another(web, people):
+    own = f"/api/partitions/{people}"
+    for _ in range(5):
+        web.get("pia", own)
+    assert looks(web) == [("pia", [people])]
+    web.get("ann", own)
+    web.get("pia", "/api/partitions")
+    assert looks(web)[1:] == [("ann", [people]), ("pia", [people])]
+    for _ in range(2):
+        web.get("pia", own)
+        web.get("pia", "/api/partitions")
+        web.get("ann", own)
+    assert len(looks(web)) == 3
+    web.lot.park([make_event(9, value=row(9), message="unreachable: ann9@b.c")], 9)
+    for _ in range(2):
+        assert web.get("pia", own)["last_message"] == "unreachable: ann9@b.c"
+    assert looks(web)[3:] == [("pia", [people])]
+
+
+def test_a_look_that_cannot_be_written_down_shows_nothing_then_or_later(web, people):
+    own = f"/api/partitions/{people}"
+    web.lot.sql("ALTER TABLE audit_log RENAME TO moved_away")
+    try:
+        for _ in range(2):
+            answer = web.ask("pia", "GET", own)
+            assert (answer.status_code, "ann5" in answer.text) == (503, False)
+    finally:
+        web.lot.sql("ALTER TABLE moved_away RENAME TO audit_log")
+    assert web.get("pia", own)["last_message"] == "unreachable: ann5@b.c"
+    assert looks(web) == [("pia", [people])]
+
+
 def test_a_list_of_two_teams_is_written_down_once_a_team_and_only_what_is_personal(web, people):
     web.deploy("pl-2", "boxes", "shipping", personal=["name"])
     web.deploy("pl-4", "plain", "shipping")

@@ -17,6 +17,7 @@ from sqlalchemy import select
 from waybill.errors import InputError
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
+from waybill.operations.looks import Looks
 from waybill.operations.messages import Explained, Messages
 from waybill.operations.outcome import became
 from waybill.operations.personal import Personal, personal_of
@@ -65,6 +66,7 @@ class Desk:
         self._tracker = tracker
         self._objects = objects
         self._destinations = destinations
+        self._looks = Looks()
         self.parking = Parking(tracker, objects)
 
     def partition(self, partition_id: int) -> Partition:
@@ -77,7 +79,7 @@ class Desk:
 
     def shown(self, access: Access, found: Sequence[Partition]) -> list[Partition]:
         """Return partitions with their last messages as this person may see them."""
-        messages = Messages(self._tracker, access, [one.pipeline_id for one in found])
+        messages = self._messages(access, found)
         shown = [messages.partition(partition) for partition in found]
         messages.write_down()
         return shown
@@ -88,12 +90,15 @@ class Desk:
 
     def causes(self, found: Sequence[Partition]) -> dict[int, list[FingerprintGroup]]:
         """Return {partition id: its held events by cause}, messages masked; a query for each."""
-        messages = Messages(self._tracker, access_of((), "", ()), [p.pipeline_id for p in found])
+        messages = self._messages(access_of((), "", ()), found)
         return {one.id: messages.groups(one, self.parking.groups(one.id)) for one in found}
+
+    def _messages(self, access: Access, found: Sequence[Partition]) -> Messages:
+        return Messages(self._tracker, access, [one.pipeline_id for one in found], self._looks)
 
     def explained(self, access: Access, partition: Partition) -> Explained:
         """Return a partition, its events by cause and its pipeline's hold, as of ``shown``."""
-        messages = Messages(self._tracker, access, [partition.pipeline_id])
+        messages = self._messages(access, [partition])
         groups = self.parking.groups(partition.id)
         holds = [h for h in self.parking.holds() if h.pipeline_id == partition.pipeline_id]
         explained = Explained(
@@ -274,16 +279,12 @@ class Desk:
         """Return how a partition's newest replays stand, the newest first: two statements."""
         return read_standings(self._tracker, self.replays(partition_id))
 
-    def replay_of_run(self, partition_id: int, run_id: str) -> Replay | None:
-        """Return the replay that a run began, if it did."""
+    def of_run(self, partition_id: int, run_id: str) -> tuple[Replay | None, dict[str, int]]:
+        """Return the replay that a run began, if it did, and what became of its events so far."""
+        found = replays.c.partition_id == partition_id, replays.c.run_id == run_id
         with self._tracker.transaction() as connection:
-            return read_replay(
-                connection, replays.c.partition_id == partition_id, replays.c.run_id == run_id
-            )
-
-    def became(self, partition_id: int, run_id: str) -> dict[str, int]:
-        """Return what became of a run's events so far."""
-        return became(self._tracker, partition_id, run_id)
+            replay = read_replay(connection, *found)
+        return replay, became(self._tracker, partition_id, run_id)
 
     def active_version(self, pipeline_id: str) -> str | None:
         """Return the version of a pipeline that is deployed now."""
@@ -368,7 +369,7 @@ class Desk:
             InputError: it is not held.
         """
         ended = release(self._tracker, pipeline_id, who=access.user, why=why)
-        messages = Messages(self._tracker, access, [pipeline_id])
+        messages = Messages(self._tracker, access, [pipeline_id], self._looks)
         shown = messages.hold(ended, team)
         messages.write_down()
         return shown
@@ -383,17 +384,11 @@ class Desk:
 
     def audit(self, who: str, action: str, partition: Partition, **detail: object) -> None:
         """Write what somebody did with a partition."""
-        given = {name: value for name, value in detail.items() if value is not None}
-        named = {name: getattr(partition, name) for name in _NAMES}
+        said = {name: getattr(partition, name) for name in _NAMES}
+        said |= {name: value for name, value in detail.items() if value is not None}
+        target = f"partition {partition.id}"
         with self._tracker.transaction() as connection:
-            write_audit(
-                connection,
-                who=who,
-                action=action,
-                target=f"partition {partition.id}",
-                **named,
-                **given,
-            )
+            write_audit(connection, who=who, action=action, target=target, **said)
 
     def audit_entries(self, teams: tuple[str, ...] | None, *, limit: int) -> list[dict[str, Any]]:
         """Return the newest entries of the audit log about these teams; None: all there are."""

@@ -1,17 +1,18 @@
 """Error messages as somebody may see them: of partitions, of their causes, of holds.
 
 They quote values of events that are not at hand, so where an event may hold something personal they
-are hidden whole, or, for who may see it, the look is written to the audit log: once a request and
-team.
+are hidden whole, or, for who may see it, the look is written to the audit log: once a look and
+team (see ``looks``).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from waybill.operations.access import Access
+from waybill.operations.looks import Looks, look_at
 from waybill.operations.personal import ANY_EVENT, Personal, personal_of
 from waybill.parking import FingerprintGroup, Partition
 from waybill.parking.holds import Hold
@@ -31,21 +32,41 @@ class Explained:
     hold: Hold | None
 
 
-class Messages:
-    """Shows messages to one person, and notes what was shown that is personal."""
+@dataclass(slots=True)
+class _Seen:
+    """What of one team was shown that may be personal."""
 
-    def __init__(self, tracker: TrackerStore, access: Access, pipeline_ids: Sequence[str]) -> None:
+    pipelines: set[str] = field(default_factory=set)
+    partitions: set[int] = field(default_factory=set)
+    texts: list[tuple[str, str, str]] = field(default_factory=list)
+    """What kind of message, of which partition or pipeline, and the message."""
+
+
+class Messages:
+    """Shows messages to one person, and notes what was shown that is personal.
+
+    Args:
+        tracker: where personal fields are declared, and the audit log.
+        access: who looks.
+        pipeline_ids: whose messages may be shown.
+        looks: those that go on, and are not written again.
+    """
+
+    def __init__(
+        self, tracker: TrackerStore, access: Access, pipeline_ids: Sequence[str], looks: Looks
+    ) -> None:
         self._tracker = tracker
         self._access = access
+        self._looks = looks
         self._personal: Personal = personal_of(tracker, pipeline_ids)
-        self._seen: dict[str, tuple[set[str], set[int]]] = defaultdict(lambda: (set(), set()))
-        """Team to pipelines, and partitions, whose messages were shown."""
+        self._seen: dict[str, _Seen] = defaultdict(_Seen)
+        """By team."""
 
     def partition(self, partition: Partition) -> Partition:
         """Return a partition with its last message as this person may see it."""
         if not partition.last_message or not self._personal.are_in(partition):
             return partition
-        if self._may_see(partition):
+        if self._may_see(partition, "last", [partition.last_message]):
             return partition
         return replace(partition, last_message=MASK)
 
@@ -53,7 +74,9 @@ class Messages:
         self, partition: Partition, groups: list[FingerprintGroup]
     ) -> list[FingerprintGroup]:
         """Return a partition's causes with their messages as this person may see them."""
-        if not groups or not self._personal.are_in(partition) or self._may_see(partition):
+        if not groups or not self._personal.are_in(partition):
+            return groups
+        if self._may_see(partition, "cause", [group.message for group in groups]):
             return groups
         return [replace(group, message=MASK) for group in groups]
 
@@ -62,30 +85,38 @@ class Messages:
         if _MESSAGE not in hold.cause or not self._personal.are_there(hold.pipeline_id, ANY_EVENT):
             return hold
         if self._access.may("personal", team):
-            self._seen[team][0].add(hold.pipeline_id)
+            seen = self._seen[team]
+            seen.pipelines.add(hold.pipeline_id)
+            seen.texts.append(("hold", hold.pipeline_id, str(hold.cause[_MESSAGE])))
             return hold
         return replace(hold, cause=hold.cause | {_MESSAGE: MASK})
 
-    def _may_see(self, partition: Partition) -> bool:
+    def _may_see(self, partition: Partition, kind: str, texts: Sequence[str]) -> bool:
         if not self._access.may("personal", partition.team):
             return False
-        pipelines, partitions = self._seen[partition.team]
-        pipelines.add(partition.pipeline_id)
-        partitions.add(partition.id)
+        seen = self._seen[partition.team]
+        seen.pipelines.add(partition.pipeline_id)
+        seen.partitions.add(partition.id)
+        seen.texts += [(kind, str(partition.id), text) for text in texts]
         return True
 
     def write_down(self) -> None:
-        """Write to the audit log what was shown; nothing if nothing was."""
-        if not self._seen:
+        """Write to the audit log what was shown; nothing if nothing was, or the look goes on."""
+        user = self._access.user
+        looks = {team: look_at(user, team, seen.texts) for team, seen in self._seen.items()}
+        new = sorted(team for team, look in looks.items() if not self._looks.goes_on(look))
+        if not new:
             return
         with self._tracker.transaction() as connection:
-            for team, (pipelines, partitions) in sorted(self._seen.items()):
+            for team in new:
                 write_audit(
                     connection,
-                    who=self._access.user,
+                    who=user,
                     action="see_personal_messages",
                     target="error messages",
                     team=team,
-                    pipeline_ids=sorted(pipelines),
-                    partitions=sorted(partitions),
+                    pipeline_ids=sorted(self._seen[team].pipelines),
+                    partitions=sorted(self._seen[team].partitions),
                 )
+        for team in new:
+            self._looks.written(looks[team])

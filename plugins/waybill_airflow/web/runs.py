@@ -214,8 +214,7 @@ async def run(
         require(access, "view", partition.team)
         report = await _left(client, path, "return_value")
         reason = await _left(client, path, REASON) if found["state"] == "failed" else None
-        replay = await run_in_threadpool(desk().replay_of_run, partition.id, run_id)
-        became = await run_in_threadpool(desk().became, partition.id, run_id)
+        replay, became = await run_in_threadpool(desk().of_run, partition.id, run_id)
     return models.Run(
         state=found["state"],
         started_at=found["start_date"],
