@@ -290,7 +290,9 @@ def test_a_replay_that_runs_or_was_cancelled_since_is_not_launched_again(lot, tm
     assert to_replay(lot.tracker) == [partition_id]
 
 
-def test_the_commands_hold_show_and_release(lot, tmp_path, monkeypatch):
+@pytest.fixture
+def run(lot, tmp_path, monkeypatch):
+    """Run ``waybill pipelines holds|hold|release``, the pipeline deployed; return what it says."""
     deployed(lot, tmp_path, fixed=False)
     monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
@@ -298,11 +300,15 @@ def test_the_commands_hold_show_and_release(lot, tmp_path, monkeypatch):
     for name in ("holds", "hold", "release"):
         app.command(name)(getattr(holding, name))
 
-    def run(*arguments):
+    def run_one(*arguments):
         done = CliRunner().invoke(app, list(arguments))
         assert done.exception is None, done.exception
         return done.output
 
+    return run_one
+
+
+def test_the_commands_hold_show_and_release(lot, run):
     assert run("holds") == "No pipeline is held.\n"
     storm(lot)
     shown = run("holds")
@@ -317,3 +323,18 @@ def test_the_commands_hold_show_and_release(lot, tmp_path, monkeypatch):
         False,
         False,
     ]
+
+
+def test_the_commands_mask_messages_that_may_quote_what_is_personal(lot, run):
+    storm(lot)
+    assert "no amount" in run("holds"), "nothing of it is declared as personal"
+    lot.sql(
+        "UPDATE pipeline_versions SET declaration = "
+        "jsonb_set(declaration, '{events,order,personal}', '[\"note\"]')"
+    )
+    assert "no amount" not in (shown := run("holds"))
+    assert "would have been parked: transformation/null_value\n  •••\n" in shown
+    [held] = json.loads(run("holds", "--json"))
+    assert (held["cause"]["message"], held["cause"]["failed"]) == ("•••", 60)
+    released = json.loads(run("release", "orders", "--why", "mended", "--json"))
+    assert released["cause"]["message"] == "•••"

@@ -20,12 +20,15 @@ def holds(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the pipelines that are held, and why."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_parking  # noqa: PLC0415
+    """List the pipelines that are held, and why.
 
-    with opened_parking(Settings()) as parking:
-        found = parking.holds(active=not everything)
+    Messages about events of pipelines with personal fields are masked.
+    """
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import opened_desk  # noqa: PLC0415
+
+    with opened_desk(Settings()) as desk:
+        found = desk.masked_holds(desk.parking.holds(active=not everything))
     if as_json:
         _print_json([hold.to_json() for hold in found])
         return
@@ -47,10 +50,11 @@ def release(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -
 
 def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -> None:
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, opened_parking  # noqa: PLC0415
+    from waybill.wiring import current_user, opened_desk  # noqa: PLC0415
 
-    with opened_parking(Settings()) as parking:
-        done: Hold = getattr(parking, verb)(name, who=who or current_user(), why=why)
+    with opened_desk(Settings()) as desk:
+        changed: Hold = getattr(desk.parking, verb)(name, who=who or current_user(), why=why)
+        [done] = desk.masked_holds([changed])
     if as_json:
         _print_json(done.to_json())
     elif verb == "hold":

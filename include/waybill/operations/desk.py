@@ -15,15 +15,14 @@ from typing import Any, Literal
 from sqlalchemy import select
 
 from waybill.errors import InputError
+from waybill.operations import standing
 from waybill.operations.access import Access, access_of
 from waybill.operations.audit_trail import read_audit
 from waybill.operations.looks import Looks
 from waybill.operations.messages import Explained, Messages
-from waybill.operations.outcome import became
 from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.operations.shown import ShownEvent, ShownPage
-from waybill.operations.standing import ReplayStanding, read_newest, read_standings
 from waybill.parking import (
     DiscardReport,
     FingerprintGroup,
@@ -41,16 +40,16 @@ from waybill.parking.holds import Hold, release
 from waybill.parking.instants import rfc3339
 from waybill.parking.masking import masked_event
 from waybill.parking.moves import write_audit
-from waybill.parking.selection import HELD, matches, read_replay
+from waybill.parking.selection import HELD, matches
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import replays
 
 _TIMELINE = timedelta(days=1)
 _STEPS = 24
 MOST_CUTS = 200
 """Segments that a decision may cut in two while somebody waits: 2-4 s."""
+_NOBODY = access_of((), "", ())
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
 
@@ -86,14 +85,19 @@ class Desk:
 
     def masked(self, found: Sequence[Partition]) -> list[Partition]:
         """Return partitions as ``shown`` does, for anybody: nobody's permissions are known."""
-        return self.shown(access_of((), "", ()), found)
+        return self.shown(_NOBODY, found)
+
+    def masked_holds(self, found: Sequence[Hold]) -> list[Hold]:
+        """Return holds with their messages as ``masked`` leaves those of partitions."""
+        messages = self._messages(_NOBODY, found)
+        return [messages.hold(one, "") for one in found]
 
     def causes(self, found: Sequence[Partition]) -> dict[int, list[FingerprintGroup]]:
         """Return {partition id: its held events by cause}, messages masked; a query for each."""
-        messages = self._messages(access_of((), "", ()), found)
+        messages = self._messages(_NOBODY, found)
         return {one.id: messages.groups(one, self.parking.groups(one.id)) for one in found}
 
-    def _messages(self, access: Access, found: Sequence[Partition]) -> Messages:
+    def _messages(self, access: Access, found: Sequence[Partition | Hold]) -> Messages:
         return Messages(self._tracker, access, [one.pipeline_id for one in found], self._looks)
 
     def explained(self, access: Access, partition: Partition) -> Explained:
@@ -273,18 +277,15 @@ class Desk:
 
     def replays(self, partition_id: int) -> list[Replay]:
         """Return a partition's newest replays, the newest first."""
-        return read_newest(self._tracker, partition_id)
+        return standing.read_newest(self._tracker, partition_id)
 
-    def standings(self, partition_id: int) -> list[ReplayStanding]:
+    def standings(self, partition_id: int) -> list[standing.ReplayStanding]:
         """Return how a partition's newest replays stand, the newest first: two statements."""
-        return read_standings(self._tracker, self.replays(partition_id))
+        return standing.read_standings(self._tracker, self.replays(partition_id))
 
     def of_run(self, partition_id: int, run_id: str) -> tuple[Replay | None, dict[str, int]]:
         """Return the replay that a run began, if it did, and what became of its events so far."""
-        found = replays.c.partition_id == partition_id, replays.c.run_id == run_id
-        with self._tracker.transaction() as connection:
-            replay = read_replay(connection, *found)
-        return replay, became(self._tracker, partition_id, run_id)
+        return standing.read_of_run(self._tracker, partition_id, run_id)
 
     def active_version(self, pipeline_id: str) -> str | None:
         """Return the version of a pipeline that is deployed now."""
@@ -369,7 +370,7 @@ class Desk:
             InputError: it is not held.
         """
         ended = release(self._tracker, pipeline_id, who=access.user, why=why)
-        messages = Messages(self._tracker, access, [pipeline_id], self._looks)
+        messages = self._messages(access, [ended])
         shown = messages.hold(ended, team)
         messages.write_down()
         return shown

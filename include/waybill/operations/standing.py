@@ -15,7 +15,9 @@ from uuid import UUID
 from sqlalchemy import select, text
 
 from waybill.operations.canary import STEPS
+from waybill.operations.outcome import became
 from waybill.parking import Replay
+from waybill.parking.selection import read_replay
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import replays
 
@@ -58,6 +60,16 @@ def read_newest(tracker: TrackerStore, partition_id: int) -> list[Replay]:
     query = query.order_by(replays.c.started_at.desc()).limit(_MOST)
     with tracker.transaction() as connection:
         return [Replay(*row) for row in connection.execute(query)]
+
+
+def read_of_run(
+    tracker: TrackerStore, partition_id: int, run_id: str
+) -> tuple[Replay | None, dict[str, int]]:
+    """Return the replay that a run began, if it did, and what became of its events so far."""
+    found = replays.c.partition_id == partition_id, replays.c.run_id == run_id
+    with tracker.transaction() as connection:
+        replay = read_replay(connection, *found)
+    return replay, became(tracker, partition_id, run_id)
 
 
 def read_standings(tracker: TrackerStore, found: Sequence[Replay]) -> list[ReplayStanding]:
