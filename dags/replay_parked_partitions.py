@@ -2,7 +2,8 @@
 
 An empty filter field matches all. Asking twice for the same launches it once: a run's id is made
 from the partition, what is parked in it and the options. A launch that finds its run there is shown
-as skipped; a failed run is cleared and resumes.
+as skipped; a failed run is cleared and resumes. What is parked of a pipeline that is held is left
+out, and named in the log of `plan`.
 """
 
 from __future__ import annotations

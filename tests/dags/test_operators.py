@@ -129,9 +129,9 @@ def calls(monkeypatch):
         record(name, Report({"did": name}))
     record("run_replay", Report({"events": 1, "sent": 1, "resumed": 0}))
     record("ended_replays", {})
+    record("held_pipelines", frozenset())
     made.clear()
-    made_and_record = SimpleNamespace(made=made, record=record)
-    return made_and_record
+    return SimpleNamespace(made=made, record=record)
 
 
 def test_ingest_names_its_pipeline_and_returns_the_report(calls):
@@ -242,8 +242,7 @@ def row(number, *, parked=5, **changes):
     return Report(
         {
             **PARTITION,
-            "id": number,
-            "parked": parked,
+            **{"id": number, "pipeline_id": "pl-1", "parked": parked},
             "last_parked_at": "2026-01-01T00:00:00+00:00",
             **changes,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from tests.integration import parking_lot
@@ -338,3 +339,34 @@ def test_the_commands_mask_messages_that_may_quote_what_is_personal(lot, run):
     assert (held["cause"]["message"], held["cause"]["failed"]) == ("•••", 60)
     released = json.loads(run("release", "orders", "--why", "mended", "--json"))
     assert released["cause"]["message"] == "•••"
+
+
+def test_replays_of_many_partitions_leave_out_pipelines_that_are_held(
+    lot, tmp_path, monkeypatch, capsys
+):
+    from waybill_airflow.operators.replay import PlanReplaysOperator
+
+    deployed(lot, tmp_path, fixed=False)
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
+    hold_orders(lot, range(3))
+    lot.park([parking_lot.make_event(9, pipeline_id="another")], 2)
+
+    def planned(**options):
+        capsys.readouterr()
+        run = SimpleNamespace(get_dr_count=lambda **_: 0)
+        plan = PlanReplaysOperator(task_id="plan", filters={}, **options)
+        launches = plan.execute({"run_id": "manual__1", "ti": run})
+        return [launch["conf"]["pipeline"] for launch in launches]
+
+    assert planned() == ["another", "orders"]
+    assert "is held" not in capsys.readouterr().out
+    lot.parking.hold("orders", who="ada", why="migration")
+    assert planned() == ["another"]
+    [said] = [line for line in capsys.readouterr().out.splitlines() if "is held" in line]
+    assert "run again after the release" in said
+    assert "'pipeline': 'orders'" in said
+    assert planned(limit=1) == ["another"], "what is held takes no place"
+    assert planned(dry_run=True) == ["another", "orders"]
+    lot.parking.release("orders", who="ada", why="done")
+    assert planned() == ["another", "orders"]

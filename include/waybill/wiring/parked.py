@@ -62,6 +62,14 @@ def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int,
         return read_ended(tracker, partition_ids)
 
 
+def held_pipelines(settings: Settings) -> frozenset[str]:
+    """Return the ids of the pipelines that are held now."""
+    from waybill.parking.holds import held_pipelines  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return held_pipelines(tracker)
+
+
 def set_auto_replay(  # noqa: PLR0913 - a partition has four names
     settings: Settings,
     *,

@@ -187,6 +187,9 @@ class PlanReplaysOperator(BaseOperator):
     same, the second launch finds the run there and is skipped. A run that exists and *failed* is
     cleared instead, which resumes its replay.
 
+    What is parked of a pipeline that is held is left out, and named in the log, but for dry runs:
+    what is sent back would only wait there.
+
     :param filters: which partitions; an empty one matches all (templated).
     :param rate_per_s: most events a second of each replay (templated).
     :param canary: each replay begins with a canary (templated).
@@ -239,6 +242,8 @@ class PlanReplaysOperator(BaseOperator):
         for row in [row for row in waiting if not are_events(row["stage"], row["error_type"])]:
             waiting.remove(row)
             self.log.warning("rows that never were events cannot be replayed: %s", _identity(row))
+        if not self.dry_run:
+            waiting = self._not_held(waiting)
         taken, left = waiting[: self.limit], waiting[self.limit :]
         self.log.info("%d parked partitions match, %d are launched", len(waiting), len(taken))
         for row in left:
@@ -246,6 +251,21 @@ class PlanReplaysOperator(BaseOperator):
         with as_task_failures():
             before = _ended_replays(taken)
         return [self._launch(row, before, context) for row in taken]
+
+    def _not_held(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the partitions whose pipelines are not held; say of the others why not."""
+        with as_task_failures():
+            from waybill.wiring import held_pipelines  # noqa: PLC0415 - workers only
+
+            held = held_pipelines(read_settings())
+        for row in rows:
+            if row["pipeline_id"] in held:
+                self.log.warning(
+                    "its pipeline is held, run again after the release (see `waybill pipelines "
+                    "holds`): %s",
+                    _identity(row),
+                )
+        return [row for row in rows if row["pipeline_id"] not in held]
 
     def _launch(
         self, row: dict[str, Any], before: Mapping[int, str], context: Context
