@@ -26,7 +26,7 @@ from typing import Any
 
 from tests.benchmarks.parking_fill import STORM, Size, fill, settle
 
-from waybill.parking import ObjectDescriptor, Parking, PartitionFilter, new_key
+from waybill.parking import Decision, ObjectDescriptor, Parking, PartitionFilter, new_key
 from waybill.parking.packed import SegmentDescriptor
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -35,7 +35,7 @@ FULL, QUICK = Size(500_000, 5_000_000), Size(10_000, 100_000)
 ROUNDS = 6
 _END = datetime(2026, 1, 1, tzinfo=UTC)
 _COMMIT_SEGMENTS = 200
-BY = {"who": "bench", "why": "measured"}
+BY = Decision("bench", "measured")
 
 
 def run(size: Size, dsn: str, *, is_filled: bool = False) -> dict[str, Any]:
@@ -204,10 +204,10 @@ def _decided(tracker: TrackerStore, parking: Parking) -> dict[str, Any]:
     wanted = PartitionFilter(error_type=STORM)
     settle(tracker)
     began = time.perf_counter()
-    discarded = parking.discard(wanted, **BY)
+    discarded = parking.discard(wanted, BY)
     discard_s = _s(began)
     began = time.perf_counter()
-    undone = parking.undo_discard(wanted, **BY)
+    undone = parking.undo_discard(wanted, BY)
     undo_s = _s(began)
     if not undone.segments >= discarded.segments > 0:
         raise AssertionError(f"discarded {discarded}, undone {undone}")

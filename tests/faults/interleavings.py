@@ -26,7 +26,15 @@ from waybill.destinations import Destination
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, decode, encode
 from waybill.operations.replay import ReplayParts, ReplayRequest, replay
-from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, ReplayConditions, new_key
+from waybill.parking import (
+    Decision,
+    Packer,
+    ParkedEvent,
+    Parking,
+    PartitionFilter,
+    ReplayConditions,
+    new_key,
+)
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
@@ -185,12 +193,12 @@ class Play:
     def discard(self) -> None:
         window = {"until": _time(self.draw.randrange(EVENTS))} if self.draw.random() < 0.7 else {}
         wanted = PartitionFilter(event_name=self.name, **window)
-        report = self.world.parking.discard(wanted, who="eve", why="play")
+        report = self.world.parking.discard(wanted, Decision("eve", "play"))
         self.world.numbers["discarded"] += report.events
 
     def undo(self) -> None:
         wanted = PartitionFilter(event_name=self.name)
-        report = self.world.parking.undo_discard(wanted, who="eve", why="play")
+        report = self.world.parking.undo_discard(wanted, Decision("eve", "play"))
         self.world.numbers["undone"] += report.events
 
     # The end

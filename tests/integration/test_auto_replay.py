@@ -21,7 +21,7 @@ from waybill.operations.auto_replay import (
     launched,
     mark_for_auto_replay,
 )
-from waybill.parking import Packer, Parking, new_key
+from waybill.parking import Decision, Packer, Parking, new_key
 from waybill.parking.auto_replays import read_mark, remove_mark
 from waybill.settings import DestinationSettings
 from waybill.storage import open_objects, open_tracker
@@ -142,11 +142,11 @@ def test_while_its_pipeline_is_held_a_change_waits_and_is_not_used_up(
     world: World, on_change: str
 ) -> None:
     world.mark(on_change)
-    world.parking.hold("orders", who="ann", why="migration")
+    world.parking.hold("orders", Decision("ann", "migration"))
     world.deploy("mended")
     assert world.due() == []
     assert world.due() == []
-    world.parking.release("orders", who="ann", why="done")
+    world.parking.release("orders", Decision("ann", "done"))
     [launch] = world.due()
     assert launch.why.startswith("version ")
 
@@ -155,12 +155,12 @@ def test_a_destination_that_was_away_and_came_back_amid_a_hold_replays_after_it(
     world: World,
 ) -> None:
     world.mark("destination")
-    world.parking.hold("orders", who="ann", why="migration")
+    world.parking.hold("orders", Decision("ann", "migration"))
     world.away = True
     assert world.due() == []
     world.away = False
     assert world.due() == []
-    world.parking.release("orders", who="ann", why="done")
+    world.parking.release("orders", Decision("ann", "done"))
     [launch] = world.due()
     assert "was away since" in launch.why
 

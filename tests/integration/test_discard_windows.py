@@ -6,13 +6,13 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import PartitionFilter
+from waybill.parking import Decision, PartitionFilter
 from waybill.parking.browsing import segments_in_order
 from waybill.storage.tracker.tables import segments
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves
-BY = {"who": "ann", "why": "test data"}
+BY = Decision("ann", "test data")
 
 
 def hours(since=None, until=None, **more):
@@ -38,20 +38,20 @@ def damage(lot, key):
 
 def test_a_window_discards_exactly_what_is_inside(lot):
     park(lot, range(5), range(5, 10), [1, 20], [3, 9])
-    report = lot.parking.discard(hours(3, 8), **BY)
+    report = lot.parking.discard(hours(3, 8), BY)
     assert (report.segments, report.events, report.left_segments) == (3, 6, 0)
     assert numbers(lot) == [0, 1, 2, 8, 9, 1, 20, 9]
     assert numbers(lot, "discarded") == [3, 4, 5, 6, 7, 3]
-    assert lot.parking.discard(hours(3, 8), **BY).events == 0
-    again = lot.parking.undo_discard(hours(3, 8), **BY)
+    assert lot.parking.discard(hours(3, 8), BY).events == 0
+    again = lot.parking.undo_discard(hours(3, 8), BY)
     assert (again.events, again.left_segments) == (6, 0)
     assert sorted(numbers(lot)) == sorted([*range(10), 1, 20, 3, 9])
 
 
 def test_a_narrower_window_brings_back_exactly_what_is_inside(lot):
     park(lot, range(8))
-    lot.parking.discard(hours(), **BY)
-    report = lot.parking.undo_discard(hours(2, 5), **BY)
+    lot.parking.discard(hours(), BY)
+    report = lot.parking.undo_discard(hours(2, 5), BY)
     assert (report.segments, report.events, report.left_segments) == (1, 3, 0)
     assert (numbers(lot), numbers(lot, "discarded")) == ([2, 3, 4], [0, 1, 5, 6, 7])
     lot.check()
@@ -62,36 +62,36 @@ def test_a_copy_outside_the_window_keeps_no_event_inside_it(lot):
     park(lot, [1, 2, 9])
     lot.sql("UPDATE segments SET copies = '{2}', count = 2")
     lot.sql("UPDATE parked_partitions SET parked = 2")
-    report = lot.parking.discard(hours(1, 5), **BY)
+    report = lot.parking.discard(hours(1, 5), BY)
     assert (report.events, report.left_segments) == (2, 0)
 
 
 def test_other_conditions_choose_what_is_cut(lot):
     park(lot, range(4))
     lot.park([make_event(n, name="other") for n in range(4)], 2)
-    report = lot.parking.discard(hours(2, parked_until="2020-01-01"), **BY)
+    report = lot.parking.discard(hours(2, parked_until="2020-01-01"), BY)
     assert (report.events, report.left_segments) == (0, 0)
-    lot.parking.discard(hours(2), **BY)
+    lot.parking.discard(hours(2), BY)
     assert lot.states() == {"parked": 6, "discarded": 2, "replaced": 4}
 
 
 def test_what_is_damaged_where_the_window_cuts_is_left_and_counted(lot):
     park(lot, range(4))
     damage(lot, lot.park([make_event(n) for n in range(4)], 2))
-    report = lot.parking.discard(hours(2), **BY)
+    report = lot.parking.discard(hours(2), BY)
     assert (report.events, report.left_segments, report.left_events) == (2, 1, 4)
-    lot.parking.undo_discard(hours(2), **BY)
-    lot.parking.discard(hours(), **BY)
-    report = lot.parking.undo_discard(hours(3), **BY)
+    lot.parking.undo_discard(hours(2), BY)
+    lot.parking.discard(hours(), BY)
+    report = lot.parking.undo_discard(hours(3), BY)
     assert (report.events, report.left_segments, report.left_events) == (1, 1, 4)
 
 
 def test_what_a_clean_up_took_is_told_when_it_is_wanted_back(lot):
     park(lot, range(4))
-    lot.parking.discard(hours(), **BY)
+    lot.parking.discard(hours(), BY)
     lot.sql("UPDATE parked_objects SET state = 'deleting'")
     lot.objects.delete(sorted(lot.keys()))
-    report = lot.parking.undo_discard(hours(2), **BY)
+    report = lot.parking.undo_discard(hours(2), BY)
     assert (report.events, report.left_segments, report.left_events) == (0, 1, 4)
     lot.parking.clean_up(grace_s=0)
     assert lot.states() == {"deleted": 4}
@@ -103,10 +103,10 @@ def test_a_kill_anywhere_loses_no_event(lot, back):
     act = (lambda parking: parking.undo_discard) if back else (lambda parking: parking.discard)
     park(lot, range(6), range(6))
     if back:
-        lot.parking.discard(hours(), **BY)
+        lot.parking.discard(hours(), BY)
     while True:
         kill_at += 1
-        if not run_and_kill(lot, lambda parking: act(parking)(hours(2, 5), **BY), kill_at):
+        if not run_and_kill(lot, lambda parking: act(parking)(hours(2, 5), BY), kill_at):
             break
         lot.check()
         total = {state: n for state, n in lot.states().items() if state != "replaced"}
@@ -129,7 +129,7 @@ def test_discards_of_crossing_windows_at_once_take_each_event_once(lot):
         park(lot, range(8), range(8), range(8))
         with ThreadPoolExecutor(2) as pool:
             calls = [
-                pool.submit(lot.parking.discard, hours(*edges), **BY) for edges in ((0, 5), (3, 8))
+                pool.submit(lot.parking.discard, hours(*edges), BY) for edges in ((0, 5), (3, 8))
             ]
         reports = [call.result() for call in calls]
         taken = sum(report.events for report in reports)
@@ -141,13 +141,13 @@ def test_discards_of_crossing_windows_at_once_take_each_event_once(lot):
 def test_a_reader_follows_a_segment_that_was_cut_and_cleaned_up(lot):
     park(lot, range(6))
     page = list(segments_in_order(lot.tracker, segments.c.state == "parked"))
-    lot.parking.discard(hours(2, 4), **BY)
-    lot.parking.undo_discard(hours(2, 3), **BY)
+    lot.parking.discard(hours(2, 4), BY)
+    lot.parking.undo_discard(hours(2, 3), BY)
     lot.parking.clean_up(grace_s=0)
     assert page[0].object_key not in lot.keys()
     assert [event.kafka_offset for event in lot.parking.read(page[0])] == [0, 1, 2, 3, 4, 5]
-    lot.parking.discard(hours(4), **BY)
-    lot.parking.discard(hours(0, 1), **BY)
+    lot.parking.discard(hours(4), BY)
+    lot.parking.discard(hours(0, 1), BY)
     lot.parking.clean_up(grace_s=0)
     still_there = [0, 1, 2, 3]  # 0 is discarded, in an object that 1 keeps
     assert [event.kafka_offset for event in lot.parking.read(page[0])] == still_there
@@ -158,6 +158,6 @@ def test_a_reader_gives_no_event_twice_when_segments_are_cut_between_its_pages(l
     park(lot, range(6), range(6, 9))
     events = lot.parking.events(lot.only().id)
     given = [next(events).kafka_offset]
-    lot.parking.discard(hours(3, 4), **BY)
+    lot.parking.discard(hours(3, 4), BY)
     given += [event.kafka_offset for event in events]
     assert given == list(range(9))

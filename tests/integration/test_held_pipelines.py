@@ -17,6 +17,7 @@ from waybill.errors import InputError
 from waybill.operations import probing
 from waybill.operations.probing import probe_held
 from waybill.operations.registry import deploy
+from waybill.parking import Decision
 from waybill.parking.holds import (
     BREAKER,
     begin_probe,
@@ -102,7 +103,7 @@ def test_of_many_that_hold_a_pipeline_at_once_one_does(lot, tmp_path):
         if number % 2:
             return storm(lot)
         try:
-            return bool(lot.parking.hold("orders", who="ada", why="looks odd"))
+            return bool(lot.parking.hold("orders", Decision("ada", "looks odd")))
         except InputError:
             return False
 
@@ -118,17 +119,17 @@ def test_a_release_by_hand_wins_over_a_probe_that_was_under_way(lot, tmp_path):
     [found] = read_holds(lot.tracker)
     assert begin_probe(lot.tracker, found, "v1")
     assert not begin_probe(lot.tracker, found, "v1"), "another probe has begun it"
-    lot.parking.release("orders", who="ada", why="the service is back")
+    lot.parking.release("orders", Decision("ada", "the service is back"))
     assert not end_probe(lot.tracker, found, {"version": "v1"}, passed=True)
     [over] = lot.parking.holds(active=False)
     assert (over.released_by, over.probes) == ("ada", 1)
     with pytest.raises(InputError, match="not held"):
-        lot.parking.release("orders", who="ada", why="again")
+        lot.parking.release("orders", Decision("ada", "again"))
 
 
 def test_what_a_person_held_no_probe_releases(lot, tmp_path):
     deployed(lot, tmp_path, fixed=True)
-    lot.parking.hold("orders", who="ada", why="wait for the audit")
+    lot.parking.hold("orders", Decision("ada", "wait for the audit"))
     hold_orders(lot, range(5))
     age(lot, 100_000)
     assert probe(lot).probes == []
@@ -268,7 +269,7 @@ def test_a_storm_that_comes_back_soon_waits_longer_and_one_after_a_rest_does_not
         storm(lot)
         [found] = read_holds(lot.tracker)
         waits.append(found.wait_s)
-        lot.parking.release("orders", who="ada", why="try")
+        lot.parking.release("orders", Decision("ada", "try"))
         age(lot, rest_s)
     storm(lot)
     waits.append(read_holds(lot.tracker)[0].wait_s)
@@ -279,7 +280,7 @@ def test_a_replay_that_runs_or_was_cancelled_since_is_not_launched_again(lot, tm
     deployed(lot, tmp_path, fixed=False)
     storm(lot)
     hold_orders(lot, range(3))
-    lot.parking.release("orders", who="ada", why="try")
+    lot.parking.release("orders", Decision("ada", "try"))
     [partition_id] = to_replay(lot.tracker)
     begun = lot.parking.begin_replay(partition_id, who="t", run_id="r1")
     hold_orders(lot, range(3, 5), number=2)
@@ -287,7 +288,7 @@ def test_a_replay_that_runs_or_was_cancelled_since_is_not_launched_again(lot, tm
     lot.parking.cancel_replay(begun.id, who="ada")
     assert to_replay(lot.tracker) == [], "ada decides"
     storm(lot)
-    lot.parking.release("orders", who="ada", why="now")
+    lot.parking.release("orders", Decision("ada", "now"))
     assert to_replay(lot.tracker) == [partition_id]
 
 
@@ -361,12 +362,12 @@ def test_replays_of_many_partitions_leave_out_pipelines_that_are_held(
 
     assert planned() == ["another", "orders"]
     assert "is held" not in capsys.readouterr().out
-    lot.parking.hold("orders", who="ada", why="migration")
+    lot.parking.hold("orders", Decision("ada", "migration"))
     assert planned() == ["another"]
     [said] = [line for line in capsys.readouterr().out.splitlines() if "is held" in line]
     assert "run again after the release" in said
     assert "'pipeline': 'orders'" in said
     assert planned(limit=1) == ["another"], "what is held takes no place"
     assert planned(dry_run=True) == ["another", "orders"]
-    lot.parking.release("orders", who="ada", why="done")
+    lot.parking.release("orders", Decision("ada", "done"))
     assert planned() == ["another", "orders"]

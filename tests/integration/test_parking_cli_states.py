@@ -7,7 +7,7 @@ from tests.integration import parking_lot, test_parking_cli
 from tests.integration.parking_lot import make_event
 
 from waybill.errors import InputError, RetryError
-from waybill.parking import ParkedEvent, PartitionFilter
+from waybill.parking import Decision, ParkedEvent, PartitionFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -49,12 +49,12 @@ def test_a_page_can_have_what_is_quarantined_too(lot, flights, since):
 
     quarantine(lot, "mapping")
     lot.park([make_event(1, stage="destination")], 3)
-    lot.parking.discard(PartitionFilter(stage="destination"), who="ann", why="test")
+    lot.parking.discard(PartitionFilter(stage="destination"), Decision("ann", "test"))
     assert stages(kept=True) == {"transformation", "mapping"}
     assert stages(held=True) == {"transformation"}
     lot.park([make_event(n, stage="destination") for n in (1, 30)], 4)
     day = PartitionFilter(stage="destination", since="2013-01-02")
-    lot.parking.discard(day, who="ann", why="test")
+    lot.parking.discard(day, Decision("ann", "test"))
     assert lot.parking.page(replace(day, kept=True)).partitions == ()
 
 
@@ -172,4 +172,4 @@ def test_a_tracker_without_tables_yet_is_said(run, lot):
 
 def test_a_pipeline_that_does_not_exist_cannot_be_held(lot, flights):
     with pytest.raises(InputError, match="no pipeline 'flightss'; did you mean 'flights'"):
-        lot.parking.hold("flightss", who="ann", why="test")
+        lot.parking.hold("flightss", Decision("ann", "test"))

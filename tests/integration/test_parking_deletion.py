@@ -8,13 +8,13 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.errors import InputError, RetryError
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import Decision, Parking, PartitionFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 
 FLIGHTS = PartitionFilter(event_name="flight")
-BY = {"who": "ann", "why": "test data"}
+BY = Decision("ann", "test data")
 
 
 def replay_all(lot, run="run"):
@@ -31,10 +31,10 @@ def test_a_discard_takes_only_what_is_parked_and_is_written_down(lot):
     lot.park([make_event(1)], 1)
     replay_all(lot)
     lot.park([make_event(2), make_event(3), make_event(4, name="other")], 2)
-    report = lot.parking.discard(FLIGHTS, **BY)
+    report = lot.parking.discard(FLIGHTS, BY)
     assert (report.partitions, report.segments, report.events) == (1, 1, 2)
     assert lot.states() == {"replayed": 1, "discarded": 2, "parked": 1}
-    assert lot.parking.discard(FLIGHTS, **BY).events == 0
+    assert lot.parking.discard(FLIGHTS, BY).events == 0
     [(who, action, detail)] = lot.sql(
         "SELECT who, action, detail FROM audit_log WHERE action = 'discard' ORDER BY id LIMIT 1"
     )
@@ -48,20 +48,20 @@ def test_a_filter_that_names_nothing_discards_nothing(lot):
     lot.park([make_event(1)], 1)
     for call in (lot.parking.discard, lot.parking.undo_discard):
         with pytest.raises(InputError, match="no filter was given"):
-            call(PartitionFilter(), **BY)
+            call(PartitionFilter(), BY)
         with pytest.raises(InputError, match="no filter was given"):
-            call(PartitionFilter(held=True), **BY)
+            call(PartitionFilter(held=True), BY)
 
 
 def test_a_discard_is_undone_until_the_clean_up_has_run(lot):
     lot.park([make_event(1)], 1)
     kept = lot.park([make_event(2), make_event(3, name="other")], 2)
-    lot.parking.discard(FLIGHTS, **BY)
-    assert lot.parking.undo_discard(FLIGHTS, **BY).events == 2
+    lot.parking.discard(FLIGHTS, BY)
+    assert lot.parking.undo_discard(FLIGHTS, BY).events == 2
     assert lot.states() == {"parked": 3}
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
     assert lot.parking.clean_up(grace_s=0).objects == 1
-    report = lot.parking.undo_discard(FLIGHTS, **BY)
+    report = lot.parking.undo_discard(FLIGHTS, BY)
     assert (report.events, report.left_events) == (1, 1)
     assert lot.states() == {"deleted": 1, "parked": 2}
     assert lot.keys() == {kept}
@@ -85,9 +85,9 @@ def test_discard_and_replay_at_once_give_each_segment_one_fate(lot):
         def discards(gate=gate):
             gate.wait()
             for _ in range(4):
-                lot.parking.discard(FLIGHTS, **BY)
-                lot.parking.undo_discard(FLIGHTS, **BY)
-            lot.parking.discard(FLIGHTS, **BY)
+                lot.parking.discard(FLIGHTS, BY)
+                lot.parking.undo_discard(FLIGHTS, BY)
+            lot.parking.discard(FLIGHTS, BY)
 
         run_both(replays, discards)
         lot.check()
@@ -117,9 +117,9 @@ def run_both(*calls):
 
 def test_an_object_is_deleted_when_its_last_segment_is_dead_past_the_grace(lot):
     key = lot.park([make_event(1), make_event(2, name="other")], 1)
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
     assert lot.parking.clean_up(grace_s=0).objects == 0
-    lot.parking.discard(PartitionFilter(event_name="other"), **BY)
+    lot.parking.discard(PartitionFilter(event_name="other"), BY)
     assert lot.parking.clean_up(grace_s=3600).objects == 0
     assert lot.keys() == {key}
     later = datetime.now(UTC) + timedelta(hours=2)
@@ -135,7 +135,7 @@ def test_history_survives_the_clean_up(lot):
     lot.park([make_event(1)], 1)
     replay_all(lot)
     lot.park([make_event(2), make_event(3)], 2)
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
     lot.parking.clean_up(grace_s=0)
     assert lot.states() == {"deleted": 3}
     partition = lot.only()
@@ -145,7 +145,7 @@ def test_history_survives_the_clean_up(lot):
 
 def test_a_running_replay_keeps_its_objects(lot):
     lot.park([make_event(1), make_event(2, name="other")], 1)
-    lot.parking.discard(PartitionFilter(event_name="other"), **BY)
+    lot.parking.discard(PartitionFilter(event_name="other"), BY)
     [flight] = lot.parking.partitions(FLIGHTS)
     replay = lot.parking.begin_replay(flight.id, who="ann", run_id="r")
     assert lot.parking.clean_up(grace_s=0).objects == 0
@@ -158,7 +158,7 @@ def test_a_reader_that_a_clean_up_overtakes_leaves_out_what_was_decided(lot):
         lot.park([make_event(number)], number)
     events = lot.parking.events(lot.only().id)
     assert next(events).kafka_offset == 0
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
     lot.parking.clean_up(grace_s=0)
     assert list(events) == []
 
@@ -166,7 +166,7 @@ def test_a_reader_that_a_clean_up_overtakes_leaves_out_what_was_decided(lot):
 def test_undo_and_clean_up_at_once_never_lose_a_parked_event(lot):
     for number in range(40):
         lot.park([make_event(number)], number)
-        lot.parking.discard(FLIGHTS, **BY)
+        lot.parking.discard(FLIGHTS, BY)
         gate = threading.Barrier(2)
 
         def cleans(gate=gate):
@@ -175,7 +175,7 @@ def test_undo_and_clean_up_at_once_never_lose_a_parked_event(lot):
 
         def undoes(gate=gate):
             gate.wait()
-            lot.parking.undo_discard(FLIGHTS, **BY)
+            lot.parking.undo_discard(FLIGHTS, BY)
 
         run_both(cleans, undoes)
         lot.check()
@@ -184,7 +184,7 @@ def test_undo_and_clean_up_at_once_never_lose_a_parked_event(lot):
 
 def test_an_undo_that_holds_an_object_keeps_the_clean_up_off(lot, monkeypatch):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
     held, go = threading.Event(), threading.Event()
     move = Parking.undo_discard.__globals__["discards"].move
 
@@ -195,7 +195,7 @@ def test_an_undo_that_holds_an_object_keeps_the_clean_up_off(lot, monkeypatch):
         return moved
 
     monkeypatch.setattr("waybill.parking.discards.move", slow)
-    thread = threading.Thread(target=lambda: lot.parking.undo_discard(FLIGHTS, **BY))
+    thread = threading.Thread(target=lambda: lot.parking.undo_discard(FLIGHTS, BY))
     thread.start()
     assert held.wait(10)
     assert lot.parking.clean_up(grace_s=0).objects == 0
@@ -207,7 +207,7 @@ def test_an_undo_that_holds_an_object_keeps_the_clean_up_off(lot, monkeypatch):
 
 def test_an_object_that_a_clean_up_claimed_is_not_brought_back(lot, monkeypatch):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(FLIGHTS, **BY)
+    lot.parking.discard(FLIGHTS, BY)
 
     def away(_):
         raise RetryError("store is away")
@@ -215,7 +215,7 @@ def test_an_object_that_a_clean_up_claimed_is_not_brought_back(lot, monkeypatch)
     monkeypatch.setattr(lot.objects, "delete", away)
     with pytest.raises(RetryError):
         lot.parking.clean_up(grace_s=0)
-    report = lot.parking.undo_discard(FLIGHTS, **BY)
+    report = lot.parking.undo_discard(FLIGHTS, BY)
     assert (report.events, report.left_segments, report.left_events) == (0, 1, 1)
     monkeypatch.undo()
     assert lot.parking.clean_up(grace_s=1e9).objects == 1
@@ -228,7 +228,7 @@ def test_a_clean_up_killed_at_any_point_is_finished_by_the_next(lot):
         lot.sql("TRUNCATE parked_partitions, parked_objects, segments, replays CASCADE")
         lot.park([make_event(n) for n in (1, 2)], 1)
         lot.park([make_event(3)], 2)
-        lot.parking.discard(FLIGHTS, **BY)
+        lot.parking.discard(FLIGHTS, BY)
         kept = lot.park([make_event(4)], 3)
         if not run_and_kill(lot, lambda parking: parking.clean_up(grace_s=0), kill_at):
             break
@@ -247,7 +247,7 @@ def _gone_only_where_claimed(lot, kept):
     live = {key for (key,) in lot.sql("SELECT key FROM parked_objects WHERE state = 'live'")}
     assert live <= lot.keys()
     assert kept in live
-    undone = lot.parking.undo_discard(FLIGHTS, **BY)
+    undone = lot.parking.undo_discard(FLIGHTS, BY)
     assert undone.segments == len(live) - 1
     list(lot.parking.events(lot.only().id))  # all that is parked can be read
-    lot.parking.discard(PartitionFilter(until="2013-01-01T03:30Z"), **BY)
+    lot.parking.discard(PartitionFilter(until="2013-01-01T03:30Z"), BY)

@@ -4,12 +4,12 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import Decision, PartitionFilter, ReplayConditions
 from waybill.parking.replays import read_ended
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves
-BY = {"who": "ann", "why": "test data"}
+BY = Decision("ann", "test data")
 
 
 def cancelled(lot, *commits):
@@ -40,9 +40,9 @@ def mark(lot, replay_id, ids):
 
 def test_the_parts_of_what_was_cut_and_rewritten_are_marked(lot):
     replay_id, ids = cancelled(lot, range(6), range(6, 12))
-    lot.parking.discard(hours(1, 3), **BY)
-    lot.parking.discard(hours(5, 6), **BY)
-    lot.parking.undo_discard(hours(1, 2), **BY)
+    lot.parking.discard(hours(1, 3), BY)
+    lot.parking.discard(hours(5, 6), BY)
+    lot.parking.undo_discard(hours(1, 2), BY)
     rewrite(lot)
     assert lot.states()["parked"] == 10
     assert mark(lot, replay_id, ids[:1]) == 3, "0, 3 and 4: of 1 somebody decided since"
@@ -68,7 +68,7 @@ def test_what_another_replay_took_is_not_marked(lot):
 
 def test_a_kill_anywhere_in_a_late_mark_marks_all_or_nothing(lot):
     replay_id, ids = cancelled(lot, range(6))
-    lot.parking.discard(hours(4), **BY)
+    lot.parking.discard(hours(4), BY)
     for kill_at in range(1, 10):
         killed = run_and_kill(lot, lambda p: p.mark_replayed(replay_id, ids), kill_at)
         assert lot.states() in (

@@ -5,6 +5,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.parking import (
+    Decision,
     ObjectDescriptor,
     Packer,
     PartitionFilter,
@@ -16,7 +17,7 @@ from waybill.parking import (
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 ALL = PartitionFilter(pipeline_id="pl-1")
-BY = {"who": "ann", "why": "test data"}
+BY = Decision("ann", "test data")
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_a_mark_writes_no_segment_and_an_undo_takes_it_away(lot):
     for number in range(3):
         lot.park([make_event(number), make_event(number, name="other")], number)
     before = lot.parking.partitions()
-    report = lot.parking.discard(ALL, **BY)
+    report = lot.parking.discard(ALL, BY)
     assert (report.partitions, report.segments, report.events) == (2, 6, 6)
     assert report.bytes == sum(one.bytes for one in before)
     assert (rows(lot), lot.states()) == ({"parked": 6}, {"discarded": 6})
@@ -47,8 +48,8 @@ def test_a_mark_writes_no_segment_and_an_undo_takes_it_away(lot):
     assert lot.parking.groups(partition) == []
     lot.check()
     assert lot.parking.refresh(grace_s=1e9).aggregates_corrected == 0
-    assert lot.parking.discard(ALL, **BY).segments == 0
-    undone = lot.parking.undo_discard(ALL, **BY)
+    assert lot.parking.discard(ALL, BY).segments == 0
+    undone = lot.parking.undo_discard(ALL, BY)
     assert undone.to_json() == report.to_json()
     assert lot.parking.partitions() == before
     assert lot.states() == {"parked": 6}
@@ -56,7 +57,7 @@ def test_a_mark_writes_no_segment_and_an_undo_takes_it_away(lot):
 
 def test_what_parks_after_a_mark_is_parked_and_discards_add_up(lot):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     lot.park([make_event(2)], 2)
     assert lot.states() == {"discarded": 1, "parked": 1}
     held = PartitionFilter(held=True, since="2013-01-01T00:30Z", until="2013-01-01T01:30Z")
@@ -64,22 +65,22 @@ def test_what_parks_after_a_mark_is_parked_and_discards_add_up(lot):
     assert lot.parking.partitions(held) == []
     assert len(lot.parking.page(PartitionFilter(held=True, since="2013-01-01")).partitions) == 1
     assert [event.kafka_offset for event in lot.parking.events(lot.only().id)] == [2]
-    assert lot.parking.discard(ALL, **BY).segments == 1
+    assert lot.parking.discard(ALL, BY).segments == 1
     assert lot.states() == {"discarded": 2}
-    assert lot.parking.undo_discard(ALL, **BY).segments == 2
+    assert lot.parking.undo_discard(ALL, BY).segments == 2
     assert lot.states() == {"parked": 2}
 
 
 def test_a_replay_takes_nothing_marked_and_what_it_gives_back_is_parked(lot):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     lot.park([make_event(2)], 2)
     replay = begin(lot)
     assert replay.events == 1
     assert rows(lot) == {"discarded": 1, "replaying": 1}
     lot.park([make_event(3)], 3)
     held = lot.only().bytes
-    report = lot.parking.discard(ALL, **BY)
+    report = lot.parking.discard(ALL, BY)
     assert (report.segments, report.events) == (1, 1)
     assert rows(lot) == {"discarded": 1, "replaying": 1, "parked": 1}
     assert lot.states() == {"discarded": 2, "replaying": 1}
@@ -90,7 +91,7 @@ def test_a_replay_takes_nothing_marked_and_what_it_gives_back_is_parked(lot):
     lot.parking.cancel_replay(replay.id, who="ann")
     assert rows(lot) == lot.states() == {"discarded": 2, "parked": 1}
     assert [event.kafka_offset for event in lot.parking.events(lot.only().id)] == [2]
-    assert lot.parking.undo_discard(ALL, **BY).segments == 2
+    assert lot.parking.undo_discard(ALL, BY).segments == 2
 
 
 def test_a_mark_is_undone_while_others_are_being_replayed(lot):
@@ -98,10 +99,10 @@ def test_a_mark_is_undone_while_others_are_being_replayed(lot):
     replay = begin(lot)
     lot.park([make_event(2)], 2)
     before = lot.only()
-    lot.parking.discard(ALL, **BY)
-    assert lot.parking.undo_discard(ALL, **BY).segments == 1
+    lot.parking.discard(ALL, BY)
+    assert lot.parking.undo_discard(ALL, BY).segments == 1
     assert lot.only() == before
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     ids = [one.id for one in lot.parking.replay_segments(replay.id)]
     assert lot.parking.mark_replayed(replay.id, ids)
     assert lot.parking.finish_replay(replay.id).state == "done"
@@ -113,7 +114,7 @@ def test_what_a_cancelled_replay_sent_late_is_not_taken_from_a_mark(lot):
     replay = begin(lot)
     ids = [one.id for one in lot.parking.replay_segments(replay.id)]
     lot.parking.cancel_replay(replay.id, who="ann")
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     assert (lot.parking.replay_segments(replay.id), lot.parking.replay_size(replay.id)) == ([], 0)
     assert not lot.parking.mark_replayed(replay.id, ids)
     assert lot.states() == {"discarded": 1}
@@ -124,7 +125,7 @@ def test_what_a_cancelled_replay_sent_late_is_not_taken_from_a_mark(lot):
 
 def test_a_replay_counts_and_takes_none_of_what_a_mark_discards(lot):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     assert lot.parking.count_parked(lot.only().id, ReplayConditions()) == 0
     assert begin(lot).events == 0
 
@@ -144,7 +145,7 @@ def park_once(lot, event, number):
 
 def test_a_copy_of_a_discarded_event_is_parked_again(lot):
     assert park_once(lot, make_event(1), 1) == 0
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     assert park_once(lot, make_event(1), 2) == 0
     assert lot.states() == {"discarded": 1, "parked": 1}
     assert park_once(lot, make_event(1), 3) == 1
@@ -153,9 +154,9 @@ def test_a_copy_of_a_discarded_event_is_parked_again(lot):
 def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
     """Its parked rest is to move; what a mark discards must neither move nor stop it for good."""
     lot.park([make_event(1), make_event(2, name="b"), make_event(3, name="c")], 1)
-    lot.parking.discard(PartitionFilter(event_name="flight"), **BY)
+    lot.parking.discard(PartitionFilter(event_name="flight"), BY)
     moment = lot.sql("SELECT clock_timestamp()")[0][0]
-    lot.parking.discard(PartitionFilter(event_name="b"), **BY)
+    lot.parking.discard(PartitionFilter(event_name="b"), BY)
     given = {"now": moment, "grace_s": 0, "rewrite_below": 1.0}
     assert lot.parking.clean_up(**given).rewritten == 0
     assert lot.states() == {"discarded": 2, "parked": 1}
@@ -167,15 +168,15 @@ def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
 
 def test_a_window_cuts_through_what_a_mark_discards(lot):
     lot.park([make_event(n) for n in range(4)], 1)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     window = PartitionFilter(pipeline_id="pl-1", since="2013-01-01T02:00Z")
-    assert lot.parking.undo_discard(window, **BY).events == 2
+    assert lot.parking.undo_discard(window, BY).events == 2
     assert lot.states() == rows(lot) == {"replaced": 4, "discarded": 2, "parked": 2}
 
 
 def test_an_object_that_is_gone_under_a_mark_is_told_as_discarded(lot):
     key = lot.park([make_event(1)], 1)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     lot.objects.delete([key])
     assert list(lot.parking.events(lot.only().id, states=("discarded",))) == []
     assert lot.parking.refresh(grace_s=1e9).missing == (key,)
@@ -188,8 +189,8 @@ def test_an_object_that_is_gone_under_a_mark_is_told_as_discarded(lot):
 def test_killed_between_two_writes_all_of_it_is_done_or_nothing(lot, work):
     """Points: before, at the end of, and after each transaction."""
     doing = {
-        "discard": lambda parking: parking.discard(ALL, **BY),
-        "undo_discard": lambda parking: parking.undo_discard(ALL, **BY),
+        "discard": lambda parking: parking.discard(ALL, BY),
+        "undo_discard": lambda parking: parking.undo_discard(ALL, BY),
         "begin": lambda parking: parking.begin_replay(1, who="ann", run_id="late"),
         "cancel": lambda parking: parking.cancel_replay(replay.id, who="ann"),
     }[work]
@@ -204,7 +205,7 @@ def test_killed_between_two_writes_all_of_it_is_done_or_nothing(lot, work):
         if work == "begin":
             lot.parking.cancel_replay(replay.id, who="ann")
         if work != "discard":
-            lot.parking.discard(ALL, **BY)
+            lot.parking.discard(ALL, BY)
         if work == "begin":
             lot.park([make_event(3)], 3)
         before = lot.states()
@@ -228,14 +229,14 @@ def test_killed_between_two_writes_all_of_it_is_done_or_nothing(lot, work):
 def test_marks_and_rows_are_undone_together_and_counted_once(lot):
     lot.park([make_event(1)], 1)
     window = PartitionFilter(pipeline_id="pl-1", until="2014-01-01")
-    assert lot.parking.discard(window, **BY).segments == 1
+    assert lot.parking.discard(window, BY).segments == 1
     lot.park([make_event(2)], 2)
-    lot.parking.discard(ALL, **BY)
+    lot.parking.discard(ALL, BY)
     assert rows(lot) == {"discarded": 1, "parked": 1}
-    undone = lot.parking.undo_discard(ALL, **BY)
+    undone = lot.parking.undo_discard(ALL, BY)
     assert (undone.partitions, undone.segments) == (1, 2)
-    lot.parking.discard(ALL, **BY)
-    assert lot.parking.undo_discard(window, **BY).segments == 2
+    lot.parking.discard(ALL, BY)
+    assert lot.parking.undo_discard(window, BY).segments == 2
     assert rows(lot) == {"parked": 2}
 
 
@@ -244,7 +245,7 @@ def test_a_clean_up_settles_past_the_grace_killed_or_not(lot):
     for kill_at in range(1, 100):
         lot.sql("TRUNCATE parked_partitions, parked_objects, segments, replays CASCADE")
         lot.park([make_event(1), make_event(2, name="other")], 1)
-        lot.parking.discard(ALL, **BY)
+        lot.parking.discard(ALL, BY)
         assert lot.parking.clean_up(grace_s=1e6).objects == 0
         assert rows(lot) == {"parked": 2}
         if not run_and_kill(lot, lambda parking: parking.clean_up(grace_s=0), kill_at):
@@ -254,5 +255,5 @@ def test_a_clean_up_settles_past_the_grace_killed_or_not(lot):
         lot.check()
         assert (lot.keys(), rows(lot)) == (set(), {"deleted": 2})
         assert [one.discarded for one in lot.parking.partitions()] == [1, 1]
-        assert lot.parking.undo_discard(ALL, **BY).segments == 0
+        assert lot.parking.undo_discard(ALL, BY).segments == 0
     assert killed_at > 20

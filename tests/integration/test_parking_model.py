@@ -10,11 +10,11 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import Decision, PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
-BY = {"who": "ann", "why": "a test"}
+BY = Decision("ann", "a test")
 STATES = ("parked", "replaying", "replayed", "discarded")
 KINDS = ("a", "b", "c")
 STEPS = 30
@@ -115,7 +115,7 @@ class Model:
         kind = self.draw.choice([None, *KINDS])
         given = {"pipeline_id": "pl-1", "event_name": kind}
         window = {"since": self._at(since), "until": self._at(until)}
-        report = work(PartitionFilter(**given, **window), **BY)
+        report = work(PartitionFilter(**given, **window), BY)
         assert (report.events, report.left_events) == (
             self._move(kind, source, target, since, until),
             0,

@@ -8,7 +8,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 
 from waybill.errors import InputError, RetryError
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import Decision, PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -89,10 +89,10 @@ class Walk:
         return PartitionFilter(event_name=name, until=self.random.choice((None, until)))
 
     def discard(self):
-        self.lot.parking.discard(self.filter(), who="c", why="walk")
+        self.lot.parking.discard(self.filter(), Decision("c", "walk"))
 
     def undo(self):
-        self.lot.parking.undo_discard(self.filter(), who="c", why="walk")
+        self.lot.parking.undo_discard(self.filter(), Decision("c", "walk"))
 
     def clean_up(self):
         self.lot.parking.clean_up(grace_s=0)

@@ -11,6 +11,7 @@ from tests.integration.parking_lot import START, make_event
 from waybill.errors import InputError, RetryError
 from waybill.parking import (
     CorruptSegmentError,
+    Decision,
     ObjectDescriptor,
     PartitionFilter,
     ReplayConditions,
@@ -270,7 +271,7 @@ def test_a_late_mark_of_a_cancelled_replay_leaves_what_others_took_or_discarded(
     ids = [s.id for s in lot.parking.replay_segments(replay.id)]
     lot.parking.cancel_replay(replay.id, who="bob")
     window = PartitionFilter(event_name="flight", until="2013-01-01T01:30Z")
-    assert lot.parking.discard(window, who="bob", why="test").events == 1
+    assert lot.parking.discard(window, Decision("bob", "test")).events == 1
     begin(lot, "run-2")
     assert lot.parking.mark_replayed(replay.id, ids) is False
     assert lot.states() == {"discarded": 1, "replaying": 1}
@@ -314,9 +315,9 @@ def test_nobody_replays_or_discards_without_a_name(lot, who):
     with pytest.raises(InputError, match="`who` must not be empty"):
         begin(lot, who=who)
     with pytest.raises(InputError, match="`who` must not be empty"):
-        lot.parking.discard(PartitionFilter(stage="mapping"), who=who, why="x")
+        lot.parking.discard(PartitionFilter(stage="mapping"), Decision(who, "x"))
     with pytest.raises(InputError, match="`why` must not be empty"):
-        lot.parking.discard(PartitionFilter(stage="mapping"), who="ann", why=who)
+        lot.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", who))
     with pytest.raises(InputError, match="`run_id` must not be empty"):
         begin(lot, "")
 

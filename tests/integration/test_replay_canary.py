@@ -12,6 +12,7 @@ from tests.support.parked_orders import order, parked
 from waybill import wiring
 from waybill.errors import InputError
 from waybill.operations.outcome import ReplayOutcome, ReplayWatch
+from waybill.parking import Decision
 
 pytestmark = pytest.mark.serves
 NAMES = {
@@ -85,7 +86,7 @@ def test_a_step_that_parks_again_leaves_the_rest_parked_and_says_so(
 
 @pytest.mark.parametrize("canary", [True, False])
 def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bool) -> None:
-    books.parking.hold("orders", who="ann", why="migration")
+    books.parking.hold("orders", Decision("ann", "migration"))
     for run_id in ("r1", "r1"):
         with pytest.raises(InputError, match="is held since"):
             wiring.run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
@@ -93,6 +94,6 @@ def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bo
         wiring.replayable(books.settings, **NAMES)
     assert wiring.replayable(books.settings, **NAMES, dry_run=True).parked == 300
     assert (books.sent(), books.parking.partitions()[0].parked) == ([], 300)
-    books.parking.release("orders", who="ann", why="done")
+    books.parking.release("orders", Decision("ann", "done"))
     report = wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     assert report.sent == 300

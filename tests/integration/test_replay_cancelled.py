@@ -19,12 +19,12 @@ from waybill import wiring
 from waybill.errors import InputError, StopError
 from waybill.events import decode
 from waybill.operations.undeliverable import Undeliverable
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import Decision, Parking, PartitionFilter
 from waybill.producer import LosslessProducer
 
 pytestmark = pytest.mark.serves
 world = from_source.world
-BY = {"who": "ann", "why": "test"}
+BY = Decision("ann", "test")
 AMID_A_GROUP = (LosslessProducer, "produce", 3)
 BEFORE_ITS_MARK = (LosslessProducer, "mark", 1)
 BEHIND_ITS_MARK = (LosslessProducer, "flush", 1)
@@ -108,7 +108,7 @@ def test_a_cancelled_replay_that_nobody_follows_leaves_balanced_books(world: Wor
     assert sent == 2
     report = world.books()
     assert (report.parked, report.replayed, report.sent_unmarked) == (2 * ROWS, 0, sent)
-    world.parking.discard(PartitionFilter(stage="mapping"), **BY)
+    world.parking.discard(PartitionFilter(stage="mapping"), BY)
     world.process()
     assert world.books().sent_unmarked == sent
 
@@ -138,7 +138,7 @@ def test_a_mark_that_is_settled_late_finds_what_was_cut_since(world: World) -> N
     sent = {event.id for event in world.sent_back()}
     [(first, last)] = world.sql("SELECT min(first_event_at), max(last_event_at) FROM segments")
     half = PartitionFilter(stage="mapping", until=(first + (last - first) / 2).isoformat())
-    discarded = world.parking.discard(half, **BY).events
+    discarded = world.parking.discard(half, BY).events
     assert world.states()["replaced"] > 0, "segments are cut"
     world.books()
     [partition] = wiring.parked_partitions(world.settings)

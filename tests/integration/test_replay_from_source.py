@@ -31,7 +31,7 @@ from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
 from waybill.operations.standing import read_newest, read_standings
 from waybill.operations.trying import DryRunRequest
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import Decision, Parking, PartitionFilter
 from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
@@ -292,5 +292,5 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
         wiring.run_dry_run(world.settings, DryRunRequest(*NAMES, enter="transformation"))
     with pytest.raises(InputError, match="is no stage to enter at"):
         world.replay("r3", enter="ingestion")
-    world.parking.discard(PartitionFilter(stage="mapping"), who="ann", why="test")
+    world.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", "test"))
     world.books()

@@ -6,6 +6,8 @@ import pytest
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
 
+from waybill.parking import Decision
+
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
 DAG = "/api/v2/dags/replay"
@@ -98,7 +100,7 @@ def test_while_a_replay_runs_asking_again_is_that_run_and_afterwards_a_new_one(w
 
 def test_into_a_held_pipeline_no_run_is_made_but_a_dry_run(web):
     own, _, _ = web.two_teams()
-    web.lot.parking.hold("pl-1", who="ann", why="migration")
+    web.lot.parking.hold("pl-1", Decision("ann", "migration"))
     refused = web.ask("uma", "POST", f"/api/partitions/{own}/replay", json={})
     assert (refused.status_code, runs(web)) == (409, [])
     assert "is held since" in refused.json()["detail"]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.deciding import Who, Why, decision
+
 if TYPE_CHECKING:
     from waybill.parking import Hold
 
 Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
-Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
-Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -50,10 +50,10 @@ def release(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -
 
 def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -> None:
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, opened_desk  # noqa: PLC0415
+    from waybill.wiring import opened_desk  # noqa: PLC0415
 
     with opened_desk(Settings()) as desk:
-        changed: Hold = getattr(desk.parking, verb)(name, who=who or current_user(), why=why)
+        changed: Hold = getattr(desk.parking, verb)(name, decision(who, why))
         [done] = desk.masked_holds([changed])
     if as_json:
         _print_json(done.to_json())

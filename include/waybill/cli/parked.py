@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from waybill.cli.deciding import Who, Why, decision
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ Until = Annotated[str | None, typer.Option(help="Event time before; as --since."
 ParkedSince = Annotated[str | None, typer.Option(help="Time of parking from; as --since.")]
 ParkedUntil = Annotated[str | None, typer.Option(help="Time of parking before; as --since.")]
 Fingerprint = Annotated[str | None, typer.Option("--fingerprint", "-f", help="Only this cause.")]
-Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
-Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllPipelines = Annotated[
     bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
@@ -288,8 +287,7 @@ def _decision(
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
                 if number or as_json:
                     _ask(question.format(number), as_json=as_json)
-            user = _user()
-            report = getattr(parking, verb)(wanted, who=who or user, why=why, system_user=user)
+            report = getattr(parking, verb)(wanted, decision(who, why))
         if as_json:
             _print_json(report.to_json())
         else:

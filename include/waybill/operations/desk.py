@@ -24,6 +24,7 @@ from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.operations.shown import ShownEvent, ShownPage
 from waybill.parking import (
+    Decision,
     DiscardReport,
     FingerprintGroup,
     ParkedEvent,
@@ -347,21 +348,19 @@ class Desk:
         self,
         verb: Literal["discard", "undo_discard"],
         partition: Partition,
-        *,
-        who: str,
-        why: str,
+        decision: Decision,
         **chosen: Any,  # noqa: ANN401 - fields of a PartitionFilter
     ) -> DiscardReport:
         """Discard a partition's parked events, or take that back; the library writes it down.
 
         Raises:
-            InputError: ``why`` is empty, or an edge of a window is no time.
+            InputError: the decision says not why, or an edge of a window is no time.
             TooManyCutsError: the window cuts through more than ``MOST_CUTS`` segments.
         """
         names = {name: getattr(partition, name) for name in _NAMES if name != "team"}
         wanted = replace(PartitionFilter(**names), **chosen)
         act = self.parking.discard if verb == "discard" else self.parking.undo_discard
-        return act(wanted, who=who, why=why, most_cuts=MOST_CUTS)
+        return act(wanted, decision, most_cuts=MOST_CUTS)
 
     def release(self, access: Access, pipeline_id: str, team: str, *, why: str) -> Hold:
         """End a pipeline's hold; what waited is replayed within a minute or so.
@@ -369,7 +368,7 @@ class Desk:
         Raises:
             InputError: it is not held.
         """
-        ended = release(self._tracker, pipeline_id, who=access.user, why=why)
+        ended = release(self._tracker, pipeline_id, Decision(access.user, why))
         messages = self._messages(access, [ended])
         shown = messages.hold(ended, team)
         messages.write_down()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -30,10 +30,11 @@ from sqlalchemy import (
 from sqlalchemy.sql import and_
 
 from waybill.errors import InputError
+from waybill.parking.decision import Decision
 from waybill.parking.edges import Edges, cut_edges, partly, within
 from waybill.parking.marks import mark, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter
-from waybill.parking.moves import Moved, move, words, write_audit
+from waybill.parking.moves import Moved, move, write_audit
 from waybill.parking.selection import (
     lock_partitions,
     matches,
@@ -51,24 +52,16 @@ _NOTHING = Moved(0, 0, 0, 0)
 _Rows = Sequence[Row[Any]]
 
 
-class _Reason(NamedTuple):
-    who: str
-    why: str
-    system_user: str | None
-
-
-def discard(  # noqa: PLR0913 - who decides what, and why
+def discard(
     tracker: TrackerStore,
     objects: ObjectStore,
     wanted: PartitionFilter,
+    decision: Decision,
     *,
-    who: str,
-    why: str,
     most_cuts: int | None = None,
-    system_user: str | None = None,
 ) -> DiscardReport:
     """Mark parked segments as not wanted; see ``Parking.discard``."""
-    reason = _Reason(words(who, "who"), words(why, "why"), system_user)
+    decision.require_why()
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
     with tracker.transaction() as connection:
@@ -78,7 +71,7 @@ def discard(  # noqa: PLR0913 - who decides what, and why
             report = _report(Moved(*mark(connection, rows)), (0, 0))
         else:
             report = _report(*_discard_rows(connection, wanted, edges, rows))
-        _write(connection, "discard", reason, wanted, report)
+        _write(connection, "discard", decision, wanted, report)
     return report
 
 
@@ -94,18 +87,16 @@ def _discard_rows(
     return move(connection, "parked", "discarded", chosen, whole, replay_id=None), left
 
 
-def undo_discard(  # noqa: PLR0913 - who decides what, and why
+def undo_discard(
     tracker: TrackerStore,
     objects: ObjectStore,
     wanted: PartitionFilter,
+    decision: Decision,
     *,
-    who: str,
-    why: str,
     most_cuts: int | None = None,
-    system_user: str | None = None,
 ) -> DiscardReport:
     """Put discarded segments back; see ``Parking.undo_discard``."""
-    reason = _Reason(words(who, "who"), words(why, "why"), system_user)
+    decision.require_why()
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
     with tracker.transaction() as connection:
@@ -118,7 +109,7 @@ def undo_discard(  # noqa: PLR0913 - who decides what, and why
         others = [row for row in rows if not (whole and row.discarded_to)]
         again, left = _undo_rows(connection, wanted, edges, both, others)
         report = _report(moved + again, left)
-        _write(connection, "undo_discard", reason, wanted, report)
+        _write(connection, "undo_discard", decision, wanted, report)
     return report
 
 
@@ -183,18 +174,17 @@ def _report(moved: Moved, left: tuple[int, int]) -> DiscardReport:
 def _write(
     connection: Connection,
     action: str,
-    reason: _Reason,
+    decision: Decision,
     wanted: PartitionFilter,
     report: DiscardReport,
 ) -> None:
-    given = {} if reason.system_user is None else {"system_user": reason.system_user}
     write_audit(
         connection,
-        who=reason.who,
+        who=decision.who,
         action=action,
         target="parked partitions",
-        why=reason.why,
-        **given,
+        why=decision.require_why(),
+        **decision.beside_who(),
         filter=_storable(wanted),
         report=report.to_json(),
     )

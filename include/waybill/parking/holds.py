@@ -20,8 +20,9 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.errors import InputError
 from waybill.events import HELD_ERROR
 from waybill.notices import Kind, write_notice
+from waybill.parking.decision import Decision
 from waybill.parking.instants import rfc3339
-from waybill.parking.moves import words, write_audit
+from waybill.parking.moves import write_audit
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.columns import json_value
 from waybill.storage.tracker.tables import parked_partitions as partitions
@@ -112,15 +113,14 @@ def record_storm(connection: Connection, pipeline_id: str, cause: Mapping[str, A
         False: it is held already, by another; then nothing is written.
     """
     full = {"kind": _STORM, **cause, "returned": _returned(connection, pipeline_id)}
-    return _insert(connection, pipeline_id, full, who=BREAKER) is not None
+    return _insert(connection, pipeline_id, full, Decision(BREAKER)) is not None
 
 
-def hold(tracker: TrackerStore, pipeline_id: str, *, who: str, why: str) -> Hold:
+def hold(tracker: TrackerStore, pipeline_id: str, decision: Decision) -> Hold:
     """Hold a pipeline by hand: only a person releases it; see ``Parking.hold``."""
-    person, reason = words(who, "who"), words(why, "why")
-    cause = {"kind": _BY_HAND, "why": reason}
+    cause = {"kind": _BY_HAND, "why": decision.require_why()}
     with tracker.transaction() as connection:
-        made = _insert(connection, pipeline_id, cause, who=person)
+        made = _insert(connection, pipeline_id, cause, decision)
         if made is None:
             raise InputError(
                 f"pipeline {pipeline_id!r} is held already; `waybill pipelines holds` says why"
@@ -128,15 +128,15 @@ def hold(tracker: TrackerStore, pipeline_id: str, *, who: str, why: str) -> Hold
         return _read(connection, made)
 
 
-def release(tracker: TrackerStore, pipeline_id: str, *, who: str, why: str) -> Hold:
+def release(tracker: TrackerStore, pipeline_id: str, decision: Decision) -> Hold:
     """End a pipeline's hold by hand; see ``Parking.release``."""
-    person, reason = words(who, "who"), words(why, "why")
+    decision.require_why()
     active = select(pipeline_holds.c.id).where(
         pipeline_holds.c.pipeline_id == pipeline_id, pipeline_holds.c.released_at.is_(None)
     )
     with tracker.transaction() as connection:
         number = connection.execute(active).scalar()
-        if number is None or not _end(connection, int(number), who=person, why=reason):
+        if number is None or not _end(connection, int(number), decision):
             raise InputError(f"pipeline {pipeline_id!r} is not held")
         return _read(connection, int(number))
 
@@ -178,7 +178,7 @@ def end_probe(tracker: TrackerStore, found: Hold, said: Mapping[str, Any], *, pa
     with tracker.transaction() as connection:
         if connection.execute(wrote).rowcount != 1 or not passed:
             return False
-        return _end(connection, found.id, who="probe", why="a probe passed", probe=dict(said))
+        return _end(connection, found.id, Decision("probe", "a probe passed"), probe=dict(said))
 
 
 def waiting(tracker: TrackerStore, pipeline_id: str) -> list[tuple[int, int]]:
@@ -227,8 +227,9 @@ def to_replay(tracker: TrackerStore) -> list[int]:
 
 
 def _insert(
-    connection: Connection, pipeline_id: str, cause: Mapping[str, Any], *, who: str
+    connection: Connection, pipeline_id: str, cause: Mapping[str, Any], decision: Decision
 ) -> int | None:
+    who = decision.who
     row = insert(pipeline_holds).values(pipeline_id=pipeline_id, cause=_plain(cause), held_by=who)
     once = row.on_conflict_do_nothing(
         index_elements=[pipeline_holds.c.pipeline_id],
@@ -240,12 +241,13 @@ def _insert(
     _tell(connection, "hold", pipeline_id, hold=int(made), held_by=who, **cause)
     # messages can quote personal values, and the audit log is read by more people
     said = {name: value for name, value in cause.items() if name != "message"}
-    detail = {"hold": int(made), "cause": said}
+    detail = {"hold": int(made), "cause": said, **decision.beside_who()}
     write_audit(connection, who=who, action="hold", target=pipeline_id, **detail)
     return int(made)
 
 
-def _end(connection: Connection, hold_id: int, *, who: str, **detail: object) -> bool:
+def _end(connection: Connection, hold_id: int, decision: Decision, **found: object) -> bool:
+    who, detail = decision.who, {"hold": hold_id, "why": decision.require_why(), **found}
     ended = (
         update(pipeline_holds)
         .where(pipeline_holds.c.id == hold_id, pipeline_holds.c.released_at.is_(None))
@@ -255,10 +257,9 @@ def _end(connection: Connection, hold_id: int, *, who: str, **detail: object) ->
     pipeline_id = connection.execute(ended).scalar()
     if pipeline_id is None:
         return False
-    write_audit(
-        connection, who=who, action="release", target=str(pipeline_id), hold=hold_id, **detail
-    )
-    _tell(connection, "release", str(pipeline_id), hold=hold_id, released_by=who, **detail)
+    said = detail | decision.beside_who()
+    write_audit(connection, who=who, action="release", target=str(pipeline_id), **said)
+    _tell(connection, "release", str(pipeline_id), released_by=who, **detail)
     return True
 
 

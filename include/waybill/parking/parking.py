@@ -22,6 +22,7 @@ from waybill.parking import (
     taking,
 )
 from waybill.parking.copies import CopyKey
+from waybill.parking.decision import Decision
 from waybill.parking.holds import Hold
 from waybill.parking.looking import Looking
 from waybill.parking.marks import IS_UNMARKED_ALONE
@@ -236,40 +237,27 @@ class Parking(Looking):
     def discard(
         self,
         wanted: PartitionFilter,
+        decision: Decision,
         *,
-        who: str,
-        why: str,
         most_cuts: int | None = None,
-        system_user: str | None = None,
     ) -> DiscardReport:
         """Mark parked events as not wanted: exactly those that the filter names.
 
         Segments that the window on event time cuts through are cut first, each in a transaction of
-        its own (a read and a PUT, 10-20 ms); the marking is one statement. ``system_user``: who ran
-        the process, for the audit log beside ``who``, which anybody may give.
+        its own (a read and a PUT, 10-20 ms); the marking is one statement.
 
         Raises:
-            InputError: the filter is empty, or ``who`` or ``why`` is.
+            InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.discard(
-            self._tracker,
-            self._objects,
-            wanted,
-            who=who,
-            why=why,
-            most_cuts=most_cuts,
-            system_user=system_user,
-        )
+        return discards.discard(self._tracker, self._objects, wanted, decision, most_cuts=most_cuts)
 
     def undo_discard(
         self,
         wanted: PartitionFilter,
+        decision: Decision,
         *,
-        who: str,
-        why: str,
         most_cuts: int | None = None,
-        system_user: str | None = None,
     ) -> DiscardReport:
         """Park discarded events again, as far as no clean-up has claimed their objects.
 
@@ -277,36 +265,30 @@ class Parking(Looking):
         begins anew for the part that stays discarded.
 
         Raises:
-            InputError: the filter is empty, or ``who`` or ``why`` is.
+            InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
         return discards.undo_discard(
-            self._tracker,
-            self._objects,
-            wanted,
-            who=who,
-            why=why,
-            most_cuts=most_cuts,
-            system_user=system_user,
+            self._tracker, self._objects, wanted, decision, most_cuts=most_cuts
         )
 
-    def hold(self, pipeline: str, *, who: str, why: str) -> Hold:
+    def hold(self, pipeline: str, decision: Decision) -> Hold:
         """Hold a pipeline, by name or id: from the next batch on its events wait as they came.
 
         Only a person releases what a person held.
 
         Raises:
-            InputError: there is no such pipeline, it is held already, ``who`` or ``why`` is empty.
+            InputError: there is no such pipeline, it is held already, or the decision says not why.
         """
-        return holds.hold(self._tracker, self.pipeline_id(pipeline), who=who, why=why)
+        return holds.hold(self._tracker, self.pipeline_id(pipeline), decision)
 
-    def release(self, pipeline: str, *, who: str, why: str) -> Hold:
+    def release(self, pipeline: str, decision: Decision) -> Hold:
         """End the hold of a pipeline, by name or id; what waits is replayed within a minute or so.
 
         Raises:
-            InputError: it is not held, or ``who`` or ``why`` is empty.
+            InputError: it is not held, or the decision says not why.
         """
-        return holds.release(self._tracker, self.pipeline_id(pipeline), who=who, why=why)
+        return holds.release(self._tracker, self.pipeline_id(pipeline), decision)
 
     def holds(self, *, active: bool = True) -> list[Hold]:
         """Return the holds that are active, or all there ever were, the oldest first."""

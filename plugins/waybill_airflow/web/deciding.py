@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, status
 
 from waybill.errors import InputError
-from waybill.parking import Partition, Replay
+from waybill.parking import Decision, Partition, Replay
 from waybill.parking.edges import TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
@@ -45,7 +45,7 @@ def _decide(
     here = seat(access, "discard", body.partition_id)
     chosen = body.model_dump(exclude={"partition_id", "why"})
     try:
-        report = desk().decide(verb, here.partition, who=here.who, why=body.why, **chosen)
+        report = desk().decide(verb, here.partition, Decision(here.who, body.why), **chosen)
     except TooManyCutsError as error:
         command = _command(verb, here.partition, chosen, body.why)
         words = f"{error}: too long for a request. Nothing was changed. Run `{command}`"

@@ -11,6 +11,7 @@ def test_the_public_names_are_these():
         "ANY_REPLAY",
         "CleanUpReport",
         "CorruptSegmentError",
+        "Decision",
         "DiscardReport",
         "Drawn",
         "EventChoice",

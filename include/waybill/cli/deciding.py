@@ -1,0 +1,22 @@
+"""What all commands take that decide something: who decided, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from waybill.parking import Decision
+
+Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
+Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
+
+
+def decision(who: str | None, why: str) -> Decision:
+    """Return a decision of the system user, or of whom they name: the audit log has both."""
+    from waybill.parking import Decision  # noqa: PLC0415
+    from waybill.wiring import current_user  # noqa: PLC0415
+
+    user = current_user()
+    return Decision(who or user, why, system_user=user)
