@@ -67,9 +67,9 @@ class World:
             self.tracker,
             self.parking,
             self.partition_id,
+            Decision("ann"),
             on_change=on_change,
             healthy=self.healthy,
-            who="ann",
         )
 
     def due(self) -> list[AutoLaunch]:
@@ -181,8 +181,8 @@ def test_a_mark_that_was_changed_meanwhile_is_not_overwritten(world: World) -> N
     world.mark("any")
     assert not world.note(launch)
     assert world.due() == []
-    assert remove_mark(world.tracker, world.partition_id, who="ann")
-    assert not remove_mark(world.tracker, world.partition_id, who="ann")
+    assert remove_mark(world.tracker, world.partition_id, Decision("ann"))
+    assert not remove_mark(world.tracker, world.partition_id, Decision("ann"))
     assert not world.note(launch)
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from waybill import wiring
 from waybill.cli import app
-from waybill.parking import Segment
+from waybill.parking import Decision, Segment
 
 pytestmark = pytest.mark.serves
 COMMITS, EACH = 4, 5
@@ -102,10 +102,10 @@ def test_what_became_of_the_rest_is_told_although_some_is_damaged(books: Books) 
 
 
 def mend_and_replay(books: Books, key: str, whole: bytes) -> None:
-    left = wiring.recheck_quarantine(books.settings, who="bob")
+    left = wiring.recheck_quarantine(books.settings, Decision("bob"))
     assert (left.segments, left.left_events) == (0, 5)
     books.objects.put(key, whole)
-    assert wiring.recheck_quarantine(books.settings, who="bob").events == 5
+    assert wiring.recheck_quarantine(books.settings, Decision("bob")).events == 5
     report = run(books, "r2")
     assert (report.sent, report.problem) == (5, "")
     assert numbers(books) == list(range(20))

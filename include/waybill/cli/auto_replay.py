@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.deciding import Who, decision
+
 
 def auto_replay(  # noqa: PLR0913 - a partition has four names
     pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
@@ -19,7 +21,7 @@ def auto_replay(  # noqa: PLR0913 - a partition has four names
             "after it was away; any: either."
         ),
     ] = "any",
-    who: Annotated[str | None, typer.Option(help="Your name, if not the system user's.")] = None,
+    who: Who = None,
     *,
     off: Annotated[bool, typer.Option("--off", help="Take the mark away.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
@@ -28,16 +30,16 @@ def auto_replay(  # noqa: PLR0913 - a partition has four names
     import orjson  # noqa: PLC0415
 
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, set_auto_replay  # noqa: PLC0415
+    from waybill.wiring import set_auto_replay  # noqa: PLC0415
 
     mark = set_auto_replay(
         Settings(),
+        decision(who),
         pipeline=pipeline,
         event_name=event_name,
         stage=stage,
         error_type=error_type,
         on_change=None if off else on,
-        who=who or current_user(),
     )
     if as_json:
         typer.echo(orjson.dumps(None if mark is None else mark.to_json()).decode())

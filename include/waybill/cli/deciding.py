@@ -13,7 +13,7 @@ Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_de
 Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 
 
-def decision(who: str | None, why: str) -> Decision:
+def decision(who: str | None, why: str = "") -> Decision:
     """Return a decision of the system user, or of whom they name: the audit log has both."""
     from waybill.parking import Decision  # noqa: PLC0415
     from waybill.wiring import current_user  # noqa: PLC0415

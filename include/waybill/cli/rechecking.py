@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.deciding import Who, decision
 from waybill.cli.words import counted
 
 
@@ -13,7 +14,7 @@ def recheck(
     pipeline: Annotated[
         str | None, typer.Argument(help="Pipeline, by name or id; none: all.", show_default=False)
     ] = None,
-    who: Annotated[str | None, typer.Option(help="Your name, if not the system user's.")] = None,
+    who: Who = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -23,7 +24,7 @@ def recheck(
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import recheck_quarantine  # noqa: PLC0415
 
-    report = recheck_quarantine(Settings(), pipeline=pipeline, who=who)
+    report = recheck_quarantine(Settings(), decision(who), pipeline=pipeline)
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     else:

@@ -20,7 +20,7 @@ from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.operations.registry import active_pipelines
 from waybill.operations.replayable import refuse_ingestion
-from waybill.parking import Parking, Partition
+from waybill.parking import Decision, Parking, Partition
 from waybill.parking.auto_replays import AutoReplay, note_seen, read_marks, set_mark
 from waybill.parking.holds import held_pipelines
 from waybill.pipelines import Pipeline
@@ -57,10 +57,10 @@ def mark_for_auto_replay(
     tracker: TrackerStore,
     parking: Parking,
     partition_id: int,
+    decision: Decision,
     *,
     on_change: str,
     healthy: Healthy,
-    who: str,
 ) -> AutoReplay:
     """Mark a partition to be replayed when its cause changes, from how it stands now.
 
@@ -77,7 +77,7 @@ def mark_for_auto_replay(
             "version of it can be waited for; deploy it first"
         )
     seen = _stand(pipeline, _Once(healthy), {})
-    return set_mark(tracker, partition_id, on_change=on_change, seen=seen, who=who)
+    return set_mark(tracker, partition_id, on_change=on_change, seen=seen, decision=decision)
 
 
 def due_auto_replays(

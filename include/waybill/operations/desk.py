@@ -320,14 +320,14 @@ class Desk:
             self._tracker,
             self.parking,
             partition.id,
+            Decision(who),
             on_change=on_change,
             healthy=answering(self._destinations),
-            who=who,
         )
 
     def unmark(self, partition: Partition, *, who: str) -> bool:
         """Take a partition's mark away; False: it had none."""
-        return remove_mark(self._tracker, partition.id, who=who)
+        return remove_mark(self._tracker, partition.id, Decision(who))
 
     def marked(self, partition: Partition) -> AutoReplay | None:
         """Return a partition's mark."""

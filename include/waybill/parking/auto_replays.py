@@ -16,8 +16,9 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import InputError
+from waybill.parking.decision import Decision
 from waybill.parking.instants import rfc3339
-from waybill.parking.moves import words, write_audit
+from waybill.parking.moves import write_audit
 from waybill.parking.selection import lock_partition
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import auto_replays as marks
@@ -61,18 +62,17 @@ def set_mark(
     *,
     on_change: str,
     seen: Mapping[str, Any],
-    who: str,
+    decision: Decision,
 ) -> AutoReplay:
     """Mark a partition, or change its mark.
 
     Raises:
         InputError: no such partition, or ``on_change`` is none of ``OnChange``.
     """
-    asked_by = words(who, "who")
     if on_change not in get_args(OnChange):
         known = ", ".join(get_args(OnChange))
         raise InputError(f"a partition cannot replay on change of {on_change!r}; one of: {known}")
-    values = {"on_change": on_change, "asked_by": asked_by, "seen": dict(seen)}
+    values = {"on_change": on_change, "asked_by": decision.who, "seen": dict(seen)}
     with tracker.transaction() as connection:
         lock_partition(connection, partition_id)
         statement = insert(marks).values(partition_id=partition_id, **values)
@@ -82,19 +82,18 @@ def set_mark(
                 set_={**values, "asked_at": func.clock_timestamp()},
             )
         )
-        _write(connection, "auto_replay_on", asked_by, partition_id, on_change=on_change)
+        _write(connection, "auto_replay_on", decision, partition_id, on_change=on_change)
         found = connection.execute(select(*_FIELDS).where(marks.c.partition_id == partition_id))
         return AutoReplay(*found.one())
 
 
-def remove_mark(tracker: TrackerStore, partition_id: int, *, who: str) -> bool:
+def remove_mark(tracker: TrackerStore, partition_id: int, decision: Decision) -> bool:
     """Take a partition's mark away; False: it had none."""
-    asked_by = words(who, "who")
     with tracker.transaction() as connection:
         gone = marks.delete().where(marks.c.partition_id == partition_id)
         if connection.execute(gone).rowcount == 0:
             return False
-        _write(connection, "auto_replay_off", asked_by, partition_id)
+        _write(connection, "auto_replay_off", decision, partition_id)
     return True
 
 
@@ -146,6 +145,7 @@ def note_seen(
 
 
 def _write(
-    connection: Connection, action: str, who: str, partition_id: int, **detail: object
+    connection: Connection, action: str, decision: Decision, partition_id: int, **detail: object
 ) -> None:
-    write_audit(connection, who=who, action=action, target=f"partition {partition_id}", **detail)
+    target, said = f"partition {partition_id}", {**decision.beside_who(), **detail}
+    write_audit(connection, who=decision.who, action=action, target=target, **said)

@@ -178,17 +178,14 @@ class Parking(Looking):
         """
         return quarantine.quarantine_all(self._tracker, replay_id, damaged)
 
-    def recheck(self, pipeline_id: str | None = None, *, who: str) -> RecheckReport:
+    def recheck(self, pipeline_id: str | None, decision: Decision) -> RecheckReport:
         """Park quarantined segments again whose bytes are right, as after a restore.
 
         Args:
             pipeline_id: of one pipeline; None: of all.
-            who: goes into the audit log.
-
-        Raises:
-            InputError: ``who`` is empty.
+            decision: goes into the audit log; it need not say why.
         """
-        return quarantine.recheck(self._tracker, self._objects, pipeline_id, who=who)
+        return quarantine.recheck(self._tracker, self._objects, pipeline_id, decision)
 
     def replay_segments(self, replay_id: UUID) -> list[Segment]:
         """Return a replay's segments with their states, in the order in which they were written.

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, select, update
 
 from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
+from waybill.parking.decision import Decision
 from waybill.parking.model import RecheckReport, Segment
-from waybill.parking.moves import move, words, write_audit
+from waybill.parking.moves import move, write_audit
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import lock_partition, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
@@ -96,10 +97,9 @@ def quarantine(
 
 
 def recheck(
-    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str | None, *, who: str
+    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str | None, decision: Decision
 ) -> RecheckReport:
     """Park quarantined segments again whose bytes are right; see ``Parking.recheck``."""
-    asked_by = words(who, "who")
     mended = events = left = left_events = 0
     reasons: dict[str, int] = {}
     for segment in _quarantined(tracker, pipeline_id):
@@ -109,7 +109,7 @@ def recheck(
             reasons[error.reason] = reasons.get(error.reason, 0) + 1
             left, left_events = left + 1, left_events + segment.count
             continue
-        number = _mend(tracker, segment, who=asked_by)
+        number = _mend(tracker, segment, decision)
         mended, events = mended + (number > 0), events + number
     return RecheckReport(mended, events, left, left_events, reasons)
 
@@ -130,7 +130,7 @@ def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -
         )
 
 
-def _mend(tracker: TrackerStore, segment: Segment, *, who: str) -> int:
+def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
     with tracker.transaction() as connection:
         lock_partition(connection, segment.partition_id)
         own = segments.c.id == segment.id
@@ -138,9 +138,10 @@ def _mend(tracker: TrackerStore, segment: Segment, *, who: str) -> int:
         if moved.segments:
             write_audit(
                 connection,
-                who=who,
+                who=decision.who,
                 action="recheck",
                 target=f"partition {segment.partition_id}",
+                **decision.beside_who(),
                 segment=segment.id,
                 events=moved.events,
             )

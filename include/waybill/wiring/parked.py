@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from waybill.notices import SendReport, Waiting
     from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.probing import ProbeReport
-    from waybill.parking import CleanUpReport, Partition, RecheckReport, RefreshReport
+    from waybill.parking import CleanUpReport, Decision, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
-from waybill.wiring.opening import current_user, opened_parking
+from waybill.wiring.opening import opened_parking
 
 
 def recheck_quarantine(
-    settings: Settings, *, pipeline: str | None = None, who: str | None = None
+    settings: Settings, decision: Decision, *, pipeline: str | None = None
 ) -> RecheckReport:
     """Park quarantined segments again whose bytes are right again: a pipeline's, or all."""
     with opened_parking(settings) as parking:
         pipeline_id = None if pipeline is None else parking.pipeline_id(pipeline)
-        return parking.recheck(pipeline_id, who=who or current_user())
+        return parking.recheck(pipeline_id, decision)
 
 
 def parked_partitions(  # noqa: PLR0913 - filters on every dimension
@@ -72,13 +72,13 @@ def held_pipelines(settings: Settings) -> frozenset[str]:
 
 def set_auto_replay(  # noqa: PLR0913 - a partition has four names
     settings: Settings,
+    decision: Decision,
     *,
     pipeline: str,
     event_name: str,
     stage: str,
     error_type: str,
     on_change: str | None,
-    who: str,
 ) -> AutoReplay | None:
     """Mark a partition to replay when its cause changes; ``on_change`` None: take the mark away."""
     from waybill.operations.auto_replay import answering, mark_for_auto_replay  # noqa: PLC0415
@@ -89,11 +89,11 @@ def set_auto_replay(  # noqa: PLR0913 - a partition has four names
         parking = Parking(tracker, open_objects(settings.s3))
         found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
         if on_change is None:
-            remove_mark(tracker, found.id, who=who)
+            remove_mark(tracker, found.id, decision)
             return None
         healthy = answering(settings.destinations)
         return mark_for_auto_replay(
-            tracker, parking, found.id, on_change=on_change, healthy=healthy, who=who
+            tracker, parking, found.id, decision, on_change=on_change, healthy=healthy
         )
 
 
