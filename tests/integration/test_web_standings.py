@@ -98,6 +98,28 @@ def test_what_goes_on_and_what_was_cancelled_says_what_it_sent_too(web, partitio
     assert standings(web, partition) == [("cancelled", {"delivered": 9, "parked": 1})]
 
 
+def test_a_cancel_says_that_its_number_may_grow_and_the_list_has_what_it_grew_to(web, partition):
+    running = web.lot.parking.begin_replay(partition, who="uma", run_id="r1").id
+    segments = [one.id for one in web.lot.parking.replay_segments(running)]
+    web.lot.parking.mark_replayed(running, segments[:1])
+    said = web.post("uma", f"/api/partitions/{partition}/cancel")
+    assert (said["state"], said["sent"], said["final"]) == ("cancelled", 10, False)
+    assert "10 of 40 events were marked as sent by now" in said["said"]
+    assert "on their way in this moment are added" in said["said"]
+    web.lot.parking.mark_replayed(running, segments[1:2])  # it was in the log already
+    [found] = web.get("uma", f"/api/partitions/{partition}")["replays"]
+    assert (found["state"], found["sent"]) == ("cancelled", 20)
+
+
+def test_a_cancel_of_what_was_sent_whole_says_that_too(web, partition):
+    running = web.lot.parking.begin_replay(partition, who="uma", run_id="r1").id
+    segments = web.lot.parking.replay_segments(running)
+    web.lot.parking.mark_replayed(running, [one.id for one in segments])
+    said = web.post("uma", f"/api/partitions/{partition}/cancel")
+    assert (said["sent"], said["final"]) == (40, True)
+    assert "all 40 events" in said["said"]
+
+
 def test_many_replays_cost_as_many_statements_as_one(web, partition):
     from waybill_airflow.web.opened import desk
 

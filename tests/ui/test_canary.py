@@ -104,6 +104,17 @@ def test_a_replay_that_failed_says_why_and_what_became_of_what_it_sent(partition
     expect(run).not_to_contain_text("The run's log in Airflow says why")
 
 
+def test_a_cancel_says_that_what_is_on_its_way_is_added_to_its_number(partition, open_page, web):
+    web.lot.parking.begin_replay(partition, who="ann", run_id="r1")
+    one = open_page(hash_of(id=partition))
+    one.action("cancel").click()
+    one.confirm()
+    said = one.frame.get_by_text("The replay is cancelled: 0 of 40 events were marked as sent")
+    expect(said).to_contain_text("on their way in this moment are added to the number")
+    state = one.frame.locator(".history tbody tr .state")
+    expect(state).to_have_text("cancelled")
+
+
 def test_the_step_that_stopped_is_told_among_the_replays_so_far(partition, open_page, web):
     parking = web.lot.parking
     for step, events, parked_again in (("1%", 1, 0), ("10%", 3, 2)):

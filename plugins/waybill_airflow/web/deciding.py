@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, status
 
 from waybill.errors import InputError
-from waybill.parking import Decision, Partition, Replay
+from waybill.parking import Decision, Partition
 from waybill.parking.edges import TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
@@ -69,10 +69,13 @@ def _command(verb: str, partition: Partition, chosen: dict[str, Any], why: str) 
     responses=_NO_PARTITION | models.problems(_409="No replay of it is running."),
     summary="Cancel the running replay",
 )
-def cancel(here: ReplayerSeat, _body: models.Nothing | None = None) -> Replay:
-    """Stop a partition's replay; what was not sent is parked again, nothing is lost."""
+def cancel(here: ReplayerSeat, _body: models.Nothing | None = None) -> models.Cancelled:
+    """Stop a partition's replay; what was not sent is parked again, nothing is lost.
+
+    `sent` is what was marked by now: it is `final` only where nothing was on its way.
+    """
     try:
-        return desk().cancel(here.partition, who=here.who)
+        return models.Cancelled.of(desk().cancel(here.partition, who=here.who))
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
 

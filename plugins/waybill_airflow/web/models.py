@@ -149,6 +149,32 @@ class ReplayOut(Replay):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled(Replay):
+    """A replay that was cancelled, with how much of it was sent as far as that is known."""
+
+    final: bool
+    """False: ``sent`` is what was marked by now, and grows by what was on its way."""
+    said: str
+    """The same in a sentence."""
+
+    @classmethod
+    def of(cls, found: Replay) -> Self:
+        """Return what a cancel did."""
+        own = {field.name: getattr(found, field.name) for field in fields(found)}
+        whole = found.events - found.quarantined
+        final = found.sent >= whole
+        if final:
+            said = f"all {whole:,} events that could be read had been sent, so nothing was stopped"
+        else:
+            said = (
+                f"{found.sent:,} of {found.events:,} events were marked as sent by now, the others "
+                "are parked again; those that were on their way in this moment are added to the "
+                "number once it is known that they arrived: see the partition's replays"
+            )
+        return cls(**own, final=final, said=f"the replay is cancelled: {said}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetail(Partition):
     """A partition with what its error means and its newest replays."""
 

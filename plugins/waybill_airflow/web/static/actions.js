@@ -5,7 +5,7 @@ import { address, change, offers, taken, takes } from "./client.js";
 import { h, icon } from "./dom.js";
 import { fingerprintField, numberField, oneOf, openForm, pairOf, textField, tick, windowField } from "./dialogs.js";
 import { notice } from "./notices.js";
-import { discardWords } from "./outcomes.js";
+import { discardWords, sentence } from "./outcomes.js";
 import { refusal } from "./permissions.js";
 import { many } from "./words.js";
 
@@ -114,7 +114,7 @@ async function cancel(partition, desk) {
     send: () => change("POST", `/partitions/${partition.id}/cancel`, {}),
   });
   if (!done) return;
-  notice(`The replay is cancelled; ${many(done.sent, "event")} of ${many(done.events, "event")} had been sent.`);
+  notice(sentence(done.said));
   await desk.reload();
 }
 

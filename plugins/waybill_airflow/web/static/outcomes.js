@@ -89,7 +89,8 @@ function percentName(step) {
   return step.replace("%", " %");
 }
 
-function sentence(words) {
+/** Return words as a sentence: a capital in front, a full stop behind. */
+export function sentence(words) {
   return `${words.charAt(0).toUpperCase()}${words.slice(1)}${/[.!?]$/.test(words) ? "" : "."}`;
 }
 
