@@ -18,7 +18,6 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import Any
 
 import psutil
 from tests.benchmarks import parking_tracker
+from tests.benchmarks.home import opened_home
 from tests.benchmarks.memory import PeakMemory
 from tests.benchmarks.processing import all_started, cpu_seconds
 
@@ -77,13 +77,9 @@ QUICK = Size(5_000, 5, 1, 1, 6_000, parking_tracker.QUICK)
 
 def main() -> None:
     size = QUICK if os.environ.pop("QUICK", "") == "1" else FULL
-    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
-        del os.environ[name]
-    from tests import servers
+    with opened_home() as (home, stack):
+        from tests import servers
 
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
         parts = all_started(servers, home, stack)
         bench = Bench(servers, parts, home / "work", size)
         stack.callback(bench.close)
@@ -128,7 +124,10 @@ class Bench:
             target=prepare, args=(self._base, self._folders, self._size)
         )
         preparing.start()
-        preparing.join()
+        try:
+            preparing.join()
+        finally:
+            preparing.kill()
         if preparing.exitcode:
             raise SystemExit(f"the pipelines or events could not be made: {preparing.exitcode}")
         log = open_log(self._base.kafka)

@@ -20,10 +20,11 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tests.benchmarks.home import opened_home
 from tests.benchmarks.parking_fill import STORM, Size, fill, settle
 
 from waybill.parking import Decision, ObjectDescriptor, Parking, PartitionFilter, new_key
@@ -240,11 +241,9 @@ def show(report: dict[str, Any]) -> None:
 
 def main() -> None:
     """Start PostgreSQL, measure, print; ``QUICK=1``: 100,000 segments."""
-    from tests import servers
+    with opened_home() as (home, stack):
+        from tests import servers
 
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
         postgres = stack.enter_context(servers.started(servers.start_postgres, home))
         report = run(QUICK if os.environ.get("QUICK") else FULL, postgres.database("bench"))
     show(report)

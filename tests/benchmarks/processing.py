@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks.home import opened_home
 
 ROUNDS = 3
 EVENTS = 1_200_000
@@ -63,13 +64,9 @@ def main() -> None:
     quick = os.environ.pop("QUICK", "") == "1"
     events = QUICK_EVENTS if quick else EVENTS
     rounds = 1 if quick else ROUNDS
-    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
-        del os.environ[name]
-    from tests import servers
+    with opened_home() as (home, stack):
+        from tests import servers
 
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
         postgres, kafka, s3 = all_started(servers, home, stack)
         bench = Bench(servers, (postgres, kafka, s3), home / "work", events)
         stack.callback(bench.close)

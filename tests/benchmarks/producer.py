@@ -16,12 +16,12 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks.home import opened_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,9 @@ def _figure(value: float) -> str:
 
 def main() -> None:
     quick = os.environ.pop("QUICK", "") == "1"
-    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
-        del os.environ[name]
-    from tests import servers
+    with opened_home() as (home, stack):
+        from tests import servers
 
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
         kafka = stack.enter_context(servers.started(servers.start_kafka, home))
         report = Bench(kafka.bootstrap_servers, home / "work", quick=quick).run()
     show(report)

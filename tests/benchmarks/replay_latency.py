@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.benchmarks.home import opened_home
 from tests.benchmarks.parking_replay import NAMES, park
 from tests.benchmarks.processing import all_started
 from tests.support import orders
@@ -59,13 +60,9 @@ _SETTLES_S = 2.0
 def main() -> None:
     size = QUICK if os.environ.pop("QUICK", "") == "1" else FULL
     governed = os.environ.pop("GOVERNED", "1") != "0"
-    for name in [name for name in os.environ if name.startswith("WAYBILL_")]:
-        del os.environ[name]
-    from tests import servers
+    with opened_home() as (home, stack):
+        from tests import servers
 
-    with ExitStack() as stack:
-        home = servers.new_home()
-        stack.callback(servers.end_home, home)
         parts = all_started(servers, home, stack)
         work = home / "work"
         work.mkdir()
