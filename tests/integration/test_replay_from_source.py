@@ -37,7 +37,7 @@ from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.streaming import tasks
 from waybill.streaming.loading import Loader
-from waybill.streaming.processing import parked_object
+from waybill.streaming.processing import read_descriptor
 from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
@@ -101,13 +101,13 @@ class World:
         version = wiring.deployed_pipelines(self.settings)["test-orders"]
         plan = tasks.TaskPlan(str(uuid4()), own["topic"], {}, (orjson.dumps(version.to_json()),))
         [answer] = tasks.StageTask(plan)(iter([given]))
-        told = orjson.loads(answer.column(0)[0].as_py())
+        told = read_descriptor(*[column[0].as_py() for column in answer.columns])
 
         def record(connection: Any, commit_number: int) -> None:
             if parked := told["parked"]:
                 copies = self.parking.record_once(
                     connection,
-                    [parked_object(parked)],
+                    [parked],
                     scope="warehouse",
                     commit_number=commit_number,
                 )

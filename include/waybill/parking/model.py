@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -247,7 +248,7 @@ class ObjectDescriptor:
     key: str
     size: int
     """Bytes."""
-    segments: tuple[Any, ...]
+    segments: Iterable[Any]
     """``SegmentDescriptor`` of each."""
 
 

@@ -27,7 +27,7 @@ import struct
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from sys import intern
@@ -125,24 +125,6 @@ class SegmentDescriptor:
 
 
 _DESCRIPTOR_NAMES = tuple(field.name for field in fields(SegmentDescriptor))
-
-
-def to_columns(segments: Sequence[SegmentDescriptor]) -> dict[str, list[Any]]:
-    """Return descriptors as JSON column by column: a third of the memory of one value each."""
-    return {name: [getattr(one, name) for one in segments] for name in _DESCRIPTOR_NAMES}
-
-
-def from_columns(columns: Mapping[str, Sequence[Any]]) -> tuple[SegmentDescriptor, ...]:
-    """Return what ``to_columns`` gave; equal texts share their memory."""
-    known: dict[str, str] = {}
-
-    def shared(value: Any) -> Any:  # noqa: ANN401 - a cell
-        return known.setdefault(value, value) if type(value) is str else value
-
-    rows = zip(*(map(shared, columns[name]) for name in _DESCRIPTOR_NAMES), strict=True)
-    return tuple(
-        SegmentDescriptor.from_json(dict(zip(_DESCRIPTOR_NAMES, row, strict=True))) for row in rows
-    )
 
 
 class PackedObject(NamedTuple):

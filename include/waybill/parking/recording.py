@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -34,6 +35,7 @@ from waybill.parking.copies import Copies, CopyKey, find_copies
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.segment_stream import SegmentStream
 from waybill.parking.selection import NAMES
 from waybill.storage.tracker.outcomes import HELD_AGAIN, add_outcomes, parked_before
 from waybill.storage.tracker.tables import parked_objects, segments
@@ -73,6 +75,11 @@ _SEGMENT_TYPES: dict[str, TypeEngine[Any]] = {
 }
 
 
+_PORTION = 20_000
+"""Segments in one statement: their memory is bounded, however much a micro-batch parks."""
+_Row = tuple[str, SegmentDescriptor]
+
+
 @dataclass(slots=True)
 class _Sum:
     parked: int
@@ -99,30 +106,63 @@ def record_objects(
 ) -> Counter[CopyKey]:
     """Write objects, partitions and segments, and a notice for each partition that was empty.
 
-    Three statements, whatever the number of segments; one more where there is somebody to tell, and
-    one where events came back with a replay: that they parked again is added to its outcomes.
+    Two statements for 20,000 segments and one in all; for 20,000 one more where there is somebody
+    to tell, in all one where events came back with a replay: that they parked again is added to its
+    outcomes. Partitions are locked in the order of their names.
 
     With ``once`` copies are left out, for two statements more, and counted in what is returned. An
     object of nothing but copies is recorded as deleted: the next refresh deletes it.
     """
-    rows = [(item.key, segment) for item in objects for segment in item.segments]
-    ids, known = _upsert_partitions(connection, [segment for _, segment in rows])
+    _write_objects(connection, objects)
     counts: Counter[CopyKey] = Counter()
-    if once and rows:
-        found = find_copies(connection, [segment for _, segment in rows], ids, known)
-        counts = found.counts
-        if found.lines:
-            rows = _without(connection, rows, found, ids)
-    _write_objects(connection, objects, {key for key, _ in rows})
-    if rows:
-        _write_segments(connection, rows, ids, scope, commit_number)
-        add_outcomes(connection, _parked_again([segment for _, segment in rows]))
+    again: dict[str, Counter[str]] = defaultdict(Counter)
+    named, kept = set[str](), set[str]()
+    for portion in _portions(objects):
+        rows = portion
+        ids, known = _upsert_partitions(connection, [segment for _, segment in rows])
+        if once:
+            found = find_copies(connection, [segment for _, segment in rows], ids, known)
+            counts += found.counts
+            if found.lines:
+                rows = _without(connection, rows, found, ids)
+        if rows:
+            _write_segments(connection, rows, ids, scope, commit_number)
+            _add_parked_again(again, [segment for _, segment in rows])
+        named.update(key for key, _ in portion)
+        kept.update(key for key, _ in rows)
+    _give_up(connection, named - kept)
+    if again:
+        add_outcomes(connection, again)
     return counts
 
 
-def _parked_again(found: Sequence[SegmentDescriptor]) -> dict[str, Counter[str]]:
-    """Return replay id to outcome to events; of rows that a load refused the load tells."""
-    again: dict[str, Counter[str]] = defaultdict(Counter)
+def _portions(objects: Sequence[ObjectDescriptor]) -> Iterator[list[_Row]]:
+    """Yield (object key, segment) in the order of partitions, 20,000 and whole partitions a time.
+
+    Inside a partition they stand in the order of the objects, and in each as it has them.
+    """
+    rows: list[_Row] = []
+    for row in heapq.merge(*map(_ordered, objects), key=_partition):
+        if len(rows) >= _PORTION and _partition(row) != _partition(rows[-1]):
+            yield rows
+            rows = []
+        rows.append(row)
+    if rows:
+        yield rows
+
+
+def _ordered(item: ObjectDescriptor) -> Iterator[_Row]:
+    if isinstance(item.segments, SegmentStream):
+        return ((item.key, segment) for segment in item.segments)
+    return iter(sorted(((item.key, segment) for segment in item.segments), key=_partition))
+
+
+def _partition(row: _Row) -> PartitionKey:
+    return row[1].partition
+
+
+def _add_parked_again(again: dict[str, Counter[str]], found: Sequence[SegmentDescriptor]) -> None:
+    """Add replay id to outcome to events; of rows that a load refused the load tells."""
     for segment in found:
         if segment.stage == "destination" and segment.kafka_partition < 0:
             continue
@@ -134,15 +174,14 @@ def _parked_again(found: Sequence[SegmentDescriptor]) -> dict[str, Counter[str]]
                 copies = sum(first <= line < first + number for line in segment.copies)
                 again[replay_id][outcome] += number - copies
             first += number
-    return again
 
 
 def _without(
     connection: Connection,
-    rows: Sequence[tuple[str, SegmentDescriptor]],
+    rows: Sequence[_Row],
     found: Copies,
     ids: dict[PartitionKey, int],
-) -> list[tuple[str, SegmentDescriptor]]:
+) -> list[_Row]:
     """Take copies off the partitions' numbers; return the segments that are left, marked."""
     left = []
     less: dict[int, list[int]] = defaultdict(lambda: [0, 0])
@@ -163,24 +202,22 @@ def _without(
     return left
 
 
-def _write_objects(
-    connection: Connection, objects: Sequence[ObjectDescriptor], held: set[str]
-) -> None:
-    values = [
-        {
-            "key": item.key,
-            "bytes": item.size,
-            "state": "live" if item.key in held or not item.segments else "deleted",
-        }
-        for item in objects
-    ]
-    if values:
+def _write_objects(connection: Connection, objects: Sequence[ObjectDescriptor]) -> None:
+    if objects:
+        values = [{"key": item.key, "bytes": item.size} for item in objects]
         connection.execute(parked_objects.insert(), values)
+
+
+def _give_up(connection: Connection, keys: set[str]) -> None:
+    """Say of objects of nothing but copies that they are to go."""
+    if keys:
+        chosen = parked_objects.c.key.in_(sorted(keys))
+        connection.execute(parked_objects.update().where(chosen).values(state="deleted"))
 
 
 def _write_segments(
     connection: Connection,
-    rows: Sequence[tuple[str, SegmentDescriptor]],
+    rows: Sequence[_Row],
     ids: dict[PartitionKey, int],
     scope: str,
     commit_number: int,

@@ -35,7 +35,7 @@ from waybill.ledger import LoadCommit, acquire_lease, commit_load, load_position
 from waybill.ledger.commit import write_copies
 from waybill.operations.refused import park_refused
 from waybill.operations.registry import ActivePipelines
-from waybill.parking import Parking
+from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
 from waybill.settings import Settings
 from waybill.stages import Counts, StagedFrame, read_staged
 from waybill.storage import ObjectStore, TrackerStore, open_objects, open_tracker
@@ -43,7 +43,6 @@ from waybill.streaming.consumers import Consumers
 from waybill.streaming.loading_source import StagedSource
 from waybill.streaming.processing import (
     fresh_checkpoints,
-    parked_object,
     read_offsets,
 )
 from waybill.streaming.session import open_session
@@ -132,7 +131,7 @@ class Loader:
 
         def record_parked(connection: Any) -> None:  # noqa: ANN401 - a connection
             new = [
-                parked_object(item)
+                _parked_object(item)
                 for key, item in sorted(parked.items())
                 if not self._parking.knows(connection, key)
             ]
@@ -268,6 +267,12 @@ class LoadingConsumer:
                 _LOG.warning("%s waits %.1f s: %s", self._loader.consumer, wait_s, error)
                 time.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def _parked_object(item: Mapping[str, Any]) -> ObjectDescriptor:
+    """Return the descriptor of an object that holds rows which the destination refused."""
+    segments = tuple(map(SegmentDescriptor.from_json, item["segments"]))
+    return ObjectDescriptor(item["key"], item["size"], segments)
 
 
 def run_loading(settings: Settings, *, cluster: str) -> None:

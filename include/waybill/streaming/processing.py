@@ -30,9 +30,9 @@ from waybill.ledger import (
 )
 from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.registry import ActivePipelines
-from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
+from waybill.parking import ObjectDescriptor, Parking
 from waybill.parking.holds import held_pipelines, record_storm
-from waybill.parking.packed import from_columns
+from waybill.parking.segment_stream import SegmentStream
 from waybill.pipelines import Pipeline, topic_of
 from waybill.settings import Settings
 from waybill.stages import Counts
@@ -131,7 +131,7 @@ class ProcessingConsumer:
         pipelines = self._pipelines.read()
         commit, descriptors, storms = self._run(frame, ranges, pipelines)
         commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
-        parked = [parked_object(d.pop("parked")) for d in descriptors if d["parked"]]
+        parked = [d["parked"] for d in descriptors if d["parked"]]
 
         def record_parked(connection: Any, number: int) -> None:  # noqa: ANN401 - a connection
             copies = self._parking.record_once(
@@ -173,7 +173,7 @@ class ProcessingConsumer:
             rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
             descriptors = []
             while rows:  # each is freed once it is read
-                descriptors.append(orjson.loads(rows.pop(0).descriptor))
+                descriptors.append(read_descriptor(*rows.pop(0)))
             counts = counts_of(descriptors)
             found = [
                 storm
@@ -239,14 +239,12 @@ def counts_of(descriptors: Sequence[dict[str, Any]]) -> Counts:
     return counts
 
 
-def parked_object(item: Mapping[str, Any]) -> ObjectDescriptor:
-    """Return a parked object's descriptor from the JSON of a task (columns) or a load (rows)."""
-    given = item["segments"]
-    if isinstance(given, Mapping):
-        segments = from_columns(given)
-    else:
-        segments = tuple(map(SegmentDescriptor.from_json, given))
-    return ObjectDescriptor(item["key"], item["size"], segments)
+def read_descriptor(descriptor: bytes, segments: bytes) -> dict[str, Any]:
+    """Return what a task tells; ``parked`` is an ``ObjectDescriptor``, or None."""
+    told: dict[str, Any] = orjson.loads(descriptor)
+    if told["parked"]:
+        told["parked"] = ObjectDescriptor(**told["parked"], segments=SegmentStream(segments))
+    return told
 
 
 def ranges_seen(descriptors: Sequence[dict[str, Any]]) -> dict[int, tuple[int, int, int]]:

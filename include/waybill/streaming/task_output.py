@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
-from waybill.parking.packed import to_columns
+from waybill.parking.segment_stream import write_segments
 from waybill.stages import ChainResult, Failure, Fault
 from waybill.storage import ObjectStore
 from waybill.streaming.storms import Tally
@@ -67,11 +67,12 @@ class TaskOutput:
 
     def write(
         self, result: ChainResult, *, objects: ObjectStore, recorder: Recorder
-    ) -> dict[str, Any]:
-        """Write objects and traces; return their descriptor.
+    ) -> tuple[dict[str, Any], bytes]:
+        """Write objects and traces; return their descriptor, and the stream of parked segments.
 
         A crash in here leaves only garbage: nothing names what was written.
         """
+        stream = b""
         descriptor: dict[str, Any] = {
             "counts": result.counts.to_json(),
             "failures": self._tally.rows(),
@@ -87,10 +88,10 @@ class TaskOutput:
             objects.put_waiting(self._parked_key, body, limit_s=STORE_AWAY_LIMIT_S)
             descriptor["parked"] = {"key": self._parked_key, "size": len(body)}
             del body
-            descriptor["parked"]["segments"] = to_columns(segments)
+            stream = write_segments(segments)
             del segments
         recorder.write(self._traces)
-        return descriptor
+        return descriptor, stream
 
     def _parked_event(self, failure: Failure, at: str) -> ParkedEvent:
         fault = failure.fault

@@ -1,7 +1,8 @@
 """What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
 
 Runs on Python workers under ``mapInArrow``. In: columns ``value, partition, offset, at_us``. Out:
-one row, the descriptor as JSON: offsets seen, counts, keys of what was written.
+one row, the descriptor as JSON (offsets seen, counts, keys of what was written) and the segments
+that it parked as a stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from waybill.streaming.task_output import TaskOutput
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder
 
-DESCRIPTOR_SCHEMA = "descriptor binary"
+DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
 
 
 @dataclass(frozen=True)
@@ -114,18 +115,21 @@ class StageTask:
         for batch in batches:
             chain.process(chunk_of(batch, self._plan.starts, seen))
             output.take(chain.result)
-        descriptor = output.write(chain.result, objects=worker.objects, recorder=worker.recorder)
+        descriptor, segments = output.write(
+            chain.result, objects=worker.objects, recorder=worker.recorder
+        )
         watch.close()
         descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
         descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
-        yield descriptor_batch(descriptor)
-        del chain, output, descriptor
+        yield descriptor_batch(descriptor, segments)
+        del chain, output, descriptor, segments
         give_memory_back()
 
 
-def descriptor_batch(descriptor: Mapping[str, Any]) -> pa.RecordBatch:
+def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa.RecordBatch:
     """Return a descriptor as the one row that a task yields."""
-    return pa.record_batch([pa.array([orjson.dumps(descriptor)], pa.binary())], ["descriptor"])
+    columns = {"descriptor": [orjson.dumps(descriptor)], "segments": [segments]}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, list[int]]) -> Chunk:
