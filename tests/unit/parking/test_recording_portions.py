@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_portions_are_of_whole_partitions_in_the_order_of_names(
     names = [[one.event_name for _, one in rows] for rows in portions]
     in_order = [name for some in names for name in some]
     assert in_order == sorted(in_order)
-    assert not any(set(a) & set(b) for a, b in zip(names, names[1:], strict=False))
+    assert not any(set(a) & set(b) for a, b in pairwise(names))
 
 
 @pytest.mark.parametrize("as_stream", [False, True])
