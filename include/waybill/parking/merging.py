@@ -8,9 +8,11 @@ that a key's events keep the order of the source (G4).
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeAlias
 
 from waybill.parking.browsing import events_of, read_frame
 from waybill.parking.event import ParkedEvent
@@ -43,24 +45,32 @@ def merged(
     Events of one segment keep their order, whatever their offsets. Memory: the segments that
     overlap where the stream is.
     """
-    heap: list[tuple[int, int, ParkedEvent, Iterator[ParkedEvent]]] = []
+    heap: list[_Head] = []
     waiting = 0
     while heap or waiting < len(group):
         while waiting < len(group) and (not heap or group[waiting].first_offset <= heap[0][0]):
-            _advance(heap, waiting, read(group[waiting]))
+            _push(heap, waiting, read(group[waiting]))
             waiting += 1
         if not heap:
             continue
         _, index, event, rest = heapq.heappop(heap)
         yield group[index], event
-        _advance(heap, index, rest)
+        if heap:
+            _push(heap, index, rest)
+            continue
+        end = group[waiting].first_offset if waiting < len(group) else math.inf
+        for event in rest:  # alone up to there
+            if event.kafka_offset >= end:
+                heap.append((event.kafka_offset, index, event, rest))
+                break
+            yield group[index], event
 
 
-def _advance(
-    heap: list[tuple[int, int, ParkedEvent, Iterator[ParkedEvent]]],
-    index: int,
-    rest: Iterator[ParkedEvent],
-) -> None:
+_Head: TypeAlias = tuple[int, int, ParkedEvent, Iterator[ParkedEvent]]
+"""Offset, index of the segment, the event there, those behind it."""
+
+
+def _push(heap: list[_Head], index: int, rest: Iterator[ParkedEvent]) -> None:
     event = next(rest, None)
     if event is not None:
         heapq.heappush(heap, (event.kafka_offset, index, event, rest))
