@@ -28,6 +28,7 @@ from waybill.events.envelope import (
     refuse_wrong_reference,
 )
 from waybill.events.exact import dumps, loads, loads_exact
+from waybill.events.going_back import GoingBack, going_back
 from waybill.events.identity import (
     IntakeClock,
     event_id,
@@ -44,6 +45,7 @@ __all__ = [
     "STAGES",
     "ErrorType",
     "Event",
+    "GoingBack",
     "IntakeClock",
     "Stage",
     "decode",
@@ -53,6 +55,7 @@ __all__ = [
     "encode_data",
     "error_type",
     "event_id",
+    "going_back",
     "loads",
     "loads_exact",
     "ordering_key",

@@ -18,8 +18,7 @@ from tests.unit.stages.made import PASSES, chained, check_books, chunk, event, p
 
 from waybill.errors import InputError, ParkError
 from waybill.events import decode, encode, payload_bytes
-from waybill.operations.claims import encode_again
-from waybill.operations.replay import returning
+from waybill.operations.claims import encode_again, message_again, returning
 from waybill.parking import PackedObject, Packer, ParkedEvent, new_key, read_segment, storable
 from waybill.parking.exporting import KINDS, contents
 from waybill.stages import Chain, ChainResult, Plan
@@ -74,9 +73,12 @@ def check_returns(parked: ParkedEvent) -> None:
     except ParkError:
         with pytest.raises(InputError, match="not a Waybill event"):
             returning(parked, replay_id="r1")
+        with pytest.raises(InputError, match="not a Waybill event"):
+            message_again(parked, replay_id="r1")
         return
     sent = encode_again(returning(parked, replay_id="r1"), parked.value)
     again = decode(sent)
+    assert message_again(parked, replay_id="r1") == (again.id, again.key.encode(), sent)
     own = payload_bytes(parked.value)
     assert own is None or payload_bytes(sent) == own
     assert (again.id, again.key, again.name) == (came.id, came.key, came.name)
