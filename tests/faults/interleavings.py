@@ -155,7 +155,7 @@ class Play:
             self.run = ReplayRequest(partition.id, "ann", f"r{self.runs}", chosen)
         fate = Fate(self.draw, last=None if self.draw.random() < 0.4 else last)
         try:
-            producer: Any = MortalProducer(self.log, fate)
+            producer: Any = MortalProducer(self.log, fate, self.draw)
             parts = ReplayParts(mortal(self.world.parking, fate), producer, self.world.pipeline)
             replay(parts, self.run)
             self.run = None

@@ -39,8 +39,8 @@ class Log:
 class MortalProducer:
     """What a replay uses of a ``LosslessProducer``."""
 
-    def __init__(self, log: Log, fate: Fate) -> None:
-        self._log, self._fate = log, fate
+    def __init__(self, log: Log, fate: Fate, draw: random.Random) -> None:
+        self._log, self._fate, self._draw = log, fate, draw
         last = max(log.marks, default=-1)
         self.recovered = SimpleNamespace(
             marks=[(lsn, log.marks[lsn]) for lsn in sorted(log.marks) if lsn > log.confirmed],
@@ -60,6 +60,12 @@ class MortalProducer:
         self._log.marks[lsn] = payload
         self._fate.step()
         return lsn
+
+    def settled(self, _lsn: int) -> bool:
+        return self._draw.random() < 0.5
+
+    def poll(self, _limit_s: float) -> int:
+        return 0
 
     def flush(self, _limit_s: float) -> int:
         return 0

@@ -190,15 +190,19 @@ class Governor:
         """Events a second that may go now; infinite: as fast as Kafka takes them."""
         return self._rate
 
-    def wait(self) -> None:
-        """Wait until one more may go.
+    def wait(self) -> bool:
+        """Wait until one more may go; return whether it is the first of some that may.
+
+        Those are 500 at most, or what may go in 0.05 s.
 
         Raises:
             RetryError: it is governed, and Kafka or the tracker does not answer.
         """
-        if self._left <= 0:
+        first = self._left <= 0
+        if first:
             self._grant()
         self._left -= 1
+        return first
 
     def _grant(self) -> None:
         if self._watch is not None and self._clock() >= self._looks_at:

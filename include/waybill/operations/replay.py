@@ -1,45 +1,43 @@
 """Replay: a parked partition's segments back to their topic, in the order they were written.
 
 Groups of segments (``parking.merging``) go through the lossless producer; after each comes a mark,
-and once all before it is acknowledged the group's segments are marked ``replayed`` in the tracker.
-Killed anywhere, a run with the same run id resumes: marks found in the log are settled first,
-events found behind the last mark are not sent again. An event that Kafka refuses for good is parked
-again: see ``undeliverable``. A damaged segment is set apart before the first event of its group is
-sent; the rest goes on, and the report says so.
+and once all before it is acknowledged the group's segments are marked ``replayed`` in the tracker,
+while the next group is sent (``marking``). Killed anywhere, a run with the same run id resumes:
+marks found in the log are settled first, events found behind the last mark are not sent again. An
+event that Kafka refuses for good is parked again: see ``undeliverable``. A damaged segment is set
+apart before the first event of its group is sent; the rest goes on, and the report says so.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
 
-import msgspec
-import orjson
-
-from waybill.errors import InputError, ParkError, RetryError
-from waybill.events import Event, decode
-from waybill.operations.claims import encode_again, next_attempt
+from waybill.errors import InputError
+from waybill.events import decode
+from waybill.operations.claims import encode_again, message_again
 from waybill.operations.entering import (
     Parents,
-    books,
     enters_earlier,
     readable,
     refuse_without_source,
 )
 from waybill.operations.governor import Governor, Watch
+from waybill.operations.marking import Marking
 from waybill.operations.replayable import refuse_held, refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
-from waybill.producer import LosslessProducer
+from waybill.producer import LosslessProducer, WalFullError
 from waybill.storage import ObjectStore
 from waybill.tracing import Recorder, traces
 
-_FLUSH_S = 60.0
+_Message = tuple[Segment, str, bytes, bytes]
+"""Where an event is parked; its id, ordering key and message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +131,13 @@ class _Run:
         self._sent = self._resumed = 0
         earlier = enters_earlier(request.enter, self._partition.stage, parts.pipeline)
         self._parents = Parents(self._partition) if earlier else None
+        self._marking = Marking(parts.parking, parts.producer, self._partition, self._parents)
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
         parts, request = self._parts, self._request
         refuse_ingestion(self._partition.stage, self._partition.error_type)
-        self._settle_marks()
+        self._marking.recover()  # what another replay takes can no longer be marked
         if parts.parking.replay_step(request.partition_id, request.run_id, request.step) is None:
             refuse_held(parts.parking, self._partition.pipeline_id)
         begun = parts.parking.begin_replay(
@@ -153,9 +152,10 @@ class _Run:
             self._ready(self._parents, begun)
         unfinished = self._unfinished(str(begun.id))
         pace = Governor(parts.watch if request.governed else None, request.rate_per_s)
-        for group in parts.parking.replay_groups(begun.id):
-            self._group(begun.id, group, unfinished, pace)
-            unfinished = Counter()
+        with self._marking:
+            for group in parts.parking.replay_groups(begun.id):
+                self._group(begun.id, group, unfinished, pace)
+                unfinished = Counter()
         ended = parts.parking.finish_replay(begun.id)
         return ReplayReport(
             partition_id=request.partition_id,
@@ -169,19 +169,6 @@ class _Run:
             quarantined=ended.quarantined,
             seconds=round(time.monotonic() - began, 2),
         )
-
-    def _settle_marks(self) -> None:
-        """Tell the tracker of segments that a dead run finished; recovery acknowledged them.
-
-        Before the replay begins: what another replay took can no longer be marked.
-        """
-        producer = self._parts.producer
-        for lsn, payload in producer.recovered.marks:
-            mark = orjson.loads(payload)
-            marked = mark.get("segments") or [mark["segment"]]
-            beside = books(mark, self._partition)
-            self._parts.parking.mark_replayed(UUID(mark["replay"]), marked, beside)
-            producer.confirm(lsn)
 
     def _ready(self, parents: Parents, begun: Replay) -> None:
         """See that each event has a source, before any is sent; else the replay is cancelled."""
@@ -213,41 +200,39 @@ class _Run:
         if not reading.segments:
             return
         sent: dict[str, list[str]] = defaultdict(list)
-        for segment, event, came in self._events(reading.events, str(replay_id)):
-            if unfinished[event.id] > 0:
-                unfinished[event.id] -= 1
+        for segment, event_id, key, message in self._messages(reading.events, str(replay_id)):
+            if unfinished and unfinished[event_id] > 0:
+                unfinished[event_id] -= 1
                 self._resumed += 1
                 continue
-            pace.wait()
-            value = encode_again(event, came, objects=parts.objects)
-            parts.producer.produce(self._topic, value, event.key.encode())
-            sent[segment.object_key].append(event.id)
+            if pace.wait():
+                self._marking.settle()
+            self._produce(message, key)
+            sent[segment.object_key].append(event_id)
         self._sent += sum(map(len, sent.values()))
         self._trace(sent, reading.segments[0].id, str(replay_id))
-        self._mark(replay_id, reading.segments)
-
-    def _events(
-        self, parked: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
-    ) -> Iterator[tuple[Segment, Event, bytes]]:
-        if self._parents is not None:
-            return self._parents.of(parked, replay_id)
-        return ((at, returning(one, replay_id=replay_id), one.value) for at, one in parked)
-
-    def _mark(self, replay_id: UUID, segments: Sequence[Segment]) -> None:
-        parts, ids = self._parts, [segment.id for segment in segments]
-        mark: dict[str, Any] = {"replay": str(replay_id), "segments": ids}
-        if self._parents is not None:
-            mark["earlier"] = self._parents.said()
-        lsn = parts.producer.mark(orjson.dumps(mark))
-        if left := parts.producer.flush(_FLUSH_S):
-            raise RetryError(f"{left} events wait for Kafka; the next run goes on from here")
-        beside = books(mark, self._partition)
-        still_wanted = parts.parking.mark_replayed(replay_id, ids, beside)
-        parts.producer.confirm(lsn)
-        if not still_wanted:
-            raise InputError(f"replay {replay_id} was cancelled; what is left stays parked")
+        self._marking.write(replay_id, reading.segments)
         if parts.on_progress is not None:
-            parts.on_progress(self._sent, sum(segment.count for segment in segments))
+            parts.on_progress(self._sent, sum(segment.count for segment in reading.segments))
+
+    def _produce(self, message: bytes, key: bytes) -> None:
+        try:
+            self._parts.producer.produce(self._topic, message, key)
+        except WalFullError as full:
+            self._marking.make_room(full)
+            self._parts.producer.produce(self._topic, message, key)
+
+    def _messages(
+        self, parked: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
+    ) -> Iterator[_Message]:
+        objects = self._parts.objects
+        if self._parents is None:
+            for segment, one in parked:
+                yield segment, *message_again(one, replay_id=replay_id, objects=objects)
+            return
+        for segment, event, came in self._parents.of(parked, replay_id):
+            message = encode_again(event, came, objects=objects)
+            yield segment, event.id, event.key.encode(), message
 
     def _trace(self, sent: dict[str, list[str]], first_id: int, replay_id: str) -> None:
         recorder, partition = self._parts.recorder, self._partition
@@ -269,24 +254,3 @@ class _Run:
                 replay_id=replay_id,
             )
             recorder.write([batch])
-
-
-def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
-    """Return a parked event as it goes back: same id and versions, entering where it failed.
-
-    One that Kafka refused when it was taken in enters where it would have entered then.
-
-    Raises:
-        InputError: its bytes are no event, so there is no stage that could take them.
-    """
-    try:
-        event = decode(parked.value)
-    except ParkError as error:
-        raise InputError(
-            f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
-            "them and discard these"
-        ) from error
-    stage = event.stage if parked.stage == "ingestion" else parked.stage
-    return msgspec.structs.replace(
-        event, stage=stage, attempt=next_attempt(parked), replay_id=replay_id
-    )

@@ -234,6 +234,16 @@ class OpenProducer:
                 return left
             self._sender.poller.poll(min(POLL_S, wait_s))
 
+    def settled(self, lsn: int) -> bool:
+        """Tell whether all up to an lsn is settled, and nothing waits to be tried again.
+
+        As after a ``flush``, but records behind the lsn may be in doubt. Does not wait; what was
+        settled in the last tenth of a second may not be known yet.
+        """
+        self._check()
+        self._sender.poller.poll()
+        return self.parts.settled(lsn)
+
     def __len__(self) -> int:
         """Return how many records are in doubt."""
         return self.parts.in_doubt()

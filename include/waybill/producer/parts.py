@@ -74,6 +74,11 @@ class Parts:
         with self._looking():
             return self.deliveries.in_doubt(self.log.next_lsn) + self.redo.retrying
 
+    def settled(self, lsn: int) -> bool:
+        """Tell whether all up to an lsn was settled when the keeper looked last."""
+        passed = self.deliveries.low > lsn  # first: a record is set aside before this passes it
+        return passed and not self.redo.retrying
+
     @contextmanager
     def _looking(self) -> Iterator[None]:
         """Hold the append lock, but not wait long for it.
