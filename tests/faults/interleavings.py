@@ -25,6 +25,7 @@ from tests.unit.destinations.orders import Order, commit_of
 from waybill.destinations import Destination
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, decode, encode
+from waybill.operations.marking import Limits
 from waybill.operations.replay import ReplayParts, ReplayRequest, replay
 from waybill.parking import (
     Decision,
@@ -157,6 +158,7 @@ class Play:
         try:
             producer: Any = MortalProducer(self.log, fate, self.draw)
             parts = ReplayParts(mortal(self.world.parking, fate), producer, self.world.pipeline)
+            parts.limits = Limits(events=self.draw.choice((1, 3, 100)))
             replay(parts, self.run)
             self.run = None
             self.world.numbers["replays"] += 1

@@ -39,6 +39,8 @@ class Log:
 class MortalProducer:
     """What a replay uses of a ``LosslessProducer``."""
 
+    capacity_bytes = 1024**3
+
     def __init__(self, log: Log, fate: Fate, draw: random.Random) -> None:
         self._log, self._fate, self._draw = log, fate, draw
         last = max(log.marks, default=-1)

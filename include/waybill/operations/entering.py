@@ -127,7 +127,6 @@ class Parents:
         self, events: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
     ) -> Iterator[tuple[Segment, Event, bytes]]:
         """Yield a group's parents, each once, with its first child's segment and as it came."""
-        self._parents, self._children = Counter(), Counter()
         for segment, parked in events:
             event = parent_of(parked, replay_id=replay_id)
             self._children[event.intake_minute] += 1
@@ -137,12 +136,14 @@ class Parents:
                 yield segment, event, parked.source
 
     def said(self) -> dict[str, Any]:
-        """Return what the books are to be told of the group, as a mark of the log carries it."""
+        """Return what the books are to be told since the last time, as a mark carries it."""
+        parents, children = self._parents, self._children
+        self._parents, self._children = Counter(), Counter()
         return {
             "pipeline_id": self._partition.pipeline_id,
             "event_name": self._partition.event_name,
-            "parents": [[*key, number] for key, number in sorted(self._parents.items())],
-            "children": sorted(self._children.items()),
+            "parents": [[*key, number] for key, number in sorted(parents.items())],
+            "children": sorted(children.items()),
         }
 
 

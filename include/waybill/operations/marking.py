@@ -1,9 +1,15 @@
-"""The marks of one replay: written behind each group, settled once Kafka has all before them.
+"""The marks of one replay: written behind groups that were sent, settled once Kafka has them.
 
-The next group is sent meanwhile; a few marks at most wait at a time. They are settled in order: all
-before the mark is acknowledged, or parked again; then the tracker is told; then the log's mark is
-confirmed. Killed in between, the next run finds the marks in the log, and settles them first. A
-cancelled replay's marks are settled like any others: what they name was sent.
+Groups go together in *units* of up to 5,000 events, 8 MiB or a second, each with one mark: where
+groups are small, a mark each would cost more than they do. A group larger than that is a unit by
+itself. The next unit is sent meanwhile; a few marks at most wait at a time. They are settled in
+order: all before the mark is acknowledged, or parked again; then the tracker is told; then the
+log's mark is confirmed. A cancelled replay's marks are settled like any others: what they name was
+sent.
+
+Who dies when: before a unit's mark, the log holds the beginning of the unit, which the next run
+does not send again. After the mark, the next run settles it before all else. An error that comes
+between two groups has the unit marked; amid a group it is as if the process had died.
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -26,6 +32,8 @@ from waybill.producer import LosslessProducer, WalFullError
 
 _LOG = logging.getLogger(__name__)
 _MOST_WAITING = 2
+_LOG_SHARE = 8
+"""A unit may take this part of the log: some wait, and one is sent."""
 _LONGEST_S = 60.0
 _AFTER_AN_ERROR_S = 10.0
 _POLL_S = 0.02
@@ -40,6 +48,38 @@ class _Mark:
     """What it says."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a unit of several groups may be."""
+
+    events: int = 5_000
+    bytes: int = 8 * 1024**2
+    """Of parked lines."""
+    seconds: float = 1.0
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Groups that were sent, and have no mark yet."""
+
+    segments: list[Segment] = field(default_factory=list)
+    events: int = 0
+    bytes: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, segments: Sequence[Segment]) -> None:
+        """Add a group."""
+        self.segments += segments
+        self.events += sum(segment.count for segment in segments)
+        self.bytes += sum(segment.bytes for segment in segments)
+
+    def has_room(self, segments: Sequence[Segment], limits: Limits) -> bool:
+        """Tell whether a group more is not too much."""
+        events = self.events + sum(segment.count for segment in segments)
+        size = self.bytes + sum(segment.bytes for segment in segments)
+        return events <= limits.events and size <= limits.bytes
+
+
 class Marking:
     """Writes the marks of one replay, and settles them; to be entered while it is sent.
 
@@ -50,6 +90,8 @@ class Marking:
         producer: whose log has the marks.
         partition: that is replayed.
         parents: if the replay enters earlier.
+        before: called before a mark is written, with the replay's id and its first segment's.
+        limits: of a unit.
     """
 
     def __init__(
@@ -57,12 +99,20 @@ class Marking:
         parking: Parking,
         producer: LosslessProducer,
         partition: Partition,
-        parents: Parents | None = None,
+        parents: Parents | None,
+        before: Callable[[str, int], None],
+        limits: Limits,
     ) -> None:
         self._parking, self._producer = parking, producer
         self._partition, self._parents = partition, parents
+        self._before = before
+        most = producer.capacity_bytes // _LOG_SHARE
+        self._limits = replace(limits, bytes=min(limits.bytes, most))
+        self._replay_id: UUID | None = None
+        self._unit = _Unit()
+        self._amid = False
         self._waiting: deque[_Mark] = deque()
-        self._cancelled: UUID | None = None
+        self._cancelled = False
 
     def __enter__(self) -> Self:
         return self
@@ -74,6 +124,7 @@ class Marking:
         trace: TracebackType | None,
     ) -> None:
         if error is None:
+            self._end_unit()
             self.finish()
         elif isinstance(error, Exception):
             self._try_to_finish()
@@ -83,15 +134,57 @@ class Marking:
         for lsn, payload in self._producer.recovered.marks:
             self._tell(_Mark(lsn, orjson.loads(payload)))
 
-    def write(self, replay_id: UUID, segments: Sequence[Segment]) -> None:
-        """Write the mark of segments whose events were all sent; settle earlier ones.
+    def begin(self, replay_id: UUID) -> Self:
+        """Say which replay it is that is sent now."""
+        self._replay_id = replay_id
+        return self
+
+    def begin_group(self, segments: Sequence[Segment]) -> bool:
+        """Say that a group is to be sent; return whether it shares a unit, so is not large.
+
+        Its events are then to be ready before the first is sent. Ends the unit before, if both
+        are too much for one. Raises what ``finish`` raises.
+        """
+        if not self._unit.has_room(segments, self._limits):
+            self._end_unit()
+        if not self._unit.segments:
+            self._unit = _Unit()
+        self._amid = self._parents is not None  # which count as soon as they are read
+        return self._unit.has_room(segments, self._limits)
+
+    def begin_sending(self) -> None:
+        """Say that the first event of the group goes now."""
+        self._amid = True
+
+    def end_group(self, segments: Sequence[Segment]) -> None:
+        """Say that all events of a group were sent; it is marked when it is time.
 
         Raises:
             RetryError: Kafka is away, or the tracker; the next run goes on from here.
             InputError: the replay was cancelled.
         """
+        self._amid = False
+        unit = self._unit
+        unit.add(segments)
+        late = time.monotonic() - unit.began >= self._limits.seconds
+        if late or unit.events >= self._limits.events or unit.bytes >= self._limits.bytes:
+            self._end_unit()
+
+    def _end_unit(self) -> None:
+        if not self._unit.segments:
+            return
+        self._write(self._unit.segments)
+        self._unit = _Unit()
+        self.settle()
+        self._wait_for_oldest()
+        if self._cancelled:
+            self.finish()
+
+    def _write(self, segments: Sequence[Segment]) -> None:
+        replay_id = str(self._replay_id)
+        self._before(replay_id, segments[0].id)
         said: dict[str, Any] = {
-            "replay": str(replay_id),
+            "replay": replay_id,
             "segments": [segment.id for segment in segments],
         }
         if self._parents is not None:
@@ -103,13 +196,9 @@ class Marking:
             self.make_room(full)
             lsn = self._producer.mark(payload)
         self._waiting.append(_Mark(lsn, said))
-        self.settle()
-        self._wait_for_oldest()
-        if self._cancelled is not None:
-            self.finish()
 
     def settle(self) -> None:
-        """Settle the marks of which Kafka has all; cheap when there are none."""
+        """Settle those marks of which Kafka has all; cheap when there are none."""
         while self._waiting and self._producer.settled(self._waiting[0].lsn):
             self._settle_oldest()
 
@@ -131,8 +220,8 @@ class Marking:
             InputError: the replay was cancelled.
         """
         self._finish(_LONGEST_S)
-        if self._cancelled is not None:
-            raise InputError(f"replay {self._cancelled} was cancelled; what is left stays parked")
+        if self._cancelled:
+            raise InputError(f"replay {self._replay_id} was cancelled; what is left stays parked")
 
     def _finish(self, limit_s: float) -> None:
         if not self._waiting:
@@ -144,6 +233,8 @@ class Marking:
 
     def _try_to_finish(self) -> None:
         try:
+            if self._unit.segments and not self._amid:
+                self._write(self._unit.segments)
             self._finish(_AFTER_AN_ERROR_S)
         except (RetryError, StopError) as error:
             _LOG.warning("%d marks stay in the log for the next run: %s", len(self._waiting), error)
@@ -157,9 +248,8 @@ class Marking:
             self.settle()
 
     def _settle_oldest(self) -> None:
-        mark = self._waiting[0]
-        if not self._tell(mark):
-            self._cancelled = UUID(mark.said["replay"])
+        if not self._tell(self._waiting[0]):
+            self._cancelled = True
         self._waiting.popleft()
 
     def _tell(self, mark: _Mark) -> bool:

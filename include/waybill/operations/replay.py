@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -27,10 +28,10 @@ from waybill.operations.entering import (
     refuse_without_source,
 )
 from waybill.operations.governor import Governor, Watch
-from waybill.operations.marking import Marking
+from waybill.operations.marking import Limits, Marking
 from waybill.operations.replayable import refuse_held, refuse_ingestion
 from waybill.operations.undeliverable import Undeliverable
-from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment
+from waybill.parking import GroupReading, ParkedEvent, Parking, Replay, ReplayConditions, Segment
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.storage import ObjectStore
@@ -109,6 +110,8 @@ class ReplayParts:
     """For payloads that are too large to travel; None: they travel all the same."""
     watch: Watch | None = None
     """Sees how the topic stands; without it no replay is governed."""
+    limits: Limits = field(default_factory=Limits)
+    """Of what goes under one mark."""
 
 
 def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
@@ -131,7 +134,18 @@ class _Run:
         self._sent = self._resumed = 0
         earlier = enters_earlier(request.enter, self._partition.stage, parts.pipeline)
         self._parents = Parents(self._partition) if earlier else None
-        self._marking = Marking(parts.parking, parts.producer, self._partition, self._parents)
+        self._marking = Marking(
+            parts.parking,
+            parts.producer,
+            self._partition,
+            self._parents,
+            self._trace,
+            parts.limits,
+        )
+        self._unfinished: Counter[tuple[str, int]] = Counter()
+        """Events (id and intake version) that a dead run has sent, and not marked."""
+        self._untraced: dict[str, list[str]] = defaultdict(list)
+        """Object to ids of the events that were sent."""
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
@@ -150,12 +164,12 @@ class _Run:
         )
         if self._parents is not None:
             self._ready(self._parents, begun)
-        unfinished = self._unfinished(str(begun.id))
+        self._find_unfinished(str(begun.id))
         pace = Governor(parts.watch if request.governed else None, request.rate_per_s)
-        with self._marking:
-            for group in parts.parking.replay_groups(begun.id):
-                self._group(begun.id, group, unfinished, pace)
-                unfinished = Counter()
+        groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
+        with self._marking.begin(begun.id), closing(groups):
+            for group in groups:
+                self._group(begun.id, group, pace)
         ended = parts.parking.finish_replay(begun.id)
         return ReplayReport(
             partition_id=request.partition_id,
@@ -181,39 +195,48 @@ class _Run:
         if begun.sent:
             parents.resume(parking, begun.id)
 
-    def _unfinished(self, replay_id: str) -> Counter[str]:
-        """Return the ids behind the log's last mark: the beginning of an unfinished group."""
-        found: Counter[str] = Counter()
+    def _find_unfinished(self, replay_id: str) -> None:
+        """Note the events behind the log's last mark: the beginning of an unfinished unit."""
         for record in self._parts.producer.recovered.unmarked:
             event = decode(record.value or b"")
             if event.replay_id == replay_id:
-                found[event.id] += 1
-        return found
+                self._unfinished[event.id, event.intake_version] += 1
 
-    def _group(
-        self, replay_id: UUID, group: list[Segment], unfinished: Counter[str], pace: Governor
-    ) -> None:
-        parts = self._parts
-        reading = parts.parking.read_group(group)
-        if reading.damaged:
-            parts.parking.quarantine(replay_id, reading.damaged)
-        if not reading.segments:
+    def _was_sent(self, message: bytes) -> bool:
+        """Tell whether a dead run has sent this event; once for each time that it did."""
+        if not self._unfinished:
+            return False
+        event = decode(message)
+        which = event.id, event.intake_version
+        if which not in self._unfinished:
+            return False
+        self._unfinished[which] -= 1
+        if not self._unfinished[which]:
+            del self._unfinished[which]
+        self._resumed += 1
+        return True
+
+    def _group(self, replay_id: UUID, group: GroupReading, pace: Governor) -> None:
+        parts, marking = self._parts, self._marking
+        if group.damaged:
+            parts.parking.quarantine(replay_id, group.damaged)
+        if not group.segments:
             return
-        sent: dict[str, list[str]] = defaultdict(list)
-        for segment, event_id, key, message in self._messages(reading.events, str(replay_id)):
-            if unfinished and unfinished[event_id] > 0:
-                unfinished[event_id] -= 1
-                self._resumed += 1
+        messages = self._messages(group.events, str(replay_id))
+        if marking.begin_group(group.segments):
+            messages = iter(list(messages))
+        marking.begin_sending()
+        for segment, event_id, key, message in messages:
+            self._untraced[segment.object_key].append(event_id)
+            if self._was_sent(message):
                 continue
             if pace.wait():
-                self._marking.settle()
+                marking.settle()
             self._produce(message, key)
-            sent[segment.object_key].append(event_id)
-        self._sent += sum(map(len, sent.values()))
-        self._trace(sent, reading.segments[0].id, str(replay_id))
-        self._marking.write(replay_id, reading.segments)
+            self._sent += 1
+        marking.end_group(group.segments)
         if parts.on_progress is not None:
-            parts.on_progress(self._sent, sum(segment.count for segment in reading.segments))
+            parts.on_progress(self._sent, sum(segment.count for segment in group.segments))
 
     def _produce(self, message: bytes, key: bytes) -> None:
         try:
@@ -234,8 +257,9 @@ class _Run:
             message = encode_again(event, came, objects=objects)
             yield segment, event.id, event.key.encode(), message
 
-    def _trace(self, sent: dict[str, list[str]], first_id: int, replay_id: str) -> None:
+    def _trace(self, replay_id: str, first_id: int) -> None:
         recorder, partition = self._parts.recorder, self._partition
+        sent, self._untraced = self._untraced, defaultdict(list)
         if recorder is None:
             return
         at_us = time.time_ns() // 1000

@@ -25,6 +25,7 @@ from waybill.parking.exporting import ExportReport, export
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.holds import Hold
 from waybill.parking.identities import ANY_REPLAY, Identity, identify
+from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -64,6 +65,7 @@ __all__ = [
     "EventSample",
     "ExportReport",
     "FingerprintGroup",
+    "GroupReading",
     "Hold",
     "Identity",
     "ObjectDescriptor",

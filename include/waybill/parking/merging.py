@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
@@ -20,6 +23,11 @@ from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.reading import check_segment
 from waybill.storage import ObjectStore, TrackerStore
+
+_READERS = 4
+_AHEAD_GROUPS = 32
+_AHEAD_BYTES = 8 * 1024**2
+"""Compressed."""
 
 
 def group_of(segment: Segment) -> tuple[int, str, int]:
@@ -91,16 +99,44 @@ def read_group(
     tracker: TrackerStore, objects: ObjectStore, group: Sequence[Segment]
 ) -> GroupReading:
     """Read a group, each segment checked whole; see ``Parking.read_group``."""
+    return _reading([(one, partial(_checked, tracker, objects, one)) for one in group])
+
+
+def read_groups(
+    tracker: TrackerStore, objects: ObjectStore, groups: Iterable[list[Segment]]
+) -> Generator[GroupReading]:
+    """Read groups, some ahead, each segment checked whole; see ``Parking.read_groups``."""
+    pool = ThreadPoolExecutor(_READERS, "waybill-reading-parked")
+    ahead: deque[Sequence[tuple[Segment, Callable[[], bytes]]]] = deque()
+    try:
+        for group in groups:
+            reads = [(one, pool.submit(_checked, tracker, objects, one).result) for one in group]
+            ahead.append(reads)
+            while len(ahead) > 1 and _is_much(ahead):
+                yield _reading(ahead.popleft())
+        while ahead:
+            yield _reading(ahead.popleft())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_much(ahead: Sequence[Iterable[tuple[Segment, object]]]) -> bool:
+    size = sum(segment.length for reads in ahead for segment, _ in reads)
+    return len(ahead) > _AHEAD_GROUPS or size > _AHEAD_BYTES
+
+
+def _reading(reads: Iterable[tuple[Segment, Callable[[], bytes]]]) -> GroupReading:
     frames: dict[int, bytes] = {}
     damaged: list[tuple[Segment, CorruptSegmentError]] = []
-    for segment in group:
+    whole: list[Segment] = []
+    for segment, read in reads:
         try:
-            frames[segment.id] = _checked(tracker, objects, segment)
+            frames[segment.id] = read()
+            whole.append(segment)
         except CorruptSegmentError as error:
             damaged.append((segment, error))
-    whole = tuple(segment for segment in group if segment.id in frames)
     stream = merged(whole, lambda segment: events_of(segment, frames.pop(segment.id)))
-    return GroupReading(whole, stream, tuple(damaged))
+    return GroupReading(tuple(whole), stream, tuple(damaged))
 
 
 def _checked(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> bytes:

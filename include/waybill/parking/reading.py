@@ -55,7 +55,7 @@ def check_segment(frame: bytes, sha256: str, lines: int, key: str, position: int
     """
     read_segment(frame, sha256=sha256, key=key, position=position)
     try:
-        found = sum(1 for _ in _lines(frame))
+        found = sum(chunk.count(b"\n") for chunk in _chunks(frame))
     except (zstandard.ZstdError, ValueError) as error:
         raise CorruptSegmentError(key, position, f"the frame is damaged: {error}") from error
     if found != lines:
@@ -72,23 +72,33 @@ def _events(frame: bytes, key: str, position: int, copies: frozenset[int]) -> It
 
 
 def _lines(frame: bytes) -> Iterator[bytes]:
-    """Yield lines; a zstd reader ends silently where a frame is cut, so sizes are compared."""
-    parameters = zstandard.get_frame_parameters(frame)
-    size = parameters.content_size
-    if len(frame) < _length(frame, checksum=parameters.has_checksum):
-        raise ValueError("it is cut")
-    total = 0
     rest: list[bytes] = []
-    reader = zstandard.ZstdDecompressor().stream_reader(frame)
-    while chunk := reader.read(_CHUNK_BYTES):
-        total += len(chunk)
+    for chunk in _chunks(frame):
         first, *lines = chunk.split(b"\n")
         rest.append(first)
         if lines:
             yield b"".join(rest)
             rest = [lines.pop()]
             yield from lines
-    if any(rest) or size not in (_UNKNOWN_SIZE, total):
+
+
+def _chunks(frame: bytes) -> Iterator[bytes]:
+    """Yield the bytes of all lines, each with its newline.
+
+    A zstd reader ends silently where a frame is cut, so sizes are compared.
+    """
+    parameters = zstandard.get_frame_parameters(frame)
+    size = parameters.content_size
+    if len(frame) < _length(frame, checksum=parameters.has_checksum):
+        raise ValueError("it is cut")
+    total = 0
+    last = b"\n"
+    reader = zstandard.ZstdDecompressor().stream_reader(frame)
+    while chunk := reader.read(_CHUNK_BYTES):
+        total += len(chunk)
+        last = chunk[-1:]
+        yield chunk
+    if last != b"\n" or size not in (_UNKNOWN_SIZE, total):
         raise ValueError(f"it ends after {total} of {size} bytes")
 
 

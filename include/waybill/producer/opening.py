@@ -187,6 +187,11 @@ class OpenProducer:
         """Id of this log, 32 hex digits: lsns count within it. A new directory is a new log."""
         return self.parts.log.wal_id.hex()
 
+    @property
+    def capacity_bytes(self) -> int:
+        """Most that the log may take on disk."""
+        return self._settings.disk_threshold_bytes
+
     # State
 
     def poll(self, timeout: float = 0.0) -> int:
