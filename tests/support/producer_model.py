@@ -125,6 +125,15 @@ class Model:
                 settled = there[number] or self.taken[number] or sent.lsn in parked
                 assert settled or sent.lsn in retry, f"the watermark passed {sent}"
 
+    def check_settled(self, settled, parked: set[int]) -> None:
+        """What is said to be settled up to an lsn is in the topic, or was taken."""
+        there = self.there
+        for number in self.owed:
+            sent = self.sent[number]
+            if settled(sent.lsn):
+                done = there[number] or self.taken[number] or sent.lsn in parked
+                assert done, f"it was said to be settled: {sent}"
+
     def check_told(self) -> None:
         """All of this life's messages are settled."""
         shared, tried = Counter(), Counter()

@@ -336,6 +336,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.model.check_told_once()
         parts = self.producer.parts
         self.model.check_watermark(parts.deliveries.low, parts.retry, set(parts.parking.lsns))
+        self.model.check_settled(parts.settled, set(parts.parking.lsns))
 
     def teardown(self):
         if not hasattr(self, "opened"):
