@@ -80,7 +80,7 @@ class SparkSettings(_Section):
     driver_memory: str = "1g"
     jars_dir: Path = Path(".waybill/jars/spark")
     max_events_per_batch: int = Field(200_000, ge=1)
-    """Most events one micro-batch takes from a topic."""
+    """Most events one micro-batch takes from a topic; workers hold 1 to 3 KB for each."""
     max_load_rows: int = Field(200_000, ge=1)
     """Most staged rows one load takes (at least one commit is always taken)."""
     max_load_bytes: int = Field(256 * 1024**2, ge=1)

@@ -5,8 +5,8 @@
 (b) The tracker with 500,000 partitions and 5,000,000 segments: see ``parking_tracker``.
 (c) A replay of parked events into Kafka, against ingestion from a file, events/s.
 (d) The most memory that the Python processes of (a) and (c) took together (driver and workers, see
-    ``memory``; the JVM's heap is what it is given). It grows with the events of a batch: 200,000,
-    as is the default.
+    ``memory``; the JVM's heap is what it is given). It grows with the events of a batch, most where
+    they are of as many tables and partitions as here: 50,000 events at full size.
 A and B alternate; medians. ``QUICK=1`` takes fewer events, partitions and segments.
 """
 
@@ -71,7 +71,7 @@ class Size:
     """Of part (b)."""
 
 
-FULL = Size(1_000_000, 500, 2, 5, 300_000, parking_tracker.FULL)
+FULL = Size(1_000_000, 500, 2, 20, 300_000, parking_tracker.FULL)
 QUICK = Size(5_000, 5, 1, 1, 6_000, parking_tracker.QUICK)
 
 
