@@ -152,7 +152,7 @@ def test_many_replays_cost_as_many_statements_as_one(web, partition):
     assert len([line for line in plan if "Index Cond: (replay_id = ANY" in line]) == 2, plan
 
 
-def recorded(web, number, replay, events, copies=0):
+def recorded(web, number, replay, events, copies=0, scope="warehouse"):
     """Record parked events as processing does; the last ones came with a replay."""
     packer = Packer()
     for n, (event, own) in enumerate(events):
@@ -161,15 +161,13 @@ def recorded(web, number, replay, events, copies=0):
             source_version=1,
             intake_version=1,
             minute=n % 2,
-            replay_id=own and str(replay),
+            replay_id=own and (str(replay).upper() if n % 3 else str(replay)),
         )
         packer.add(event, who)
     done = packer.finish()
     item = ObjectDescriptor(f"parked/{number}", len(done.body), done.segments)
     with web.lot.tracker.transaction() as connection:
-        found = web.lot.parking.record_once(
-            connection, [item], scope="warehouse", commit_number=number
-        )
+        found = web.lot.parking.record_once(connection, [item], scope=scope, commit_number=number)
     assert sum(found.values()) == copies
 
 
@@ -181,12 +179,16 @@ def test_what_processing_parks_again_is_added_to_its_replay(web, partition):
     events += [(make_event(20, **at_the_end), True)]  # it entered there, and could not be read
     recorded(web, 90, one, events)
     refused_there = [(make_event(21, **at_the_end, kafka_partition=-1), True)]
-    recorded(web, 1, one, refused_there)  # the load that parks it counts it
+    recorded(web, 1, one, refused_there, scope="load/warehouse")  # the load tells of it itself
     assert standings(web, partition) == [("parked again", {"parked": 4, "held": 4, "passed_on": 2})]
+    not_taken = [(make_event(22, **at_the_end, kafka_partition=-1), True)]
+    recorded(web, 2, one, not_taken, scope="ingestion/p1")  # Kafka refused it
+    assert standings(web, partition) == [("parked again", {"parked": 5, "held": 4, "passed_on": 1})]
     other = sent(web, partition, "r2", 10)
-    # the first two are copies of what is parked: events that nobody sent twice are not counted so
+    # the first two are copies of what is parked
     recorded(web, 91, other, [(make_event(n, stage="mapping"), True) for n in (0, 1, 7)], copies=2)
-    assert standings(web, partition)[0] == ("parked again", {"parked": 1, "passed_on": 9})
+    heard = {"parked": 1, "duplicate": 2, "passed_on": 7}
+    assert standings(web, partition)[0] == ("parked again", heard)
     again = [(make_event(30, stage="mapping"), False), (make_event(31, stage="mapping"), True)]
     recorded(web, 92, ANY_REPLAY, again)
-    assert standings(web, partition)[0] == ("parked again", {"parked": 1, "passed_on": 9})
+    assert standings(web, partition)[0] == ("parked again", heard)

@@ -66,6 +66,8 @@ class _Unit:
     events: int = 0
     bytes: int = 0
     began: float = field(default_factory=time.monotonic)
+    said: dict[str, Any] | None = None
+    """What its mark says, once that was put together: the books of parents are asked for once."""
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Add a group."""
@@ -173,14 +175,26 @@ class Marking:
     def _end_unit(self) -> None:
         if not self._unit.segments:
             return
-        self._write(self._unit.segments)
+        self._write(self._unit)
         self._unit = _Unit()
         self.settle()
         self._wait_for_oldest()
         if self._cancelled:
             self.finish()
 
-    def _write(self, segments: Sequence[Segment]) -> None:
+    def _write(self, unit: _Unit) -> None:
+        if unit.said is None:
+            unit.said = self._said(unit.segments)
+        said = unit.said
+        payload = orjson.dumps(said)
+        try:
+            lsn = self._producer.mark(payload)
+        except WalFullError as full:
+            self.make_room(full)
+            lsn = self._producer.mark(payload)
+        self._waiting.append(_Mark(lsn, said))
+
+    def _said(self, segments: Sequence[Segment]) -> dict[str, Any]:
         replay_id = str(self._replay_id)
         self._before(replay_id, segments[0].id)
         said: dict[str, Any] = {
@@ -189,13 +203,7 @@ class Marking:
         }
         if self._parents is not None:
             said["earlier"] = self._parents.said()
-        payload = orjson.dumps(said)
-        try:
-            lsn = self._producer.mark(payload)
-        except WalFullError as full:
-            self.make_room(full)
-            lsn = self._producer.mark(payload)
-        self._waiting.append(_Mark(lsn, said))
+        return said
 
     def settle(self) -> None:
         """Settle those marks of which Kafka has all; cheap when there are none."""
@@ -234,7 +242,7 @@ class Marking:
     def _try_to_finish(self) -> None:
         try:
             if self._unit.segments and not self._amid:
-                self._write(self._unit.segments)
+                self._write(self._unit)
             self._finish(_AFTER_AN_ERROR_S)
         except (RetryError, StopError) as error:
             _LOG.warning("%d marks stay in the log for the next run: %s", len(self._waiting), error)

@@ -184,6 +184,14 @@ class Packer:
         return PackedObject(body.getvalue(), tuple(segments))
 
 
+def _shared(name: str) -> str:
+    """Return the one text that is equal: each message brings names of its own.
+
+    User code may have made it a text of another class, which has no place in that table.
+    """
+    return intern(str.__str__(name))
+
+
 class _Builder:
     """The segments of one partition and fingerprint."""
 
@@ -193,7 +201,7 @@ class _Builder:
     )  # fmt: skip
 
     def __init__(self, key: PartitionKey, cause: str) -> None:
-        a, b, c, d = map(intern, key)  # each message brings names of its own
+        a, b, c, d = map(_shared, key)
         self.key: PartitionKey = (a, b, c, d)
         self._fingerprint = cause
         self._identities: list[Identity | None] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -37,7 +38,7 @@ from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
 from waybill.parking.segment_stream import SegmentStream
 from waybill.parking.selection import NAMES
-from waybill.storage.tracker.outcomes import HELD_AGAIN, add_outcomes, parked_before
+from waybill.storage.tracker.outcomes import COPY, HELD_AGAIN, add_outcomes, parked_before
 from waybill.storage.tracker.tables import parked_objects, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
@@ -77,6 +78,8 @@ _SEGMENT_TYPES: dict[str, TypeEngine[Any]] = {
 
 _PORTION = 20_000
 """Segments in one statement: their memory is bounded, however much a micro-batch parks."""
+OF_LOADS = "load/"
+"""What the scope of a load begins with; all other scopes do not."""
 _Row = tuple[str, SegmentDescriptor]
 
 
@@ -118,16 +121,18 @@ def record_objects(
     again: dict[str, Counter[str]] = defaultdict(Counter)
     named, kept = set[str](), set[str]()
     for portion in _portions(objects):
-        rows = portion
+        rows, lines = portion, dict[int, tuple[int, ...]]()
         ids, known = _upsert_partitions(connection, [segment for _, segment in rows])
         if once:
             found = find_copies(connection, [segment for _, segment in rows], ids, known)
             counts += found.counts
-            if found.lines:
+            lines = found.lines
+            if lines:
                 rows = _without(connection, rows, found, ids)
         if rows:
             _write_segments(connection, rows, ids, scope, commit_number)
-            _add_parked_again(again, [segment for _, segment in rows])
+        if not scope.startswith(OF_LOADS):  # which tell themselves what they refused
+            _add_parked_again(again, portion, lines)
         named.update(key for key, _ in portion)
         kept.update(key for key, _ in rows)
     _give_up(connection, named - kept)
@@ -161,18 +166,19 @@ def _partition(row: _Row) -> PartitionKey:
     return row[1].partition
 
 
-def _add_parked_again(again: dict[str, Counter[str]], found: Sequence[SegmentDescriptor]) -> None:
-    """Add replay id to outcome to events; of rows that a load refused the load tells."""
-    for segment in found:
-        if segment.stage == "destination" and segment.kafka_partition < 0:
-            continue
+def _add_parked_again(
+    again: dict[str, Counter[str]], rows: Sequence[_Row], copies: Mapping[int, tuple[int, ...]]
+) -> None:
+    """Add replay id to outcome to events; copies of what is parked already are duplicates."""
+    for index, (_, segment) in enumerate(rows):
         held = segment.error_type == HELD_ERROR
         outcome = HELD_AGAIN if held else parked_before(segment.stage)
-        first = 0
+        lines, first = copies.get(index, ()), 0
         for _, replay_id, number in segment.origins:
             if replay_id:
-                copies = sum(first <= line < first + number for line in segment.copies)
-                again[replay_id][outcome] += number - copies
+                twice = bisect_left(lines, first + number) - bisect_left(lines, first)
+                again[replay_id][outcome] += number - twice
+                again[replay_id][COPY] += twice
             first += number
 
 

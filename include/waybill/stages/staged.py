@@ -178,7 +178,7 @@ class _Table:
         if self._small_rows >= _SMALL_ROWS:
             self._settle()
         elif len(self._small) == _MOST_SMALL:
-            self._small = [self._joined().serialize().to_pybytes()]
+            self._small = [batch.serialize().to_pybytes() for batch in self._joined()]
 
     def rows(self) -> pa.Table:
         batches = [*self._batches, *map(self._read, self._small)]
@@ -187,13 +187,14 @@ class _Table:
     def _settle(self) -> None:
         """Join the small batches and put them behind the others."""
         if self._small:
-            self._batches.append(self._joined())
+            self._batches += self._joined()
             self._small.clear()
             self._small_rows = 0
 
-    def _joined(self) -> pa.RecordBatch:
-        [joined] = pa.Table.from_batches(map(self._read, self._small)).combine_chunks().to_batches()
-        return joined
+    def _joined(self) -> list[pa.RecordBatch]:
+        """Return the small batches as one; as several where a column has more than 2 GiB."""
+        joined = pa.Table.from_batches(map(self._read, self._small)).combine_chunks()
+        return list(joined.to_batches())
 
     def _read(self, serialised: bytes) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(serialised, self._schema)

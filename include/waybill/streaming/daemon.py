@@ -8,7 +8,10 @@ whatever has a connection, a thread or a lock is made by the worker itself, afte
 from __future__ import annotations
 
 import gc
+import os
 from importlib import import_module
+
+import numpy as np
 
 _NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.streaming.tasks")
 """``pandas`` is what Spark's own Arrow serializers load."""
@@ -18,6 +21,7 @@ def main() -> None:
     """Load the modules and serve until Spark ends."""
     for name in _NEEDED:
         import_module(name)
+    os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers
     gc.collect()
     gc.freeze()  # a collection in a worker would write to, and so copy, every page
     from pyspark.daemon import manager  # noqa: PLC0415

@@ -36,6 +36,7 @@ from waybill.ledger.commit import write_copies
 from waybill.operations.refused import park_refused
 from waybill.operations.registry import ActivePipelines
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
+from waybill.parking.recording import OF_LOADS
 from waybill.settings import Settings
 from waybill.stages import Counts, StagedFrame, read_staged
 from waybill.storage import ObjectStore, TrackerStore, open_objects, open_tracker
@@ -136,7 +137,7 @@ class Loader:
                 if not self._parking.knows(connection, key)
             ]
             copies = self._parking.record_once(
-                connection, new, scope=f"load/{self._name}", commit_number=after + 1
+                connection, new, scope=f"{OF_LOADS}{self._name}", commit_number=after + 1
             )
             write_copies(connection, f"load:{self._name}:{after + 1}", copies)
 

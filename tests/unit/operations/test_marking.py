@@ -236,3 +236,13 @@ def test_marks_of_a_dead_run_are_told_first_whatever_became_of_its_replay() -> N
     with run.marking:
         run.group(6)
     assert run.tracker.told == [5, 6]
+
+
+def test_what_the_mark_says_is_put_together_once_though_it_is_written_at_the_second_try() -> None:
+    run = Run(events=10)
+    with pytest.raises(WalFullError), run.marking:
+        run.log.full.append(WalFullError("full"))
+        run.group(1)  # nothing waits that could make room: the unit is marked on the way out
+    assert run.marks == [[1]]
+    assert run.traced == [(str(REPLAY), 1)]
+    assert run.tracker.told == [1]

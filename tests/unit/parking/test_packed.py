@@ -1,3 +1,4 @@
+import enum
 import io
 import re
 import shutil
@@ -211,3 +212,14 @@ def test_keys_are_fresh_sorted_by_time_and_hold_no_name():
     shape = rf"parked/\d{{4}}/\d\d/\d\d/{uuid7}\.jsonl\.zst"
     assert all(re.fullmatch(shape, key) for key in keys)
     assert [key[:31] for key in keys] == sorted(key[:31] for key in keys)
+
+
+def test_names_may_be_texts_of_the_users_own_classes():
+    class Kind(enum.StrEnum):
+        ORDER = "order"
+
+    packed = pack([replace(EVENT, event_name=Kind.ORDER), replace(EVENT, event_name="order")])
+    [segment] = packed.segments
+    assert (segment.event_name, segment.count) == ("order", 2)
+    assert type(segment.event_name) is str
+    assert list(SegmentStream(write_segments(packed.segments))) == [segment]

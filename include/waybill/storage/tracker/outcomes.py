@@ -6,6 +6,7 @@ those of partitions, in the order of replay and outcome.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -13,6 +14,8 @@ from sqlalchemy import Connection, text
 
 AT_THE_DESTINATION = ("delivered", "superseded", "duplicate", "parked")
 """Outcomes of rows that were loaded, or refused there."""
+COPY = "duplicate/parked"
+"""Outcome of an event that would have parked again, and is parked there already."""
 HELD_AGAIN = "held"
 """Outcome of an event that waits because its pipeline was held meanwhile."""
 
@@ -40,15 +43,17 @@ def add_outcomes(connection: Connection, found: Mapping[str, Mapping[str, int]])
         connection: the transaction that commits what became of the events.
         found: replay id to outcome to number.
     """
-    rows = [
-        (replay_id, outcome, number)
-        for text_id, outcomes in found.items()
-        if (replay_id := _uuid(text_id)) is not None
-        for outcome, number in outcomes.items()
-    ]
-    if rows:
-        ids, outcomes, numbers = zip(*rows, strict=True)
-        given = {"ids": list(ids), "outcomes": list(outcomes), "numbers": list(numbers)}
+    numbers: Counter[tuple[UUID, str]] = Counter()
+    for written, outcomes in found.items():  # one id may be written in several ways
+        if (replay_id := _uuid(written)) is not None:
+            for outcome, number in outcomes.items():
+                numbers[replay_id, outcome] += number
+    if numbers:
+        given = {
+            "ids": [replay_id for replay_id, _ in numbers],
+            "outcomes": [outcome for _, outcome in numbers],
+            "numbers": list(numbers.values()),
+        }
         connection.execute(_ADD, given)
 
 
