@@ -18,7 +18,7 @@ NAMES = {
 }
 
 
-def replay_against_ingestion(settings: Any, folder: Path, events: int) -> dict[str, Any]:
+def replay_against_ingestion(settings: Any, folder: Path, events: int) -> dict[str, float]:
     """Ingest rows of a file, then replay as many parked events of the same pipeline."""
     from waybill import wiring
 
@@ -31,16 +31,15 @@ def replay_against_ingestion(settings: Any, folder: Path, events: int) -> dict[s
     live_s = time.monotonic() - began
     park(settings, events)
     began = time.monotonic()
-    report = wiring.run_replay(settings, **NAMES, who="bench", run_id="bench")
+    report = wiring.run_replay(settings, **NAMES, who="bench", run_id="bench", governed=False)
     replay_s = time.monotonic() - began
     sent = report.to_json()["sent"]
     if sent != events:
         raise SystemExit(f"{events} events are parked, {sent} were sent")
     return {
-        "replay_vs_live": round(live_s / replay_s, 3),
-        "replay_per_s": round(events / replay_s),
-        "live_per_s": round(events / live_s),
-        "replayed": events,
+        "replay_vs_live": live_s / replay_s,
+        "replay_per_s": events / replay_s,
+        "live_per_s": events / live_s,
     }
 
 
