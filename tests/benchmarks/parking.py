@@ -7,7 +7,7 @@
     nothing reads the topic here.
 (d) The most memory that the Python processes of (a) and (c) took together (driver and workers, see
     ``memory``; the JVM's heap is what it is given). It grows with the events of a batch, most where
-    they are of as many tables and partitions as here: 50,000 events at full size.
+    they are of as many tables and partitions as here: 40,000 events at full size.
 A and B alternate; medians. ``QUICK=1`` takes fewer events, partitions and segments.
 """
 
@@ -74,7 +74,7 @@ class Size:
     """Of part (b)."""
 
 
-FULL = Size(1_000_000, 500, 2, 20, 300_000, 3, parking_tracker.FULL)
+FULL = Size(1_000_000, 500, 2, 25, 300_000, 3, parking_tracker.FULL)
 QUICK = Size(5_000, 5, 1, 1, 6_000, 1, parking_tracker.QUICK)
 
 
