@@ -69,7 +69,7 @@ changed AS (
     discarded_to = (SELECT last_value FROM segments_id_seq), marked_at = clock_timestamp(),
     marked_segments = c.rows, marked_events = p.marked_events + p.parked,
     marked_bytes = p.marked_bytes + c.parked_bytes
-  FROM chosen c WHERE p.id = c.id
+  FROM chosen c WHERE p.id = c.id AND p.id = ANY(CAST(:ids AS bigint[]))
   RETURNING c.rows - c.marked AS segments, c.parked, c.parked_bytes)
 SELECT count(*), coalesce(sum(segments), 0), coalesce(sum(parked), 0),
   coalesce(sum(parked_bytes), 0)

@@ -38,6 +38,10 @@ HELD = ("parked", "replaying")
 IS_HELD: ColumnElement[bool] = literal_column("segments.state IN ('parked', 'replaying')", Boolean)
 """In words, not as parameters: only so the planner sees that the partial indexes serve."""
 IS_KEPT = or_(IS_HELD, segments.c.state == "quarantined")
+_IS_SOME_KEPT: ColumnElement[bool] = literal_column(
+    "parked_partitions.parked + parked_partitions.replaying + parked_partitions.quarantined > 0",
+    Boolean,
+)
 LONGEST_COMMIT = timedelta(minutes=10)
 """A partition's times of parking are set a moment before its segments'."""
 REPLAY_ORDER = (
@@ -75,9 +79,8 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
             conditions.append(partitions.c[name] == storable(value))
     if wanted.held:
         conditions.append(partitions.c.parked + partitions.c.replaying > 0)
-    if wanted.kept:
-        kept = partitions.c.parked + partitions.c.replaying + partitions.c.quarantined
-        conditions.append(kept > 0)
+    if wanted.held or wanted.kept:
+        conditions.append(_IS_SOME_KEPT)
     if wanted.teams is not None:
         own = select(pipelines.c.id).where(pipelines.c.team.in_(map(storable, wanted.teams)))
         conditions.append(partitions.c.pipeline_id.in_(own))

@@ -34,6 +34,8 @@ SEGMENT_STATES = (
 )
 """``quarantined``: its frame is damaged. ``replaced``: its events are in other segments now."""
 
+_KEPT = text("parked + replaying + quarantined > 0")
+
 parked_partitions = Table(
     "parked_partitions",
     METADATA,
@@ -59,9 +61,10 @@ parked_partitions = Table(
     UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
     Index("ix_parked_partitions_error_type", "error_type", "pipeline_id"),
     Index("ix_parked_partitions_event_name", "event_name", "pipeline_id"),
-    Index("ix_parked_partitions_parked", "parked", "id"),
-    Index("ix_parked_partitions_bytes", "bytes", "id"),
-    Index("ix_parked_partitions_last_parked_at", "last_parked_at", "id"),
+    *[
+        Index(f"ix_parked_partitions_{name}", name, "id", postgresql_where=_KEPT)
+        for name in ("parked", "bytes", "last_parked_at")
+    ],
     Index("ix_parked_partitions_marked", "marked_at", postgresql_where=text("discarded_to > 0")),
 )
 """``discarded_to``: segments up to this id that are parked in their rows are discarded; 0: none.
