@@ -8,7 +8,8 @@ log's mark is confirmed. A cancelled replay's marks are settled like any others:
 sent.
 
 Who dies when: before a unit's mark, the log holds the beginning of the unit, which the next run
-does not send again. After the mark, the next run settles it before all else. An error that comes
+does not send again; it writes no mark before it has met all of that, since only what is behind the
+last mark is known to have been sent. After the mark, the next run settles it before all else. An error that comes
 between two groups has the unit marked; amid a group it is as if the process had died.
 """
 
@@ -111,6 +112,7 @@ class Marking:
         most = producer.capacity_bytes // _LOG_SHARE
         self._limits = replace(limits, bytes=min(limits.bytes, most))
         self._replay_id: UUID | None = None
+        self._resumes: Callable[[], bool] = lambda: False
         self._unit = _Unit()
         self._amid = False
         self._waiting: deque[_Mark] = deque()
@@ -136,9 +138,15 @@ class Marking:
         for lsn, payload in self._producer.recovered.marks:
             self._tell(_Mark(lsn, orjson.loads(payload)))
 
-    def begin(self, replay_id: UUID) -> Self:
-        """Say which replay it is that is sent now."""
+    def begin(self, replay_id: UUID, resumes: Callable[[], bool] = lambda: False) -> Self:
+        """Say which replay it is that is sent now.
+
+        Args:
+            replay_id: in the tracker.
+            resumes: tells whether a dead run has sent events that were not met again so far.
+        """
         self._replay_id = replay_id
+        self._resumes = resumes
         return self
 
     def begin_group(self, segments: Sequence[Segment]) -> bool:
@@ -147,7 +155,7 @@ class Marking:
         Its events are then to be ready before the first is sent. Ends the unit before, if both
         are too much for one. Raises what ``finish`` raises.
         """
-        if not self._unit.has_room(segments, self._limits):
+        if not self._unit.has_room(segments, self._limits) and not self._resumes():
             self._end_unit()
         if not self._unit.segments:
             self._unit = _Unit()
@@ -169,7 +177,8 @@ class Marking:
         unit = self._unit
         unit.add(segments)
         late = time.monotonic() - unit.began >= self._limits.seconds
-        if late or unit.events >= self._limits.events or unit.bytes >= self._limits.bytes:
+        full = unit.events >= self._limits.events or unit.bytes >= self._limits.bytes
+        if (late or full) and not self._resumes():
             self._end_unit()
 
     def _end_unit(self) -> None:
@@ -241,7 +250,7 @@ class Marking:
 
     def _try_to_finish(self) -> None:
         try:
-            if self._unit.segments and not self._amid:
+            if self._unit.segments and not self._amid and not self._resumes():
                 self._write(self._unit)
             self._finish(_AFTER_AN_ERROR_S)
         except (RetryError, StopError) as error:

@@ -167,7 +167,7 @@ class _Run:
         self._find_unfinished(str(begun.id))
         pace = Governor(parts.watch if request.governed else None, request.rate_per_s)
         groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
-        with self._marking.begin(begun.id), closing(groups):
+        with self._marking.begin(begun.id, self._resumes), closing(groups):
             for group in groups:
                 self._group(begun.id, group, pace)
         ended = parts.parking.finish_replay(begun.id)
@@ -201,6 +201,9 @@ class _Run:
             event = decode(record.value or b"")
             if event.replay_id == replay_id:
                 self._unfinished[event.id, event.intake_version] += 1
+
+    def _resumes(self) -> bool:
+        return bool(self._unfinished)
 
     def _was_sent(self, message: bytes) -> bool:
         """Tell whether a dead run has sent this event; once for each time that it did."""

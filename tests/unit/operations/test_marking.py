@@ -246,3 +246,32 @@ def test_what_the_mark_says_is_put_together_once_though_it_is_written_at_the_sec
     assert run.marks == [[1]]
     assert run.traced == [(str(REPLAY), 1)]
     assert run.tracker.told == [1]
+
+
+def test_no_mark_comes_before_all_that_a_dead_run_sent_was_met_again() -> None:
+    run = Run(events=10)
+    left = [3]  # groups that a dead run has sent
+    run.marking.begin(REPLAY, lambda: left[0] > 0)
+    with run.marking:
+        for number in range(1, 6):
+            left[0] -= 1
+            run.group(number)
+            assert bool(run.marks) == (number >= 3)
+    assert run.marks == [[1, 2, 3], [4], [5]]
+
+
+def test_an_error_amid_what_a_dead_run_sent_writes_no_mark() -> None:
+    run = Run(events=10)
+    run.marking.begin(REPLAY, lambda: True)
+    with pytest.raises(RetryError), run.marking:
+        run.group(1)
+        raise RetryError("between two groups")
+    assert run.marks == []
+
+
+def test_what_is_never_met_again_does_not_keep_the_last_mark_from_being_written() -> None:
+    run = Run(events=10)
+    with run.marking.begin(REPLAY, lambda: True):
+        run.group(1)
+        run.group(2)
+    assert run.marks == [[1, 2]]
