@@ -9,8 +9,9 @@ sent.
 
 Who dies when: before a unit's mark, the log holds the beginning of the unit, which the next run
 does not send again; it writes no mark before it has met all of that, since only what is behind the
-last mark is known to have been sent. After the mark, the next run settles it before all else. An error that comes
-between two groups has the unit marked; amid a group it is as if the process had died.
+last mark is known to have been sent. After the mark, the next run settles it before all else. An
+error that comes between two groups has the unit marked; amid a group it is as if the process had
+died.
 """
 
 from __future__ import annotations

@@ -177,8 +177,9 @@ def _add_parked_again(
         for _, replay_id, number in segment.origins:
             if replay_id:
                 twice = bisect_left(lines, first + number) - bisect_left(lines, first)
-                again[replay_id][outcome] += number - twice
-                again[replay_id][COPY] += twice
+                for name, some in ((outcome, number - twice), (COPY, twice)):
+                    if some:
+                        again[replay_id][name] += some
             first += number
 
 

@@ -257,7 +257,7 @@ def test_no_mark_comes_before_all_that_a_dead_run_sent_was_met_again() -> None:
             left[0] -= 1
             run.group(number)
             assert bool(run.marks) == (number >= 3)
-    assert run.marks == [[1, 2, 3], [4], [5]]
+    assert run.marks == [[1, 2], [3], [4], [5]]
 
 
 def test_an_error_amid_what_a_dead_run_sent_writes_no_mark() -> None:
