@@ -32,7 +32,7 @@ from waybill.parking.packed import SegmentDescriptor
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 
-FULL, QUICK = Size(500_000, 5_000_000), Size(10_000, 100_000)
+FULL, QUICK = Size(500_000, 5_000_000), Size(5_000, 50_000)
 ROUNDS = 6
 _END = datetime(2026, 1, 1, tzinfo=UTC)
 _COMMIT_SEGMENTS = 200
