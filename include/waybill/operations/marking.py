@@ -156,7 +156,7 @@ class Marking:
         Its events are then to be ready before the first is sent. Ends the unit before, if both
         are too much for one. Raises what ``finish`` raises.
         """
-        if not self._unit.has_room(segments, self._limits) and not self._resumes():
+        if not self._unit.has_room(segments, self._limits) and not self._waits_for_dead():
             self._end_unit()
         if not self._unit.segments:
             self._unit = _Unit()
@@ -179,8 +179,16 @@ class Marking:
         unit.add(segments)
         late = time.monotonic() - unit.began >= self._limits.seconds
         full = unit.events >= self._limits.events or unit.bytes >= self._limits.bytes
-        if (late or full) and not self._resumes():
+        if (late or full) and not self._waits_for_dead():
             self._end_unit()
+
+    def _waits_for_dead(self) -> bool:
+        """Tell whether the unit goes on until all that a dead run sent was met again.
+
+        Some of it may never be: its segment was found damaged since. The dead run's unit was no
+        larger than this one may be, so twice that is enough; else the log would fill up.
+        """
+        return self._resumes() and self._unit.bytes < 2 * self._limits.bytes
 
     def _end_unit(self) -> None:
         if not self._unit.segments:

@@ -172,7 +172,8 @@ class Parking(Looking):
     def read_groups(self, groups: Iterable[list[Segment]]) -> Generator[GroupReading]:
         """Yield groups as ``read_group`` reads them; a few are read ahead, side by side.
 
-        To be closed when it is not read to its end. Memory: up to 8 MiB of frames more.
+        To be closed when it is not read to its end. Memory: the frames of the next group, whatever
+        its size, and of more groups up to 8 MiB.
         """
         return merging.read_groups(self._tracker, self._objects, groups)
 

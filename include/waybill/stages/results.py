@@ -73,7 +73,7 @@ class Mapped:
 
 @dataclass(slots=True)
 class ChainResult:
-    """All that came of the messages so far."""
+    """What came of the messages so far; ``failures`` and ``mapped`` may be taken and cleared."""
 
     counts: Counts = field(default_factory=Counts)
     staged: StagedPacker = field(default_factory=StagedPacker)

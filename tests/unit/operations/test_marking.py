@@ -275,3 +275,12 @@ def test_what_is_never_met_again_does_not_keep_the_last_mark_from_being_written(
         run.group(1)
         run.group(2)
     assert run.marks == [[1, 2]]
+
+
+def test_events_that_are_never_met_again_do_not_hold_marks_back_until_the_log_is_full() -> None:
+    run = Run(bytes=2_000)
+    with run.marking.begin(REPLAY, lambda: True):
+        for number in range(1, 10):
+            run.group(number)  # of 1,000 bytes each
+        assert run.marks == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert run.marks == [[1, 2, 3, 4], [5, 6, 7, 8], [9]]
