@@ -243,9 +243,9 @@ opening.start()
 time.sleep(1)
 child = os.fork()
 if child == 0:
+    print(os.getpid(), flush=True)  # by the child: what a fork does in it is done
     time.sleep(60)
     os._exit(0)
-print(child, flush=True)
 time.sleep(60)
 """
 

@@ -32,6 +32,7 @@ from waybill.events.going_back import GoingBack, going_back
 from waybill.events.identity import (
     IntakeClock,
     event_id,
+    key_id,
     ordering_key,
     source_version,
     topic_name,
@@ -56,6 +57,7 @@ __all__ = [
     "error_type",
     "event_id",
     "going_back",
+    "key_id",
     "loads",
     "loads_exact",
     "ordering_key",

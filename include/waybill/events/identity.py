@@ -53,6 +53,20 @@ def event_id(pipeline_id: str, name: str, key: str, *, version: int | None, cont
     return digest.hexdigest()
 
 
+def key_id(pipeline_id: str, name: str, key: str) -> str:
+    """Return what the traces of a primary key's events are found under: "key-" and 24 hex digits.
+
+    Args:
+        pipeline_id: the pipeline's immutable id.
+        name: the event name.
+        key: the ordering key as ``ordering_key`` gives it.
+
+    Source: BLAKE2b with 96 bits over an unambiguous JSON array. Cost: about 1 µs.
+    """
+    digest = hashlib.blake2b(dumps([pipeline_id, name, key]), digest_size=12)
+    return f"key-{digest.hexdigest()}"
+
+
 def source_version(data: Mapping[str, Any], field: str | None) -> int | None:
     """Return the record's own version as a 64-bit integer; times become microseconds since 1970.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import weakref
 from pathlib import Path
 
@@ -33,14 +34,16 @@ class DirectoryLock:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(self._fd)
-            raise ProducerBusyError(directory, int(holder) if holder.isdigit() else None) from None
-        _HELD.add(self)
+        with _FORKS:  # a fork between the opening and the noting would keep the copy
+            self._fd = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+                os.close(self._fd)
+                pid = int(holder) if holder.isdigit() else None
+                raise ProducerBusyError(directory, pid) from None
+            _HELD.add(self)
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
 
@@ -52,11 +55,18 @@ class DirectoryLock:
 
 
 _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+_FORKS = threading.RLock()
+"""Held while a lock is taken, and by every fork."""
 
 
 def _let_go_in_child() -> None:
     for lock in list(_HELD):  # also of a producer that another thread was just opening
         lock.release()
+    _FORKS.release()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(
+    before=_FORKS.acquire,
+    after_in_parent=_FORKS.release,
+    after_in_child=_let_go_in_child,
+)

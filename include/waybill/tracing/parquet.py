@@ -8,13 +8,23 @@ prefixes shared (DELTA_BYTE_ARRAY): 17.8 bytes, of which the id is 15.5. Pages c
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from waybill.tracing.trace import TEXT_COLUMNS, TRACE_SCHEMA
 
-_IN_DICTIONARY = [*TEXT_COLUMNS, "kafka_partition", "commit_number", "attempt", "at"]
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_IN_DICTIONARY = [
+    *TEXT_COLUMNS,
+    "kafka_partition",
+    "commit_number",
+    "attempt",
+    "intake_minute",
+    "at",
+]
 _ROWS_A_GROUP = 32_768
 """Least that a look-up reads: 0.6 MB packed, sorted, with its least and greatest id known."""
 
@@ -62,7 +72,7 @@ def read_whole(path: Path) -> pa.Table:
         path, read_dictionary=list(TEXT_COLUMNS), page_checksum_verification=True, memory_map=False
     )
     with file:
-        return file.read(columns=TRACE_SCHEMA.names, use_threads=False)
+        return _rows(file)
 
 
 def read_event(path: Path, event_id: str) -> pa.Table:
@@ -74,7 +84,16 @@ def read_event(path: Path, event_id: str) -> pa.Table:
         found = pc.equal(file.read(columns=["event_id"], use_threads=False).column(0), event_id)
         if not pc.any(found).as_py():
             return TRACE_SCHEMA.empty_table()
-        return file.read(columns=TRACE_SCHEMA.names, use_threads=False).filter(found)
+        return _rows(file).filter(found)
+
+
+def _rows(file: pq.ParquetFile) -> pa.Table:
+    """Return all rows in the schema's columns; those that an older release did not write: null."""
+    table = file.read(use_threads=False)
+    for field in TRACE_SCHEMA:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(TRACE_SCHEMA.names)
 
 
 def is_whole(path: Path) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from waybill.errors import InputError
 
 PHASES = (
+    "key",
     "ingestion",
     "transformation",
     "mapping",
@@ -25,7 +26,8 @@ PHASES = (
     "replay",
     "discard",
 )
-"""In the order of an event's way; a trail is sorted by time, then by this."""
+"""In the order of an event's way; a trail is sorted by time, then by this. A line of phase ``key``
+is found under ``waybill.events.key_id`` and names an event of that primary key in ``refers_to``."""
 
 OUTCOMES = (
     "accepted",
@@ -57,13 +59,19 @@ TRACE_SCHEMA = pa.schema(
         pa.field("commit_number", pa.int64()),
         pa.field("attempt", pa.int32()),
         pa.field("replay_id", pa.string()),
+        pa.field("intake_minute", pa.int32()),
+        pa.field("refers_to", pa.string()),
         pa.field("at", _AT, nullable=False),
     ]
 )
 _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
+_PLAIN_TEXTS = ("event_id", "refers_to")
 TEXT_COLUMNS = tuple(
-    field.name for field in TRACE_SCHEMA if field.type == pa.string() and field.name != "event_id"
+    field.name
+    for field in TRACE_SCHEMA
+    if field.type == pa.string() and field.name not in _PLAIN_TEXTS
 )
+"""Texts that many traces share: dictionaries in memory and at rest."""
 MEMORY_SCHEMA = pa.schema(
     [
         field.with_type(_DICTIONARY) if field.name in TEXT_COLUMNS else field
@@ -94,6 +102,8 @@ class TraceColumns(TypedDict, total=False):
     commit_number: NotRequired[Numbers]
     attempt: NotRequired[Numbers]
     replay_id: NotRequired[Texts]
+    intake_minute: NotRequired[Numbers]
+    refers_to: NotRequired[Texts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,10 @@ class Trace:
     commit_number: int | None
     attempt: int | None
     replay_id: str
+    intake_minute: int | None
+    """Minutes since 1970; None: written by an older release."""
+    refers_to: str
+    """Of a line of phase ``key``: an event's id."""
     at: datetime
     """UTC."""
 
@@ -159,7 +173,7 @@ def to_traces(table: pa.Table) -> list[Trace]:
 def to_trace(values: Mapping[str, Any]) -> Trace:
     """Return one row, given by column; a time without a zone is UTC."""
     row: dict[str, Any] = dict(values)
-    for name in TEXT_COLUMNS:
+    for name in (*TEXT_COLUMNS, "refers_to"):
         row[name] = row[name] or ""
     at: datetime = row["at"]
     row["at"] = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
@@ -191,9 +205,11 @@ def _array(field: pa.Field, value: Any, count: int) -> pa.Array:  # noqa: ANN401
         return _texts(field.name, value, count)
     if field.name == "event_id":
         return _ids(value)
+    if not value and isinstance(value, str):
+        value = None
     if value is None and field.nullable:
         return pa.nulls(count, field.type)
-    if isinstance(value, int):
+    if isinstance(value, int | str):
         return pa.repeat(pa.scalar(value, field.type), count)
     array = _plain(value, pa.int64() if field.type == _AT else field.type)
     if not field.nullable and array.null_count:

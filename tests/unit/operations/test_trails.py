@@ -27,7 +27,9 @@ class Traces:
 
 def made(event_id: str) -> Trace:
     texts = dict.fromkeys(("error_type", "host", "topic", "object_key", "batch", "replay_id"), "")
+    texts["refers_to"] = ""
     numbers = dict.fromkeys(("kafka_partition", "kafka_offset", "commit_number", "attempt"))
+    numbers["intake_minute"] = None
     return Trace(
         event_id=event_id,
         pipeline_id="p",

@@ -15,7 +15,9 @@ from waybill.tracing.lookup import lookup_sql
 from waybill.tracing.query import arranged, spooled
 
 NOON = datetime.fromtimestamp(NOON_US / 1_000_000, UTC)
-ONE = Trace("e", "p", "n", "mapping", "passed", "", "h", "t", 0, 5, "", "b", None, 0, "", NOON)
+ONE = Trace(
+    "e", "p", "n", "mapping", "passed", "", "h", "t", 0, 5, "", "b", None, 0, "", None, "", NOON
+)
 
 COLUMNS = (
     '"event_id", "pipeline_id", "event_name", "phase", "outcome", "error_type", "host", "topic", '

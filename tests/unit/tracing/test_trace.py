@@ -33,7 +33,24 @@ def test_scalars_are_given_to_every_id_and_arrays_to_their_own() -> None:
     first, second = to_traces(pa.Table.from_batches([made]))
     noon = datetime.fromtimestamp(NOON_US / 1e6, UTC)
     assert first == Trace(
-        "a", "p", "flight", "mapping", "passed", "", "", "", 3, 7, "", "", None, 1, "", noon
+        "a",
+        "p",
+        "flight",
+        "mapping",
+        "passed",
+        "",
+        "",
+        "",
+        3,
+        7,
+        "",
+        "",
+        None,
+        1,
+        "",
+        None,
+        "",
+        noon,
     )
     assert (second.event_name, second.outcome, second.error_type) == (
         "weather",
@@ -96,5 +113,5 @@ def test_the_schema_holds_no_payload() -> None:
     assert TRACE_SCHEMA.names == [
         *("event_id", "pipeline_id", "event_name", "phase", "outcome", "error_type", "host"),
         *("topic", "kafka_partition", "kafka_offset", "object_key", "batch", "commit_number"),
-        *("attempt", "replay_id", "at"),
+        *("attempt", "replay_id", "intake_minute", "refers_to", "at"),
     ]

@@ -5,6 +5,7 @@ Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequ
              staged_objects
 Parking      parked_partitions, parked_objects, segments, replays, replay_entries, replay_outcomes,
              auto_replays, pipeline_holds
+Asking       trace_queries, breaches
 Being told   notices, notice_messages, notice_digests, digested_partitions
 Who did what audit_log
 """
@@ -28,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
+from waybill.storage.tracker.audit_tables import breaches, trace_queries
 from waybill.storage.tracker.metadata import METADATA, count_column, time_column
 from waybill.storage.tracker.notice_tables import (
     digested_partitions,
@@ -54,6 +56,7 @@ __all__ = [
     "audit_log",
     "auto_replays",
     "batches",
+    "breaches",
     "commit_sequences",
     "connector_positions",
     "consumers",
@@ -76,6 +79,7 @@ __all__ = [
     "segments",
     "staged_objects",
     "topic_offsets",
+    "trace_queries",
 ]
 
 COUNT_COLUMNS = (
