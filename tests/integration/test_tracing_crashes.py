@@ -20,7 +20,7 @@ from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.settings import S3Settings
 from waybill.storage import ObjectStore
-from waybill.tracing import DuckDbTraces, Recorder, Spool
+from waybill.tracing import DuckDbTraces, Recorder, trace_spool
 
 pytestmark = pytest.mark.serves
 
@@ -88,7 +88,7 @@ def test_a_shipper_killed_at_any_step_loses_and_doubles_nothing(
             assert len(query.trail(one)) == 1, "while the shipper is dead"
 
     assert _run(None, tmp_path, bucket) == 0
-    assert Spool(tmp_path).files() == []
+    assert trace_spool(tmp_path).files() == []
     assert _at_rest(bucket) == Counter({one: 1 for some in every for one in some})
     for some in every:
         assert len(query.trail(some[7])) == 1, "after the next shipper"

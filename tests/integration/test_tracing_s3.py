@@ -18,16 +18,16 @@ from tests.servers import CHECKOUT, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.errors import RetryError
+from waybill.files import ShipReport
 from waybill.settings import S3Settings, Settings, TraceSettings
 from waybill.storage import ObjectInfo, ObjectStore
 from waybill.tracing import (
     DuckDbTraces,
     Recorder,
-    ShipReport,
-    Spool,
     bucket_of,
     open_traces,
     run_shipper,
+    trace_spool,
 )
 
 pytestmark = pytest.mark.serves
@@ -96,8 +96,8 @@ def test_a_trail_is_the_same_before_while_and_after_shipping(
     assert [stop.phase for stop in before[event_ids[-1]]] == [
         *("ingestion", "mapping", "replay", "mapping", "destination"),
     ]
-    assert _ship(settings, bucket).traces == 5 * len(event_ids)
-    assert Spool(settings.spool_dir).files() == []
+    assert _ship(settings, bucket).records == 5 * len(event_ids)
+    assert trace_spool(settings.spool_dir).files() == []
     for one, trail in before.items():
         assert query.trail(one) == trail
     assert before[event_ids[490]][3].kafka_offset == 490
@@ -158,21 +158,21 @@ def test_a_store_that_is_away_is_waited_out_and_nothing_is_lost(
     s3.stop()
     recorder.write([batch(ids(100, "during"))])
     time.sleep(3)
-    assert len(Spool(settings.spool_dir).files()) == 1
+    assert len(trace_spool(settings.spool_dir).files()) == 1
     with pytest.raises(RetryError):
         query.trail(ids(1, "during")[0])
     s3.start()
     _wait_until_empty(settings.spool_dir)
     done.set()
     shipper.join(30)
-    assert [report.traces for report in reports] == [200]
+    assert [report.records for report in reports] == [200]
     for seed in ("before", "during"):
         assert len(query.trail(ids(1, seed)[0])) == 1
 
 
 def _wait_until_empty(spool_dir: Path) -> None:
     deadline = time.monotonic() + 90
-    while Spool(spool_dir).files():
+    while trace_spool(spool_dir).files():
         assert time.monotonic() < deadline, "the spool was not shipped"
         time.sleep(0.1)
 
@@ -238,4 +238,4 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         ship.kill()
     assert ship.returncode == 0, log.decode()
     assert json.loads(out)["traces"] == 200
-    assert Spool(settings.spool_dir).files() == []
+    assert trace_spool(settings.spool_dir).files() == []

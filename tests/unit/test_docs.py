@@ -214,7 +214,7 @@ def test_every_room_is_documented():
 
 
 PUBLIC_ROOMS = ("events", "pipelines", "storage", "connectors", "producer", "stages", "parking",
-                "tracing", "ledger", "destinations")  # fmt: skip
+                "tracing", "ledger", "destinations", "files")  # fmt: skip
 
 
 @pytest.mark.parametrize("room", PUBLIC_ROOMS)

@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.tracing import FileReader, FileRecord
+    from waybill.files import FileReader, FileRecord
 
 app = typer.Typer(no_args_is_help=True, help="Event traces: ship them, see their files.")
 
@@ -43,7 +43,8 @@ def ship(
     settings = Settings()
     store = open_objects(settings.s3)
     report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
-    typer.echo(orjson.dumps(asdict(report)).decode())
+    counted = asdict(report)
+    typer.echo(orjson.dumps({"traces": counted.pop("records"), **counted}).decode())
 
 
 @app.command()
@@ -61,8 +62,8 @@ def files(
     """List this node's trace files as the shipper's books have them; works while it runs."""
     import orjson  # noqa: PLC0415
 
+    from waybill.files import BOOKS, FileReader  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.tracing import BOOKS, FileReader  # noqa: PLC0415
 
     wanted = _state(state)
     window = {name: _us(at) for name, at in (("since_us", since), ("until_us", until)) if at}
@@ -77,7 +78,7 @@ def files(
 
 def _state(text: str | None) -> Any:  # noqa: ANN401 - a FileState, or None
     from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.tracing import FILE_STATES  # noqa: PLC0415
+    from waybill.files import FILE_STATES  # noqa: PLC0415
 
     if text is not None and text not in FILE_STATES:
         raise InputError(f"--state {text}: there are {', '.join(FILE_STATES)}")

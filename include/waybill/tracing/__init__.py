@@ -1,13 +1,11 @@
 """Tracing: one line for each point that an event passed, from the node to the object store.
 
 A process records traces (``traces``, ``Recorder``) into finished files of the node's spool. One
-process a node, the shipper, keeps the books of these files (``FileManager``) and carries them to
-the object store. ``TraceQuery`` answers with the trail of one event from both places.
+process a node carries them to the object store (``run_shipper``; the room ``waybill.files`` keeps
+the books of them). ``TraceQuery`` answers with the trail of one event from both places.
 
 Layout
-  <spool>/<created µs>-<pid>-<process start ms>-<random>.open      being written, lock held
-  <spool>/<same>.parquet                                           finished, immutable
-  <spool>/files.rocksdb/                                           the file manager's books
+  <spool>/<file id>.parquet                                        see ``waybill.files``
   traces/dt=YYYY-MM-DD/hour=HH/bucket=NNN/<ship id>.parquet        UTC; sorted by event id
   traces/_hours/dt=YYYY-MM-DD/hour=HH                              this hour has objects
   traces/_layout.json                                              number of buckets, hash
@@ -18,10 +16,7 @@ Invariants
   I1  A trace holds no payload.
   I2  What ``Recorder.write`` returned for is on disk: written, synced, renamed, directory synced.
       What it did not return for was never promised; a torn file is removed and noted.
-  I3  A file's shipment (ship id, files, keys) is in the books before the first PUT. A shipment that
-      a death broke off is sent again under the same keys.
-  I4  A file is deleted after every object of its shipment is confirmed (ETag, else read back) and
-      the books say ``shipped``; never before.
+  I3, I4  Shipped exactly once, deleted after that: I2 and I3 of ``waybill.files``.
   I5  An hour's marker is in the store before the hour's first object, so that a look-up without a
       time knows every hour there is.
   I6  A trail reads the spool first, then the store, then removes what it saw twice: a file that is
@@ -32,41 +27,29 @@ Invariants
 
 from waybill.tracing.athena_traces import AthenaTraces
 from waybill.tracing.duckdb_traces import DuckDbTraces
-from waybill.tracing.file_manager import FileManager, FileReader
-from waybill.tracing.file_records import FILE_STATES, FileRecord, FileState, Shipment
 from waybill.tracing.layout import bucket_of
 from waybill.tracing.query import TraceQuery
 from waybill.tracing.recorder import Recorder, open_recorder
 from waybill.tracing.selection import open_traces
-from waybill.tracing.shipper import BOOKS, Shipper, ShipReport, run_shipper
-from waybill.tracing.spool import Spool, SpoolFile
+from waybill.tracing.shipping import TracePacker, run_shipper, trace_spool
 from waybill.tracing.store import TraceStore
 from waybill.tracing.trace import OUTCOMES, PHASES, TRACE_SCHEMA, Trace, traces
 
 __all__ = [
-    "BOOKS",
-    "FILE_STATES",
     "OUTCOMES",
     "PHASES",
     "TRACE_SCHEMA",
     "AthenaTraces",
     "DuckDbTraces",
-    "FileManager",
-    "FileReader",
-    "FileRecord",
-    "FileState",
     "Recorder",
-    "ShipReport",
-    "Shipment",
-    "Shipper",
-    "Spool",
-    "SpoolFile",
     "Trace",
+    "TracePacker",
     "TraceQuery",
     "TraceStore",
     "bucket_of",
     "open_recorder",
     "open_traces",
     "run_shipper",
+    "trace_spool",
     "traces",
 ]

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from waybill.files import DamagedFileError
 from waybill.tracing.layout import HOUR_US, Hour, buckets_of, object_key
 from waybill.tracing.parquet import encode_sorted, read_whole
 from waybill.tracing.trace import MEMORY_SCHEMA
@@ -41,9 +42,19 @@ class Cargo:
     table: pa.Table
     parts: tuple[Part, ...]
 
+    @property
+    def records(self) -> int:
+        """How many traces there are."""
+        return int(self.table.num_rows)
+
     def keys(self, ship_id: str) -> tuple[str, ...]:
         """Return every object key, in the order of the parts."""
         return tuple(part.key(ship_id) for part in self.parts)
+
+    def objects(self, ship_id: str) -> Iterator[tuple[str, bytes]]:
+        """Yield every object's key and bytes, in the order of the parts."""
+        for part in self.parts:
+            yield part.key(ship_id), self.body(part)
 
     def body(self, part: Part) -> bytes:
         """Return one object's bytes: its traces sorted by event id, equal ids in file order.
@@ -68,14 +79,6 @@ def load(paths: Sequence[Path], *, buckets: int) -> Cargo:
     tables = [_read(path) for path in paths]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     return Cargo(table, tuple(_cut(table, buckets)))
-
-
-class DamagedFileError(Exception):
-    """A finished file that is gone, or whose bytes are not what was written."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"trace file {path.name} {reason}")
-        self.path = path
 
 
 def _read(path: Path) -> pa.Table:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from waybill.errors import InputError
 from waybill.tracing.parquet import read_event
-from waybill.tracing.spool import Spool
+from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import Trace, to_traces
 
 LOG = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ def spooled(spool_dir: Path | None, event_id: str) -> list[Trace]:
     is logged; the shipper has it as ``failed``. Cost: 1-3 ms a file of 50,000 traces.
     """
     found: list[Trace] = []
-    for file in [] if spool_dir is None else Spool(spool_dir).files():
+    for file in [] if spool_dir is None else trace_spool(spool_dir).files():
         try:
             found += to_traces(read_event(file.path, event_id))
         except FileNotFoundError:

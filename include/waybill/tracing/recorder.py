@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from waybill.errors import RetryError
 from waybill.tracing.parquet import encode_unsorted
-from waybill.tracing.spool import Spool
+from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import constant_text
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Recorder:
         disk_threshold_bytes: int = 5 * 1024**3,
         full_wait_s: float = 30.0,
     ) -> None:
-        self._spool = Spool(spool_dir)
+        self._spool = trace_spool(spool_dir)
         self._host = host or socket.gethostname()
         self._threshold_bytes = disk_threshold_bytes
         self._full_wait_s = full_wait_s

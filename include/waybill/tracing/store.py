@@ -1,53 +1,24 @@
-"""What tracing needs of an object store, and the two things that it does carefully with it."""
+"""What tracing needs of an object store, and the number of buckets that the store states."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Protocol
 
-from waybill.errors import RetryError
+from waybill.files import FileStore
 from waybill.storage import ObjectInfo, ObjectMissingError
 from waybill.tracing.layout import LAYOUT_KEY, bucket_of, layout_buckets
 
 
-class TraceStore(Protocol):
+class TraceStore(FileStore, Protocol):
     """An object store, as far as traces need one; ``waybill.storage.ObjectStore`` is one."""
-
-    def put(self, key: str, body: bytes) -> str:
-        """Store an object whole and return its ETag; RetryError when the store is away."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """Return an object; ObjectMissingError, RetryError."""
-        ...
 
     def list(self, prefix: str) -> Iterable[ObjectInfo]:
         """Yield the objects below a prefix; RetryError."""
         ...
 
 
-def put_confirmed(store: TraceStore, key: str, body: bytes) -> None:
-    """Store an object and make sure that the store has exactly these bytes.
-
-    The ETag is compared with the MD5; where it is none (an encrypted bucket), the object is read
-    back.
-
-    Raises:
-        RetryError: the store is away, or holds something else.
-    """
-    etag = store.put(key, body)
-    if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
-        return
-    try:
-        stored = store.get(key)
-    except ObjectMissingError as error:
-        raise RetryError(f"{key!r} was acknowledged but is not in the store") from error
-    if stored != body:
-        raise RetryError(f"{key!r} holds {len(stored)} bytes that differ from what was sent")
-
-
-def stated_buckets(store: TraceStore) -> int | None:
+def stated_buckets(store: FileStore) -> int | None:
     """Return the number of buckets that the store's traces were begun with; None: no traces yet.
 
     Raises:

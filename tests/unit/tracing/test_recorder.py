@@ -9,7 +9,7 @@ from tests.unit.tracing.samples import batch, ids
 
 from waybill.errors import RetryError
 from waybill.settings import TraceSettings
-from waybill.tracing import Recorder, Spool, open_recorder
+from waybill.tracing import Recorder, open_recorder, trace_spool
 from waybill.tracing.parquet import read_whole
 
 
@@ -20,7 +20,7 @@ def test_batches_of_one_call_become_one_finished_file(tmp_path: Path) -> None:
     assert path is not None
     table = read_whole(path)
     assert table.column("topic").to_pylist() == ["a"] * 10 + ["b"] * 5
-    assert [file.path for file in Spool(path.parent).files()] == [path]
+    assert [file.path for file in trace_spool(path.parent).files()] == [path]
 
 
 def test_nothing_to_write_writes_nothing(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_spool_that_stays_full_is_a_clear_error_and_drops_nothing(tmp_path: Pa
     recorder.write([batch(ids(5000))])
     with pytest.raises(RetryError, match="waybill traces ship"):
         recorder.write([batch(ids(5000))])
-    assert len(Spool(tmp_path).files()) == 1
+    assert len(trace_spool(tmp_path).files()) == 1
 
 
 def test_a_recorder_sees_what_other_processes_wrote(tmp_path: Path) -> None:

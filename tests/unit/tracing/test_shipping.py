@@ -13,17 +13,9 @@ from tests.unit.tracing.folder_store import FolderStore
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.errors import InputError, RetryError
+from waybill.files import BOOKS, FileManager, FileReader, Shipper
 from waybill.settings import TraceSettings
-from waybill.tracing import (
-    BOOKS,
-    FileManager,
-    FileReader,
-    Recorder,
-    Shipper,
-    Spool,
-    bucket_of,
-    run_shipper,
-)
+from waybill.tracing import Recorder, TracePacker, bucket_of, run_shipper, trace_spool
 
 Make = Callable[..., Shipper]
 
@@ -47,8 +39,9 @@ def files(spool_dir: Path) -> Iterator[FileManager]:
 @pytest.fixture
 def make(store: FolderStore, spool_dir: Path, files: FileManager) -> Make:
     def made(*, buckets: int = 4, roll_s: float = 0.0, roll_bytes: int = 10**9) -> Shipper:
+        packer = TracePacker(buckets=buckets)
         return Shipper(
-            Spool(spool_dir), files, store, buckets=buckets, roll_s=roll_s, roll_bytes=roll_bytes
+            trace_spool(spool_dir), files, store, packer, roll_s=roll_s, roll_bytes=roll_bytes
         )
 
     return made
@@ -69,7 +62,7 @@ def test_files_become_one_object_an_hour_and_bucket_sorted_by_id(
             recorder.write([batch(ids(100, f"{part}"), at_us=NOON_US + hour * 3_600_000_000)])
     report = make().step()
     assert report is not None
-    assert (report.files, report.traces, report.objects) == (6, 600, 8)
+    assert (report.files, report.records, report.objects) == (6, 600, 8)
     objects = sorted((store.folder / "traces").rglob("*.parquet"))
     assert len(objects) == 8
     for path in objects:
@@ -79,7 +72,7 @@ def test_files_become_one_object_an_hour_and_bucket_sorted_by_id(
     assert Counter(_shipped(store).column("event_id").to_pylist()) == Counter(
         {one: 2 for part in range(3) for one in ids(100, f"{part}")}
     )
-    assert Spool(spool_dir).files() == []
+    assert trace_spool(spool_dir).files() == []
 
 
 def test_row_groups_carry_least_and_greatest_id(
@@ -99,7 +92,7 @@ def test_row_groups_carry_least_and_greatest_id(
 def test_files_wait_until_one_is_old_or_all_are_large(make: Make, spool_dir: Path) -> None:
     Recorder(spool_dir).write([batch(ids(5000))])
     assert make(roll_s=3600).step() is None
-    assert len(Spool(spool_dir).files()) == 1
+    assert len(trace_spool(spool_dir).files()) == 1
     assert make(roll_s=3600, roll_bytes=50_000).step() is not None
     Recorder(spool_dir).write([batch(ids(10))])
     time.sleep(0.05)
@@ -125,7 +118,7 @@ def test_a_put_that_fails_is_done_again_under_the_same_key(
     shipper = make()
     with pytest.raises(RetryError):
         shipper.step()
-    assert len(Spool(spool_dir).files()) == 1
+    assert len(trace_spool(spool_dir).files()) == 1
     assert (shipper.step() or make().step()) is not None
     assert len(list((store.folder / "traces").rglob("*.parquet"))) == 4
     assert sorted(_shipped(store).column("event_id").to_pylist()) == sorted(ids(100))
@@ -139,7 +132,7 @@ def test_a_store_that_did_not_keep_the_bytes_is_not_believed(
     store.lose_at = {4}
     with pytest.raises(RetryError, match="not in the store"):
         make().step()
-    assert len(Spool(spool_dir).files()) == 1
+    assert len(trace_spool(spool_dir).files()) == 1
 
 
 def test_an_etag_that_is_no_md5_is_settled_by_reading_back(
@@ -148,7 +141,7 @@ def test_an_etag_that_is_no_md5_is_settled_by_reading_back(
     store.opaque_etags = True
     Recorder(spool_dir).write([batch(ids(100))])
     assert make().step() is not None
-    assert Spool(spool_dir).files() == []
+    assert trace_spool(spool_dir).files() == []
 
 
 def test_the_hours_marker_is_there_before_its_first_object(
@@ -173,7 +166,7 @@ def test_another_number_of_buckets_is_refused(make: Make, spool_dir: Path) -> No
     Recorder(spool_dir).write([batch(ids(10))])
     with pytest.raises(InputError, match="set it to 4"):
         make(buckets=8).step()
-    assert len(Spool(spool_dir).files()) == 1
+    assert len(trace_spool(spool_dir).files()) == 1
 
 
 def test_a_damaged_file_is_set_aside_and_its_neighbours_go_on(
@@ -186,11 +179,11 @@ def test_a_damaged_file_is_set_aside_and_its_neighbours_go_on(
     paths[1].write_bytes(damaged)
     report = make().step()
     assert report is not None
-    assert report.traces == 200
+    assert report.records == 200
     (failed,) = files.files(state="failed")
     assert failed.id == paths[1].stem
     assert "damaged" in failed.error
-    assert [file.path for file in Spool(spool_dir).files()] == [paths[1]]
+    assert [file.path for file in trace_spool(spool_dir).files()] == [paths[1]]
     assert make().step() is None
 
 
@@ -205,7 +198,7 @@ def test_a_begun_shipment_whose_file_is_damaged_fails_as_a_whole_and_loses_nothi
     paths[0].write_bytes(b"PAR1 no more")
     assert make().step() is None
     assert files.counts()["failed"] == 2
-    assert len(Spool(spool_dir).files()) == 2
+    assert len(trace_spool(spool_dir).files()) == 2
     Recorder(spool_dir).write([batch(ids(5, "later"))])
     assert make().step() is not None
 
@@ -239,12 +232,12 @@ def test_the_loop_waits_out_an_absent_store_and_drains_at_the_end(
     deadline = time.monotonic() + 20
 
     def stop() -> bool:
-        done = spool_dir.exists() and not Spool(spool_dir).files()
+        done = spool_dir.exists() and not trace_spool(spool_dir).files()
         return done or time.monotonic() > deadline
 
-    assert run_shipper(settings, store, stop).traces == 50
+    assert run_shipper(settings, store, stop).records == 50
     Recorder(spool_dir).write([batch(ids(50, "b"))])
-    assert run_shipper(settings, store, lambda: True).traces == 50
+    assert run_shipper(settings, store, lambda: True).records == 50
     assert sorted(_shipped(store).column("event_id").to_pylist()) == sorted(
         ids(50, "a") + ids(50, "b")
     )
@@ -257,14 +250,14 @@ def test_the_end_is_bounded_when_the_store_stays_away_and_the_books_say_why(
     store.fail_at = set(range(2, 1000))
     began = time.monotonic()
     settings = TraceSettings(spool_dir=spool_dir, buckets=4)
-    assert run_shipper(settings, store, lambda: True, drain_s=1).traces == 0
+    assert run_shipper(settings, store, lambda: True, drain_s=1).records == 0
     assert time.monotonic() - began < 4
     with FileReader(spool_dir / BOOKS) as books:
         (shipment,) = books.unfinished()
     assert shipment.attempts >= 1
     assert "away" in shipment.error
     store.fail_at = set()
-    assert run_shipper(settings, store, lambda: True).traces == 50
+    assert run_shipper(settings, store, lambda: True).records == 50
 
 
 def test_one_shipper_a_spool(store: FolderStore, spool_dir: Path, files: FileManager) -> None:

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.tracing.samples import batch, ids
 
 from waybill.errors import RetryError
-from waybill.tracing import Recorder, Spool
+from waybill.files.spool import _new_name
+from waybill.tracing import Recorder, trace_spool
 from waybill.tracing.parquet import read_whole
-from waybill.tracing.spool import _new_name
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def _name_of_dead() -> str:
 
 
 def test_files_come_oldest_first_with_their_size(tmp_path: Path, body: bytes) -> None:
-    spool = Spool(tmp_path / "spool")
+    spool = trace_spool(tmp_path / "spool")
     assert spool.files() == []
     paths = [spool.store(body) for _ in range(3)]
     assert [file.path for file in spool.files()] == paths
@@ -47,7 +47,7 @@ def test_files_come_oldest_first_with_their_size(tmp_path: Path, body: bytes) ->
 
 
 def test_a_whole_file_of_a_dead_process_is_finished(tmp_path: Path, body: bytes) -> None:
-    spool = Spool(tmp_path)
+    spool = trace_spool(tmp_path)
     name = _name_of_dead()
     (tmp_path / f"{name}.open").write_bytes(body)
     assert [(one.id, one.finished) for one in spool.take_over()] == [(name, True)]
@@ -59,7 +59,7 @@ def test_a_whole_file_of_a_dead_process_is_finished(tmp_path: Path, body: bytes)
 def test_a_torn_file_of_a_dead_process_is_removed(tmp_path: Path, body: bytes, kept: float) -> None:
     name = _name_of_dead()
     (tmp_path / f"{name}.open").write_bytes(body[: int(len(body) * kept)])
-    assert [(one.id, one.finished) for one in Spool(tmp_path).take_over()] == [(name, False)]
+    assert [(one.id, one.finished) for one in trace_spool(tmp_path).take_over()] == [(name, False)]
     assert list(tmp_path.glob("*.open")) == []
 
 
@@ -67,13 +67,13 @@ def test_a_file_with_one_flipped_byte_is_not_taken_for_whole(tmp_path: Path, bod
     damaged = bytearray(body)
     damaged[len(body) // 3] ^= 0xFF
     (tmp_path / f"{_name_of_dead()}.open").write_bytes(damaged)
-    assert [one.finished for one in Spool(tmp_path).take_over()] == [False]
+    assert [one.finished for one in trace_spool(tmp_path).take_over()] == [False]
 
 
 def test_a_file_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / f"{_new_name()}.open"
     path.write_bytes(b"half")
-    assert Spool(tmp_path).take_over() == []
+    assert trace_spool(tmp_path).take_over() == []
     assert path.exists()
 
 
@@ -81,7 +81,7 @@ def test_a_pid_that_was_given_to_another_process_counts_as_dead(tmp_path: Path) 
     created, pid, start_ms, rest = _new_name().split("-")
     path = tmp_path / f"{created}-{pid}-{int(start_ms) - 60_000}-{rest}.open"
     path.write_bytes(b"half")
-    assert [one.finished for one in Spool(tmp_path).take_over()] == [False]
+    assert [one.finished for one in trace_spool(tmp_path).take_over()] == [False]
 
 
 def test_a_locked_file_is_left_alone_though_its_pid_is_not_here(tmp_path: Path) -> None:
@@ -89,15 +89,15 @@ def test_a_locked_file_is_left_alone_though_its_pid_is_not_here(tmp_path: Path) 
     path.write_bytes(b"half")
     with path.open("rb+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        assert Spool(tmp_path).take_over() == []
-    assert len(Spool(tmp_path).take_over()) == 1
+        assert trace_spool(tmp_path).take_over() == []
+    assert len(trace_spool(tmp_path).take_over()) == 1
 
 
 def test_files_of_others_are_neither_listed_nor_removed(tmp_path: Path) -> None:
     for name in ("notes.parquet", "x.open", "1-2-3.open"):
         (tmp_path / name).write_bytes(b"mine")
-    assert Spool(tmp_path).files() == []
-    assert Spool(tmp_path).take_over() == []
+    assert trace_spool(tmp_path).files() == []
+    assert trace_spool(tmp_path).take_over() == []
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -109,7 +109,7 @@ _CALLS = [("os", "open"), ("fcntl", "flock"), ("os", "write"), ("os", "fsync"), 
 def test_a_writer_killed_at_any_call_leaves_a_whole_file_or_none(
     tmp_path: Path, body: bytes, owner: str, call: str, when: str
 ) -> None:
-    spool = Spool(tmp_path)
+    spool = trace_spool(tmp_path)
     kept = spool.store(body)
     pid = os.fork()
     if pid == 0:
@@ -147,5 +147,5 @@ def test_a_full_disk_is_a_retry_and_leaves_nothing(
     (tmp_path / "spool").mkdir()
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(RetryError, match="No space left"):
-        Spool(tmp_path / "spool").store(body)
+        trace_spool(tmp_path / "spool").store(body)
     assert list((tmp_path / "spool").iterdir()) == []

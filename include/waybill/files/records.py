@@ -53,6 +53,8 @@ class Shipment:
     """Every object key that is, or will be, written."""
     plan: dict[str, Any] = field(default_factory=dict)
     """What else the sender needs to make the same objects again."""
+    records: int = 0
+    """How many the files hold together, as the packer counts them."""
     attempts: int = 0
     """Failed ones so far."""
     next_attempt_us: int = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.tracing.file_records import FILE_STATES, FileRecord, FileState, Shipment
+from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment
 
 _TIME_DIGITS = 16
 _LATEST_US = 10**_TIME_DIGITS - 1

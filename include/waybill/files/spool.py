@@ -1,6 +1,6 @@
-"""The spool: a folder of finished trace files of one node, written by any process on it.
+"""The spool: a folder of finished files of one node, written by any process on it.
 
-A file is written under ``.open``, synced, renamed to ``.parquet``, and the folder synced. While it
+A file is written under ``.open``, synced, renamed to its ending, and the folder synced. While it
 is being written its owner holds an exclusive ``flock`` on it, which the kernel drops when the owner
 dies. The owner's pid and start time are in the name. A file is abandoned only when both say so: no
 such process here, and the lock is free (another container may share the folder but not the pids).
@@ -17,17 +17,15 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from waybill.errors import RetryError
-from waybill.tracing.parquet import is_whole
 
 _OPEN = ".open"
-_DONE = ".parquet"
 _NAME_PARTS = 4
 _START_TOLERANCE_MS = 5000
 _STORE_TRIES = 5
@@ -61,10 +59,18 @@ class Spool:
 
     Args:
         directory: on a local disk, shared by the processes of one node.
+        ending: of finished files, with its dot; files of other endings are none of the spool's.
+        is_whole: tells whether a file was written to its end, for those that dead processes left.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, ending: str, is_whole: Callable[[Path], bool]) -> None:
         self.directory = directory
+        self.ending = ending
+        self._is_whole = is_whole
+
+    def path(self, file_id: str) -> Path:
+        """Return where a finished file is."""
+        return self.directory / f"{file_id}{self.ending}"
 
     def store(self, body: bytes | memoryview) -> Path:
         """Write a whole file and return its path; it is on disk when this returns.
@@ -82,9 +88,9 @@ class Spool:
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
                 raise RetryError(
-                    f"could not write {len(body)} bytes of traces to {self.directory}: {error}"
+                    f"could not write {len(body)} bytes to a file in {self.directory}: {error}"
                 ) from error
-        raise RetryError(f"{self.directory} is being removed while traces are written to it")
+        raise RetryError(f"{self.directory} is being removed while files are written to it")
 
     def _write(self, path: Path, body: bytes | memoryview) -> Path:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o640)
@@ -94,16 +100,16 @@ class Spool:
             while left:
                 left = left[os.write(descriptor, left) :]
             os.fsync(descriptor)
-            return _finish(path)
+            return self._finish(path)
         finally:
             os.close(descriptor)
 
     def files(self) -> list[SpoolFile]:
         """Return the finished files, oldest first."""
         found = [
-            SpoolFile(name.removesuffix(_DONE), Path(entry.path), created_us, size)
+            SpoolFile(name.removesuffix(self.ending), Path(entry.path), created_us, size)
             for name, entry, size in self._entries()
-            if name.endswith(_DONE) and (created_us := _created_us(name)) is not None
+            if name.endswith(self.ending) and (created_us := _created_us(name)) is not None
         ]
         return sorted(found, key=lambda file: (file.created_us, file.id))
 
@@ -127,11 +133,11 @@ class Spool:
             return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            whole = is_whole(path)
+            whole = self._is_whole(path)
             size = os.fstat(descriptor).st_size
             if whole:
                 os.fsync(descriptor)
-                _finish(path)
+                self._finish(path)
             else:
                 path.unlink()
         except (BlockingIOError, FileNotFoundError):
@@ -140,15 +146,21 @@ class Spool:
             os.close(descriptor)
         return Abandoned(path.name.removesuffix(_OPEN), created_us, size, whole)
 
+    def _finish(self, path: Path) -> Path:
+        done = path.with_suffix(self.ending)
+        path.rename(done)
+        sync_directory(path.parent)
+        return done
+
     def _entries(self) -> Iterator[tuple[str, os.DirEntry[str], int]]:
-        """Yield (name, entry, bytes) of trace files; those that vanish meanwhile are left out."""
+        """Yield (name, entry, bytes) of files; those that vanish meanwhile are left out."""
         try:
             listing = os.scandir(self.directory)
         except FileNotFoundError:
             return
         with listing:
             for entry in listing:
-                if entry.name.endswith((_OPEN, _DONE)):
+                if entry.name.endswith((_OPEN, self.ending)):
                     with contextlib.suppress(FileNotFoundError):
                         yield entry.name, entry, entry.stat().st_size
 
@@ -160,13 +172,6 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _finish(path: Path) -> Path:
-    done = path.with_suffix(_DONE)
-    path.rename(done)
-    sync_directory(path.parent)
-    return done
 
 
 class _Start:

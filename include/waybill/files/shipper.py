@@ -18,20 +18,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from waybill.errors import InputError, RetryError
-from waybill.tracing.file_manager import FileManager
-from waybill.tracing.file_records import FileRecord, Shipment
-from waybill.tracing.layout import LAYOUT_KEY, Hour, layout_body
-from waybill.tracing.packing import Cargo, DamagedFileError, load
-from waybill.tracing.spool import Abandoned, Spool, sync_directory
-from waybill.tracing.store import TraceStore, put_confirmed, stated_buckets
+from waybill.errors import RetryError
+from waybill.files.manager import FileManager
+from waybill.files.packer import Cargo, DamagedFileError, Packer
+from waybill.files.records import FileRecord, Shipment
+from waybill.files.spool import Abandoned, Spool, sync_directory
+from waybill.files.store import FileStore, put_confirmed
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
-
-    from waybill.settings import TraceSettings
 
 LOG = logging.getLogger(__name__)
 BOOKS = "files.rocksdb"
@@ -51,7 +48,8 @@ class ShipReport:
 
     shipments: int = 0
     files: int = 0
-    traces: int = 0
+    records: int = 0
+    """As the packer counts them."""
     objects: int = 0
     sent_bytes: int = 0
 
@@ -60,7 +58,7 @@ class ShipReport:
         return ShipReport(
             self.shipments + other.shipments,
             self.files + other.files,
-            self.traces + other.traces,
+            self.records + other.records,
             self.objects + other.objects,
             self.sent_bytes + other.sent_bytes,
         )
@@ -73,7 +71,7 @@ class Shipper:
         spool: where the finished files are.
         files: the books.
         store: the object store.
-        buckets: as the layout object states, or will state.
+        packer: makes objects of files.
         roll_s: longest a finished file waits.
         roll_bytes: finished files of so many bytes do not wait.
     """
@@ -82,21 +80,19 @@ class Shipper:
         self,
         spool: Spool,
         files: FileManager,
-        store: TraceStore,
+        store: FileStore,
+        packer: Packer[Any],
         *,
-        buckets: int,
         roll_s: float,
         roll_bytes: int,
     ) -> None:
         self._spool = spool
-        self._files = files
+        self.files = files
         self._store = store
-        self._buckets = buckets
-        self._roll_s = roll_s
+        self._packer = packer
+        self.roll_s = roll_s
         self._roll_bytes = roll_bytes
         self._seen: set[str] = set()
-        self._marked: set[Hour] = set()
-        self._layout_checked = False
         self._next_prune = 0.0
 
     def step(self, *, everything: bool = False) -> ShipReport | None:
@@ -107,7 +103,7 @@ class Shipper:
 
         Raises:
             RetryError: the store is away; the shipment stays in the books and is tried again.
-            InputError: the store refuses, or its layout has another number of buckets.
+            InputError: the store refuses, or the packer refuses the store.
         """
         self._discover()
         self._prune()
@@ -118,10 +114,10 @@ class Shipper:
 
     def postpone(self, error: BaseException, delay_s: float) -> None:
         """Note in the books that the shipment in flight failed and when it is tried again."""
-        LOG.warning("traces wait in the spool, next attempt in %.1f s: %s", delay_s, error)
+        LOG.warning("files wait in the spool, next attempt in %.1f s: %s", delay_s, error)
         due_us = time.time_ns() // 1000 + int(delay_s * 1_000_000)
-        for shipment in self._files.unfinished():
-            self._files.postpone(shipment.id, error=str(error), next_attempt_us=due_us)
+        for shipment in self.files.unfinished():
+            self.files.postpone(shipment.id, error=str(error), next_attempt_us=due_us)
 
     def _discover(self) -> None:
         """Bring the books up to what is on the disk."""
@@ -129,9 +125,9 @@ class Shipper:
             self._note_abandoned(one)
         found = [file for file in self._spool.files() if file.id not in self._seen]
         new = [FileRecord(f.id, f.created_us, "closed", size_bytes=f.size_bytes) for f in found]
-        added = {record.id for record in self._files.add(new)}
+        added = {record.id for record in self.files.add(new)}
         for file in found:
-            record = None if file.id in added else self._files.get(file.id)
+            record = None if file.id in added else self.files.get(file.id)
             if record is not None and record.state == "shipped":
                 file.path.unlink(missing_ok=True)
             else:
@@ -139,98 +135,75 @@ class Shipper:
 
     def _note_abandoned(self, one: Abandoned) -> None:
         if one.finished:
-            LOG.warning("trace file %s of a dead process is whole and taken over", one.id)
+            LOG.warning("file %s of a dead process is whole and taken over", one.id)
             return
-        LOG.warning("trace file %s is torn (%d bytes): its writer died", one.id, one.size_bytes)
+        LOG.warning("file %s is torn (%d bytes): its writer died", one.id, one.size_bytes)
         reason = "torn: its writer died before its write returned; removed"
-        self._files.add(
-            [FileRecord(one.id, one.created_us, "failed", one.size_bytes, error=reason)]
-        )
+        self.files.add([FileRecord(one.id, one.created_us, "failed", one.size_bytes, error=reason)])
 
     def _resumed(self) -> tuple[Shipment, Cargo] | None:
         """Return the shipment that a death or an absent store broke off."""
-        for shipment in self._files.unfinished():
+        for shipment in self.files.unfinished():
             try:
                 return shipment, self._reloaded(shipment)
             except DamagedFileError as error:
                 LOG.error("shipment %s cannot be sent again: %s", shipment.id, error)  # noqa: TRY400
-                self._files.fail(shipment.id, error=str(error))
+                self.files.fail(shipment.id, error=str(error))
         return None
 
     def _reloaded(self, shipment: Shipment) -> Cargo:
-        cargo = load(self._paths(shipment.files), buckets=int(shipment.plan["buckets"]))
+        cargo: Cargo = self._packer.load(self._paths(shipment.files), shipment.plan)
         if cargo.keys(shipment.id) != shipment.keys:
-            raise DamagedFileError(self._spool.directory, "holds other traces than were recorded")
+            raise DamagedFileError(self._spool.directory, "holds other records than were noted")
         return cargo
 
     def _begun(self, *, everything: bool) -> tuple[Shipment, Cargo] | None:
         """Record a new shipment of the oldest files, when they are due."""
         while chosen := self._due(everything=everything):
             try:
-                cargo = load(self._paths(file.id for file in chosen), buckets=self._buckets)
+                plan = self._packer.plan()
+                cargo = self._packer.load(self._paths(file.id for file in chosen), plan)
             except DamagedFileError as error:
                 LOG.error("%s; it stays where it is, as failed", error)  # noqa: TRY400
-                self._files.update(error.path.stem, state="failed", error=str(error))
+                self.files.update(error.path.stem, state="failed", error=str(error))
                 continue
-            self._check_layout()
+            self._packer.check(self._store)
             ship_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:12]}"
             shipment = Shipment(
                 id=ship_id,
                 created_us=time.time_ns() // 1000,
                 files=tuple(file.id for file in chosen),
                 keys=cargo.keys(ship_id),
-                plan={"buckets": self._buckets, "traces": cargo.table.num_rows},
+                plan=plan,
+                records=cargo.records,
             )
-            self._files.begin(shipment)
+            self.files.begin(shipment)
             return shipment, cargo
         return None
 
     def _due(self, *, everything: bool) -> list[FileRecord]:
-        waiting = list(self._files.files(state="closed"))
+        waiting = list(self.files.files(state="closed"))
         if not waiting:
             return []
         age_s = time.time() - waiting[0].created_us / 1_000_000
         size = sum(file.size_bytes for file in waiting)
-        if not (everything or age_s >= self._roll_s or size >= self._roll_bytes):
+        if not (everything or age_s >= self.roll_s or size >= self._roll_bytes):
             return []
         return _first(waiting, max_bytes=min(self._roll_bytes, _SHIPMENT_BYTES))
 
     def _send(self, shipment: Shipment, cargo: Cargo) -> ShipReport:
-        self._check_layout()
+        self._packer.check(self._store)
+        self._packer.announce(self._store, cargo)
         sent_bytes = 0
-        for part in cargo.parts:
-            self._mark(part.hour)
-            body = cargo.body(part)
-            put_confirmed(self._store, part.key(shipment.id), body)
+        for key, body in cargo.objects(shipment.id):
+            put_confirmed(self._store, key, body)
             sent_bytes += len(body)
-        self._files.finish(shipment.id)
+        self.files.finish(shipment.id)
         for path in self._paths(shipment.files):
             path.unlink(missing_ok=True)
         sync_directory(self._spool.directory)
         self._seen.difference_update(shipment.files)
-        return ShipReport(
-            1, len(shipment.files), cargo.table.num_rows, len(cargo.parts), sent_bytes
-        )
-
-    def _mark(self, hour: Hour) -> None:
-        """Tell look-ups that this hour has objects, before its first one."""
-        if hour not in self._marked:
-            put_confirmed(self._store, hour.marker_key, b"{}")
-            self._marked.add(hour)
-
-    def _check_layout(self) -> None:
-        """Hold the number of buckets, which never changes, against the store's."""
-        if self._layout_checked:
-            return
-        stated = stated_buckets(self._store)
-        if stated is None:
-            put_confirmed(self._store, LAYOUT_KEY, layout_body(self._buckets))
-        elif stated != self._buckets:
-            raise InputError(
-                f"WAYBILL_TRACES__BUCKETS is {self._buckets}, but the traces in the store were "
-                f"begun with {stated}; set it to {stated}, or use another bucket of the store"
-            )
-        self._layout_checked = True
+        return ShipReport(1, len(shipment.files), cargo.records, len(shipment.keys), sent_bytes)
 
     def _prune(self) -> None:
         """Forget shipped files after a day, once they are gone from the disk."""
@@ -238,18 +211,17 @@ class Shipper:
             return
         self._next_prune = time.monotonic() + _PRUNE_EVERY_S
         until_us = time.time_ns() // 1000 - _KEEP_BOOKS_US
-        old = [file.id for file in self._files.files(state="shipped", until_us=until_us)]
+        old = [file.id for file in self.files.files(state="shipped", until_us=until_us)]
         gone = [i for i, path in zip(old, self._paths(old), strict=True) if not path.exists()]
         if gone:
-            self._files.prune(gone)
+            self.files.prune(gone)
 
     def _paths(self, ids: Iterable[str]) -> list[Path]:
-        return [self._spool.directory / f"{file_id}.parquet" for file_id in ids]
+        return [self._spool.path(file_id) for file_id in ids]
 
 
-def run_shipper(
-    settings: TraceSettings,
-    store: TraceStore,
+def ship_until(
+    shipper: Shipper,
     stop: Callable[[], bool],
     *,
     drain_s: float = 20.0,
@@ -259,29 +231,19 @@ def run_shipper(
     A store that is away is waited out, with back-off up to 30 s.
 
     Raises:
-        RetryError: another process ships this spool.
         InputError, StopError: going on makes no sense; see ``Shipper.step`` and ``FileManager``.
     """
-    with FileManager(settings.spool_dir / BOOKS) as files:
-        shipper = Shipper(
-            Spool(settings.spool_dir),
-            files,
-            store,
-            buckets=settings.buckets,
-            roll_s=settings.roll_s,
-            roll_bytes=settings.roll_bytes,
-        )
-        total = ShipReport()
-        while not stop():
-            report = _step(shipper, stop)
-            if report is None:
-                _sleep(min(_IDLE_S, settings.roll_s / 2), stop)
-            else:
-                total = total.plus(report)
-        return total.plus(_drain(shipper, files, drain_s))
+    total = ShipReport()
+    while not stop():
+        report = _step(shipper, stop)
+        if report is None:
+            _sleep(min(_IDLE_S, shipper.roll_s / 2), stop)
+        else:
+            total = total.plus(report)
+    return total.plus(_drain(shipper, drain_s))
 
 
-def _drain(shipper: Shipper, files: FileManager, drain_s: float) -> ShipReport:
+def _drain(shipper: Shipper, drain_s: float) -> ShipReport:
     deadline = time.monotonic() + drain_s
     total = ShipReport()
     while time.monotonic() < deadline:
@@ -289,7 +251,7 @@ def _drain(shipper: Shipper, files: FileManager, drain_s: float) -> ShipReport:
         if report is None:
             break
         total = total.plus(report)
-    left = files.counts()
+    left = shipper.files.counts()
     if left["closed"] + left["shipping"]:
         LOG.warning("stopped with files in the spool, shipped at the next start: %s", left)
     return total

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.tracing import FileManager, FileReader, FileRecord, Shipment
+from waybill.files import FileManager, FileReader, FileRecord, Shipment
 
 
 def _records(count: int) -> list[FileRecord]:
@@ -124,7 +124,7 @@ _OWNER = """
 import sys, time
 sys.path[:0] = ["include"]
 from pathlib import Path
-from waybill.tracing import FileManager, FileRecord
+from waybill.files import FileManager, FileRecord
 books = FileManager(Path(sys.argv[1]))
 for n in range(1_000_000):
     books.add([FileRecord(f"f{n}", n)])

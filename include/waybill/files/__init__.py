@@ -1,0 +1,50 @@
+"""Files: records gathered in local files and shipped to the object store, exactly once each.
+
+Any process on a node writes finished files into a spool folder (``Spool``). One process a node, the
+owner, keeps the books of them (``FileManager``) and carries them away (``Shipper``). Others read
+the books meanwhile (``FileReader``). What the files hold is the caller's: a ``Packer`` makes
+objects of them.
+
+Layout
+  <spool>/<created µs>-<pid>-<process start ms>-<random>.open      being written, lock held
+  <spool>/<same><ending>                                           finished, immutable
+  <spool>/files.rocksdb/                                           the books
+
+Invariants
+  I1  What a write returned for is on disk: written, synced, renamed, directory synced. What it did
+      not return for was never promised; a torn file is removed and noted.
+  I2  A file's shipment (ship id, files, keys) is in the books before the first PUT. A shipment that
+      a death broke off is sent again under the same keys with the same bytes.
+  I3  A file is deleted after every object of its shipment is confirmed (ETag, else read back) and
+      the books say ``shipped``; never before.
+  I4  One process owns the books; every change of state in them is one atomic, synced write.
+"""
+
+from waybill.files.manager import FileManager, FileReader
+from waybill.files.packer import Cargo, DamagedFileError, Packer, WholeFilePacker
+from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment
+from waybill.files.shipper import BOOKS, Shipper, ShipReport, ship_until
+from waybill.files.spool import Abandoned, Spool, SpoolFile
+from waybill.files.store import FileStore, put_confirmed
+
+__all__ = [
+    "BOOKS",
+    "FILE_STATES",
+    "Abandoned",
+    "Cargo",
+    "DamagedFileError",
+    "FileManager",
+    "FileReader",
+    "FileRecord",
+    "FileState",
+    "FileStore",
+    "Packer",
+    "ShipReport",
+    "Shipment",
+    "Shipper",
+    "Spool",
+    "SpoolFile",
+    "WholeFilePacker",
+    "put_confirmed",
+    "ship_until",
+]
