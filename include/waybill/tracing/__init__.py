@@ -28,24 +28,30 @@ Invariants
 from waybill.tracing.athena_traces import AthenaTraces
 from waybill.tracing.duckdb_traces import DuckDbTraces
 from waybill.tracing.layout import bucket_of
-from waybill.tracing.query import TraceQuery
+from waybill.tracing.query import MINUTE_SCHEMA, TraceQuery
 from waybill.tracing.recorder import Recorder, open_recorder
 from waybill.tracing.selection import open_traces
 from waybill.tracing.shipping import TracePacker, run_shipper, trace_spool
 from waybill.tracing.store import TraceStore
 from waybill.tracing.trace import OUTCOMES, PHASES, TRACE_SCHEMA, Trace, traces
+from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, Watched
 
 __all__ = [
+    "MINUTE_SCHEMA",
     "OUTCOMES",
     "PHASES",
     "TRACE_SCHEMA",
     "AthenaTraces",
     "DuckDbTraces",
+    "QueryCancelledError",
+    "QueryWatch",
     "Recorder",
+    "Searched",
     "Trace",
     "TracePacker",
     "TraceQuery",
     "TraceStore",
+    "Watched",
     "bucket_of",
     "open_recorder",
     "open_traces",

@@ -7,35 +7,103 @@ away) and the object store (all nodes). What lies in spools of other nodes comes
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+import pyarrow as pa
+
 from waybill.errors import InputError
 from waybill.tracing.parquet import read_event
 from waybill.tracing.shipping import trace_spool
-from waybill.tracing.trace import Trace, to_traces
+from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_traces
+from waybill.tracing.watch import QueryWatch
 
 LOG = logging.getLogger(__name__)
+MINUTE_COLUMNS = (
+    "event_id",
+    "phase",
+    "outcome",
+    "batch",
+    "kafka_partition",
+    "kafka_offset",
+    "commit_number",
+    "attempt",
+    "replay_id",
+    "at",
+)
+MINUTE_SCHEMA = pa.schema([TRACE_SCHEMA.field(name) for name in MINUTE_COLUMNS])
+"""What ``minute_traces`` yields."""
 
 
 class TraceQuery(Protocol):
-    """Looks traces up."""
+    """Looks traces up. Every call may be watched, and cancelled through the watch.
+
+    All of them raise:
+        RetryError: the object store, or the query service, is away.
+        InputError: a time without a zone, or the store refuses.
+        QueryCancelledError: the watch said so.
+    """
 
     def trail(
-        self, event_id: str, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        event_id: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
     ) -> list[Trace]:
-        """Return the traces of one event, by time, then in the order of its way; each one once.
+        """Return the traces of one event and of its children, by time, then in the way's order.
+
+        A child is ``<event_id>/<index>``; ``Trace.event_id`` says whose a trace is. With a
+        ``waybill.events.key_id``: the lines that name the events of a primary key.
 
         Args:
             event_id: whole id.
             since: earliest time of a trace, with a time zone; limits the hours that are read.
             until: latest one, itself included.
+            watch: told how far it is.
+        """
+        ...
 
-        Raises:
-            RetryError: the object store, or the query service, is away.
-            InputError: a time without a zone, or the store refuses.
+    def trails(
+        self,
+        event_ids: Sequence[str],
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
+    ) -> dict[str, list[Trace]]:
+        """Return the trail of each of many events, in the order asked; empty: nothing is known."""
+        ...
+
+    def minute_traces(
+        self,
+        pipeline_id: str,
+        event_name: str,
+        intake_minute: int,
+        *,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all shipped traces of the events of one intake minute, with ``MINUTE_SCHEMA``.
+
+        In no order; a trace that was written twice comes twice. Memory is bounded whatever the
+        number. Spools are not read.
+
+        Args:
+            pipeline_id: immutable id.
+            event_name: whole name.
+            intake_minute: minutes since 1970.
+            since: earliest time of a trace.
+            until: latest one, itself included.
+            watch: told how far it is.
+
+        Raises (while it is iterated, too):
+            RetryError: also when an hour was compacted for the whole time; ask again from the
+                start.
         """
         ...
 
