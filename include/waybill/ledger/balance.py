@@ -52,7 +52,19 @@ written AS (
   INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {_COLUMNS})
   SELECT * FROM rows ORDER BY 1, 2, 3, 4
   ON CONFLICT (pipeline_id, event_name, stage, minute) DO UPDATE SET
-  {", ".join(f"{n} = ledger_minutes.{n} + excluded.{n}" for n in _COLUMNS.split(", "))})
+  {", ".join(f"{n} = ledger_minutes.{n} + excluded.{n}" for n in _COLUMNS.split(", "))}),
+summed AS (
+  INSERT INTO ledger_totals (pipeline_id, event_name, stage, {_COLUMNS})
+  SELECT pipeline_id, event_name, stage,
+    {", ".join(f"sum({n})::bigint" for n in _COLUMNS.split(", "))}
+  FROM rows GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+  ON CONFLICT (pipeline_id, event_name, stage) DO UPDATE SET
+  {", ".join(f"{n} = ledger_totals.{n} + excluded.{n}" for n in _COLUMNS.split(", "))}),
+changed AS (
+  INSERT INTO audit_minutes (pipeline_id, event_name, minute, changed)
+  SELECT DISTINCT pipeline_id, event_name, minute, 1 FROM rows ORDER BY 1, 2, 3
+  ON CONFLICT (pipeline_id, event_name, minute) DO UPDATE SET
+  changed = audit_minutes.changed + 1, balanced_at = NULL)
 SELECT count(*) FROM picked
 """  # noqa: S608 - fixed names only
 _READ = f"""
@@ -183,7 +195,10 @@ def _gap(before: StageCounts, after: StageCounts) -> int:
 
 
 def fold(tracker: TrackerStore, *, most: int = 5000) -> int:
-    """Fold ledger rows into minutes; returns how many. Safe to run twice at once, and to kill."""
+    """Fold ledger rows into minutes and totals; returns how many.
+
+    Each minute that changes is put on the auditor's list. Safe to run twice at once, and to kill.
+    """
     total = 0
     while True:
         with tracker.transaction() as connection:

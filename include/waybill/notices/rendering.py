@@ -21,6 +21,7 @@ LONGEST_TEXT = 30_000
 _LONGEST_PART = 200
 _LONGEST_SUBJECT = 150
 _TITLES = {
+    "breach": ("word of the auditor", "words of the auditor"),
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
     "damage": ("damaged segment", "damaged segments"),

@@ -1,4 +1,4 @@
-"""The tracker's tables of questions about traces, and of what the auditor found; see ``tables``."""
+"""The tracker's tables of questions about traces, and of the auditor; see ``tables``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from sqlalchemy import (
     Column,
     Index,
     Integer,
+    PrimaryKeyConstraint,
     Table,
     Text,
     Uuid,
@@ -84,3 +85,51 @@ Index(
     unique=True,
     postgresql_where=text("state = 'open'"),
 )
+
+intake_watermarks = Table(
+    "intake_watermarks",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    count_column("version"),
+    Column("open", Boolean, nullable=False, server_default=text("false")),
+    Column("open_from_minute", Integer, nullable=False),
+    *[count_column(name) for name in ("pages", "waiting")],
+    Column("source", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("began_at", now=True),
+    time_column("told_at", now=True),
+)
+"""How far a pipeline's ingestion is settled: see ``waybill.ledger.watermarks``.
+
+``version``: goes up with each change. ``waiting``: events of counted pages that Kafka had not
+acknowledged when it was told last. ``source``: {"rows", "read", "at"}: what the source counted."""
+
+audit_minutes = Table(
+    "audit_minutes",
+    METADATA,
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("minute", Integer, nullable=False),
+    *[count_column(name) for name in ("changed", "audited")],
+    Column("fence", BigInteger),
+    Column("state", Text, nullable=False, server_default=text("'new'")),
+    Column("ids", Text, nullable=False, server_default=text("''")),
+    Column("stages", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("since", now=True),
+    time_column("balanced_at"),
+    PrimaryKeyConstraint("pipeline_id", "event_name", "minute"),
+)
+"""Intake minutes that the auditor is not through with; one that is not here is in balance.
+
+``changed``: goes up with each fold into the minute; ``audited``: what it was when last looked at.
+``fence``: the round in which all its first-pass events were in the log. ``stages``: {stage:
+{"verdict", "gap", "why"}}."""
+
+audit_rounds = Table(
+    "audit_rounds",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=True),
+    time_column("at", now=True),
+    Column("ends", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("report", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+)
+"""``ends``: {topic: {"id": topic id, "ends": [[partition, offset after the last], ...]}}."""

@@ -1,11 +1,11 @@
 """The tracker's tables.
 
 Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
-             ledger, ledger_minutes, load_positions, connector_positions, refused_messages,
-             staged_objects
+             ledger, ledger_minutes, ledger_totals, load_positions, connector_positions,
+             intake_watermarks, refused_messages, staged_objects
 Parking      parked_partitions, parked_objects, segments, replays, replay_entries, replay_outcomes,
              auto_replays, pipeline_holds
-Asking       trace_queries, breaches
+Asking       trace_queries, breaches, audit_minutes, audit_rounds
 Being told   notices, notice_messages, notice_digests, digested_partitions
 Who did what audit_log
 """
@@ -29,7 +29,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from waybill.storage.tracker.audit_tables import breaches, trace_queries
+from waybill.storage.tracker.audit_tables import (
+    audit_minutes,
+    audit_rounds,
+    breaches,
+    intake_watermarks,
+    trace_queries,
+)
 from waybill.storage.tracker.metadata import METADATA, count_column, time_column
 from waybill.storage.tracker.notice_tables import (
     digested_partitions,
@@ -54,6 +60,8 @@ __all__ = [
     "METADATA",
     "SEGMENT_STATES",
     "audit_log",
+    "audit_minutes",
+    "audit_rounds",
     "auto_replays",
     "batches",
     "breaches",
@@ -61,8 +69,10 @@ __all__ = [
     "connector_positions",
     "consumers",
     "digested_partitions",
+    "intake_watermarks",
     "ledger",
     "ledger_minutes",
+    "ledger_totals",
     "load_positions",
     "notice_digests",
     "notice_messages",
@@ -180,6 +190,15 @@ ledger_minutes = Table(
     *[count_column(name) for name in COUNT_COLUMNS],
     PrimaryKeyConstraint("pipeline_id", "event_name", "stage", "minute"),
 )
+
+ledger_totals = Table(
+    "ledger_totals",
+    METADATA,
+    *[Column(name, Text, nullable=False) for name in ("pipeline_id", "event_name", "stage")],
+    *[count_column(name) for name in COUNT_COLUMNS],
+    PrimaryKeyConstraint("pipeline_id", "event_name", "stage"),
+)
+"""The sums of ``ledger_minutes`` over all minutes, folded with them."""
 
 load_positions = Table(
     "load_positions",
