@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
+from collections import Counter
 
 import pytest
 from tests.support import children, orders
+from tests.support.recorded import counting, recorded
 
 from waybill import wiring
 from waybill.events import decode
@@ -18,6 +21,22 @@ KILLS = 6
 INGEST = """
 from waybill.wiring import run_ingest
 print(run_ingest(settings, "orders"))
+"""
+DIES_AROUND_THE_MARK = """
+import os, signal
+from waybill.producer import LosslessProducer
+
+real, calls = LosslessProducer.mark, []
+
+def mark(producer, payload):
+    calls.append(payload)
+    if len(calls) == {nth}:
+        if {after}:
+            real(producer, payload)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(producer, payload)
+
+LosslessProducer.mark = mark
 """
 
 
@@ -52,6 +71,34 @@ def test_a_killed_ingest_loses_and_doubles_nothing(settings):
     assert report.ingested == ROWS
     assert report.unaccounted == 0
     assert report.in_flight == ROWS
+    check_traces(settings, ids)
+
+
+def check_traces(settings, ids):
+    """Each event has one trace, and one line by which its key finds it."""
+    traces = counting(settings)
+    taken = Counter(trace.event_id for trace in traces if trace.phase == "ingestion")
+    found = Counter(trace.refers_to for trace in traces if trace.phase == "key")
+    assert taken == found == Counter(ids)
+    assert all(trace.intake_minute for trace in traces)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the mark", "after the mark"])
+def test_a_page_killed_around_its_mark_has_each_trace_once(settings, after):
+    dying = DIES_AROUND_THE_MARK.format(after=after, nth=1)
+    child = children.start(settings, dying + INGEST)
+    try:
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert child.returncode == -signal.SIGKILL, output.decode()
+    before = len(recorded(settings))
+    assert before > 0, "traces are on disk before the mark"
+    children.run(settings, INGEST)
+    ids = [decode(value).id for value in values_in_kafka(settings)]
+    assert len(ids) == ROWS
+    check_traces(settings, ids)
+    assert (len(recorded(settings)) > 2 * ROWS) is not after, "those of the dead run came again"
 
 
 def test_a_second_run_of_a_finished_source_adds_nothing(settings):

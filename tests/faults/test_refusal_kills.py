@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from tests.support import children, refusals
+from tests.support.recorded import counting
 from tests.support.refusals import BIG, ROWS, delivered, numbers
 
 from waybill import wiring
@@ -96,6 +97,14 @@ def books(settings):
     return told, [(decode(e.value).data["number"], e.attempt, e.stage) for e in events]
 
 
+def refused_traces(settings):
+    """Return (attempt, error type) of the traces that count of refused events, one a batch."""
+    traces = [trace for trace in counting(settings) if trace.outcome == "parked"]
+    assert len({trace.batch for trace in traces}) == len(traces)
+    assert all(trace.intake_minute and trace.object_key for trace in traces)
+    return sorted((trace.attempt, trace.error_type) for trace in traces)
+
+
 @pytest.mark.parametrize(
     ("where", "garbage"),
     [
@@ -117,6 +126,7 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
     wiring.run_ingest(settings, "orders")
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
+    assert refused_traces(settings) == [(0, "delivery_too_large")]
     report = wiring.refresh_tracker(settings, grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
     assert (report.missing, report.aggregates_corrected) == ((), 0)
@@ -137,6 +147,7 @@ def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbag
     wiring.run_replay(settings, **NAMES)
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 1, ROWS - 1, 0), [(BIG, 1, "ingestion")])
+    assert refused_traces(settings) == [(0, "delivery_too_large"), (1, "delivery_too_large")]
     report = wiring.refresh_tracker(settings, grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
 

@@ -96,6 +96,10 @@ Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
 """Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load,
 before the destination commits; what it wrote is garbage when the load fails afterwards."""
 
+Note = Callable[[Sequence[LoadOutcome]], None]
+"""Told of what this load will have done, once, before the destination commits; if the load fails
+afterwards it was told of what is not, and is told again when it is tried again."""
+
 
 class Destination(Protocol):
     """One warehouse. Not for several threads at once; several processes are safe."""
@@ -121,8 +125,12 @@ class Destination(Protocol):
         """
         ...
 
-    def load(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
+    def load(
+        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+    ) -> list[LoadOutcome]:
         """Load those of the commits that are not there yet; report all, in the order given.
+
+        ``note`` is told of those that were not there; what it raises fails the load.
 
         Raises:
             RetryError: the destination is away or busy; nothing of this call is visible, or (when

@@ -41,8 +41,8 @@ class _Message(
     data: msgspec.Raw
 
 
-GoingBack: TypeAlias = tuple[str, bytes, bytes]
-"""Event id, ordering key, message."""
+GoingBack: TypeAlias = tuple[str, bytes, bytes, int]
+"""Event id, ordering key, message, intake minute."""
 
 _read = msgspec.json.Decoder(_Message).decode
 _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
@@ -52,7 +52,7 @@ _write = msgspec.json.Encoder().encode
 def going_back(
     value: bytes, *, attempt: int, replay_id: str, stage: str | None
 ) -> GoingBack | None:
-    """Return a message as it goes back, with its id and key; None: ``decode`` and ``encode`` must.
+    """Return what goes back; None: ``decode`` and ``encode`` must see to it.
 
     Args:
         value: the message as it came.
@@ -81,4 +81,4 @@ def going_back(
     message.replayid = replay_id
     if stage is not None:
         message.stage = stage
-    return message.id, message.subject.encode(), _write(message)
+    return message.id, message.subject.encode(), _write(message), message.intakeminute

@@ -26,6 +26,7 @@ from waybill.ledger.commit import (
 from waybill.ledger.intake import IntakeCommit, Position, commit_intake, read_position
 from waybill.ledger.positions import (
     acquire_lease,
+    committed,
     committed_batches,
     last_commit_number,
     load_position,
@@ -57,6 +58,7 @@ __all__ = [
     "commit_intake",
     "commit_load",
     "commit_refusal",
+    "committed",
     "committed_batches",
     "consumer_progress",
     "count_entries",

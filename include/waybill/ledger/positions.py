@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ARRAY, Connection, Uuid, any_, cast, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import StopError
@@ -101,5 +102,78 @@ def committed_batches(tracker: TrackerStore, ids: Iterable[str]) -> set[str]:
     """Return which of these batch ids were committed (what a trace says counts only then)."""
     wanted = [UUID(text) for text in ids]
     with tracker.transaction() as connection:
-        rows = connection.execute(select(batches.c.id).where(batches.c.id.in_(wanted))).all()
+        return _micro_batches(connection, wanted)
+
+
+def committed(tracker: TrackerStore, texts: Iterable[str]) -> set[str]:
+    """Return which batches of traces were committed; what a trace says counts only then.
+
+    Args:
+        tracker: the books.
+        texts: as traces name their batches. ``<uuid>``: a micro-batch.
+            ``intake:<pipeline id>:<page>``. ``load:<destination>:<commit number>``.
+            ``replay:<replay id>:<first segment of what went under one mark>``.
+            ``refused:<log id>:<lsn>``. Any other text was never committed.
+
+    Cost: one statement a kind, whose rows are found by their primary keys.
+    """
+    kinds: dict[str, list[tuple[str, str, int]]] = {}
+    micro_batches: list[UUID] = []
+    for text_ in set(texts):
+        if (number := _uuid(text_)) is not None:
+            micro_batches.append(number)
+        elif (found := _NUMBERED.fullmatch(text_)) is not None:
+            kinds.setdefault(found[1], []).append((text_, found[2], int(found[3])))
+    with tracker.transaction() as connection:
+        done = _micro_batches(connection, micro_batches)
+        for kind, given in kinds.items():
+            values = [list(column) for column in zip(*given, strict=True)]
+            rows = connection.execute(
+                _COMMITTED[kind], dict(zip(("texts", "names", "numbers"), values, strict=True))
+            )
+            done.update(str(row[0]) for row in rows)
+    return done
+
+
+def _micro_batches(connection: Connection, wanted: Sequence[UUID]) -> set[str]:
+    if not wanted:
+        return set()
+    among = any_(cast(list(wanted), ARRAY(Uuid)))
+    rows = connection.execute(select(batches.c.id).where(batches.c.id == among))
     return {str(row.id) for row in rows}
+
+
+def _uuid(text_: str) -> UUID | None:
+    return UUID(text_) if _IS_UUID.fullmatch(text_) else None
+
+
+_IS_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NUMBERED = re.compile(r"(intake|load|replay|refused):(.+):(\d{1,18})", re.DOTALL)
+_GIVEN = (
+    "FROM unnest(CAST(:texts AS text[]), CAST(:names AS text[]), CAST(:numbers AS bigint[])) "
+    "AS given (text, name, number)"
+)
+_COMMITTED = {
+    "intake": text(
+        f"SELECT given.text {_GIVEN} JOIN connector_positions p "
+        "ON p.pipeline_id = given.name AND p.sequence >= given.number"
+    ),
+    "load": text(
+        f"SELECT given.text {_GIVEN} JOIN load_positions p "
+        "ON p.destination = given.name AND p.last_commit >= given.number"
+    ),
+    "refused": text(
+        f"SELECT given.text {_GIVEN} JOIN refused_messages r "
+        "ON r.wal_id = given.name AND r.lsn = given.number"
+    ),
+    "replay": text(
+        f"""WITH RECURSIVE sent (text, name, id) AS (
+          SELECT given.text, given.name, given.number {_GIVEN}
+          UNION SELECT sent.text, sent.name, s.id FROM sent
+          JOIN segments s ON s.source_id = sent.id)
+        SELECT DISTINCT sent.text FROM sent JOIN segments s ON s.id = sent.id
+        WHERE s.replay_id::text = sent.name AND s.state IN ('replayed', 'deleted')"""  # noqa: S608
+    ),
+}
+"""A segment that was cut or rewritten is marked where it is now; one that is replayed keeps the
+replay's id when its object is deleted."""

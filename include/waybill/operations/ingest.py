@@ -1,11 +1,13 @@
 """Ingestion: pages of a source into the write-ahead log and Kafka, each page exactly once.
 
-A page: read at the cursor; its events appended; then one *mark* in the log with the cursor behind
-it, its counts and what it parked; then the tracker, by compare-and-set; then the mark is confirmed.
+A page: read at the cursor; its events appended; their traces written; then one *mark* in the log
+with the cursor behind it, its counts and what it parked; then the tracker, by compare-and-set; then
+the mark is confirmed.
 
 Who dies when: before the mark, the log holds the beginning of a page; the next run reads the page
-again (a connector gives the same page at the same cursor) and appends only what is not there. After
-the mark, the next run commits the mark first. After the tracker's commit, the mark is found done.
+again (a connector gives the same page at the same cursor), appends only what is not there, and
+writes the traces of all of it: see ``ingest_traces`` why that doubles none. After the mark, the
+next run commits the mark first. After the tracker's commit, the mark is found done.
 An event that Kafka refuses is counted with its page all the same: see ``undeliverable``.
 """
 
@@ -19,7 +21,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import pyarrow as pa
 from sqlalchemy import Connection
 
 from waybill.connectors import BadRow, Connector, Page
@@ -36,15 +37,18 @@ from waybill.events import (
 )
 from waybill.ledger import IntakeCommit, Position, commit_intake, read_position
 from waybill.operations.claims import check_in
+from waybill.operations.ingest_traces import PageTraces
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
 from waybill.pipelines import EventDeclaration, Pipeline, topic_of
 from waybill.producer import LosslessProducer
 from waybill.stages import Counts
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.tracing import Recorder, traces
+from waybill.tracing import Recorder
 
 _STORE_AWAY_LIMIT_S = 600.0
+_Unfinished = dict[str, deque[tuple[int, int]]]
+"""Event id to (intake minute, lsn) of each of its records behind the log's last mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +145,13 @@ class _Run:
             self._commit(orjson.loads(payload))
             self._intake.producer.confirm(lsn)
 
-    def _page(self, page: Page, position: Position, unfinished: dict[str, deque[int]]) -> Position:
+    def _page(self, page: Page, position: Position, unfinished: _Unfinished) -> Position:
         intake = self._intake
         counts = Counts()
-        ids: list[str] = []
+        passed = PageTraces()
         packer = Packer()
         for row in page.rows:
-            self._row(row, counts, ids, packer, unfinished)
+            self._row(row, counts, passed, packer, unfinished)
         for bad in page.bad:
             self._bad(bad, counts, packer)
         sequence = position.sequence + 1
@@ -159,7 +163,7 @@ class _Run:
             "counts": list(counts.by_pipeline()),
             "parked": self._put_parked(packer),
         }
-        self._trace(ids, sequence)
+        self._trace(passed, sequence)
         lsn = intake.producer.mark(orjson.dumps(mark))
         self._commit(mark)
         intake.producer.confirm(lsn)
@@ -172,9 +176,9 @@ class _Run:
         self,
         row: dict[str, Any],
         counts: Counts,
-        ids: list[str],
+        passed: PageTraces,
         packer: Packer,
-        unfinished: dict[str, deque[int]],
+        unfinished: _Unfinished,
     ) -> None:
         pipeline = self._intake.pipeline
         try:
@@ -184,12 +188,12 @@ class _Run:
             return
         found = unfinished.get(event.id)
         if found:
-            minute = found.popleft()
+            minute, lsn = found.popleft()
             self._resumed += 1
         else:
             minute = event.intake_minute
-            self._intake.producer.produce(self._topic, value, event.key.encode())
-            ids.append(event.id)
+            lsn = self._intake.producer.produce(self._topic, value, event.key.encode())
+        passed.add(event.id, event.key, minute, lsn)
         key = (pipeline.id, event.name, "ingestion", minute)
         for name in ("in_first", "passed", "out"):
             counts.add(key, name)
@@ -286,24 +290,13 @@ class _Run:
         )
         commit_intake(intake.tracker, commit, record_parked)
 
-    def _trace(self, ids: list[str], sequence: int) -> None:
+    def _trace(self, passed: PageTraces, sequence: int) -> None:
         recorder = self._intake.recorder
-        if recorder is None or not ids:
-            return
-        recorder.write([self._traces(ids, sequence)])
-
-    def _traces(self, ids: list[str], sequence: int) -> pa.RecordBatch:
-        pipeline = self._intake.pipeline
-        return traces(
-            ids,
-            pipeline_id=pipeline.id,
-            event_name=self._event.name,
-            phase="ingestion",
-            outcome="accepted",
-            at_us=time.time_ns() // 1000,
-            topic=self._topic,
-            batch=f"intake:{pipeline.id}:{sequence}",
-        )
+        if recorder is not None:
+            name, topic = self._event.name, self._topic
+            recorder.write(
+                passed.batches(self._intake.pipeline.id, name, topic=topic, sequence=sequence)
+            )
 
 
 def _declared(pipeline: Pipeline) -> EventDeclaration:
@@ -316,12 +309,12 @@ def _declared(pipeline: Pipeline) -> EventDeclaration:
     return found
 
 
-def _unfinished(producer: LosslessProducer) -> dict[str, deque[int]]:
-    """Return {event id: intake minutes} of the events behind the log's last mark."""
-    found: dict[str, deque[int]] = {}
+def _unfinished(producer: LosslessProducer) -> _Unfinished:
+    """Return the events behind the log's last mark."""
+    found: _Unfinished = {}
     for record in producer.recovered.unmarked:
         event = decode(record.value or b"")
-        found.setdefault(event.id, deque()).append(event.intake_minute)
+        found.setdefault(event.id, deque()).append((event.intake_minute, record.lsn))
     return found
 
 

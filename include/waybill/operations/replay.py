@@ -11,7 +11,7 @@ apart before the first event of its group is sent; the rest goes on, and the rep
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -37,8 +37,10 @@ from waybill.producer import LosslessProducer, WalFullError
 from waybill.storage import ObjectStore
 from waybill.tracing import Recorder, traces
 
-_Message = tuple[Segment, str, bytes, bytes]
-"""Where an event is parked; its id, ordering key and message."""
+_Message = tuple[Segment, str, str, bytes, bytes, int]
+"""Where an event is parked; its name, id, ordering key, message and intake minute."""
+_Traced = tuple[str, str, str, int]
+"""The object where an event is parked; its name, id and intake minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +146,7 @@ class _Run:
         )
         self._unfinished: Counter[tuple[str, int]] = Counter()
         """Events (id and intake version) that a dead run has sent, and not marked."""
-        self._untraced: dict[str, list[str]] = defaultdict(list)
-        """Object to ids of the events that were sent."""
+        self._untraced: list[_Traced] = []
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
@@ -229,8 +230,8 @@ class _Run:
         if marking.begin_group(group.segments):
             messages = iter(list(messages))
         marking.begin_sending()
-        for segment, event_id, key, message in messages:
-            self._untraced[segment.object_key].append(event_id)
+        for segment, name, event_id, key, message, minute in messages:
+            self._untraced.append((segment.object_key, name, event_id, minute))
             if self._was_sent(message):
                 continue
             if pace.wait():
@@ -253,31 +254,37 @@ class _Run:
     ) -> Iterator[_Message]:
         objects = self._parts.objects
         if self._parents is None:
+            name = self._partition.event_name
             for segment, one in parked:
-                yield segment, *message_again(one, replay_id=replay_id, objects=objects)
+                yield segment, name, *message_again(one, replay_id=replay_id, objects=objects)
             return
         for segment, event, came in self._parents.of(parked, replay_id):
             message = encode_again(event, came, objects=objects)
-            yield segment, event.id, event.key.encode(), message
+            yield segment, event.name, event.id, event.key.encode(), message, event.intake_minute
 
     def _trace(self, replay_id: str, first_id: int) -> None:
+        """Write the traces of what is about to be marked: on disk before the mark is in the log.
+
+        A run that died in between leaves traces of events that the next one sends under the same
+        batch, as its first unit begins with the same segment; of two such the later one counts.
+        """
         recorder, partition = self._parts.recorder, self._partition
-        sent, self._untraced = self._untraced, defaultdict(list)
-        if recorder is None:
+        sent, self._untraced = self._untraced, []
+        if recorder is None or not sent:
             return
-        at_us = time.time_ns() // 1000
-        for object_key, ids in sent.items():
-            batch = traces(
-                ids,
-                pipeline_id=partition.pipeline_id,
-                event_name=partition.event_name,
-                phase="replay",
-                outcome="replayed",
-                error_type=partition.error_type,
-                at_us=at_us,
-                topic=self._topic,
-                object_key=object_key,
-                batch=f"replay:{replay_id}:{first_id}",
-                replay_id=replay_id,
-            )
-            recorder.write([batch])
+        objects, names, ids, minutes = map(list, zip(*sent, strict=True))
+        batch = traces(
+            ids,
+            pipeline_id=partition.pipeline_id,
+            event_name=names,
+            phase="replay",
+            outcome="replayed",
+            error_type=partition.error_type,
+            at_us=time.time_ns() // 1000,
+            topic=self._topic,
+            object_key=objects,
+            batch=f"replay:{replay_id}:{first_id}",
+            replay_id=replay_id,
+            intake_minute=minutes,
+        )
+        recorder.write([batch])

@@ -7,8 +7,9 @@ next process opens the log: the sums are the same. A replayed event is parked ag
 where it was to enter, whoever opens the log it was left in; one that had been parked at ingestion,
 there (in_replayed +1, parked +1).
 
-Who dies when: after the object is stored, it is garbage, and the producer hands the message over
-again. After the transaction, the same: then the message is known by its log and lsn, and nothing is
+Who dies when: after the object is stored, or the trace written, they are garbage, and the producer
+hands the message over again; its second trace names the same batch, which is this one message.
+After the transaction, the same: then the message is known by its log and lsn, and nothing is
 written.
 """
 
@@ -124,9 +125,9 @@ class Undeliverable:
         if event.attempt and event.replay_id:
             replayed[event.replay_id, event.name, self._stage_of(event)] = 1
         refusal = Refusal(refused.wal_id, refused.lsn, event.pipeline_id, key, counts, replayed)
+        self._trace(refused, event, parked.error_type, key)
         if commit_refusal(self._tracker, refusal, record):
             self.parked += 1
-            self._trace(refused, event, parked.error_type, key)
 
     def _stage_of(self, event: Event) -> str:
         """Return where an event is parked: where its own replay meant it to enter.
@@ -183,6 +184,7 @@ class Undeliverable:
             batch=f"refused:{refused.wal_id}:{refused.lsn}",
             attempt=event.attempt,
             replay_id=event.replay_id,
+            intake_minute=event.intake_minute,
         )
         self._recorder.write([batch])
 

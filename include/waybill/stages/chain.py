@@ -172,14 +172,15 @@ class Chain:
     def _transform(self, plan: Plan, name: str, items: Items) -> None:
         outcomes = self._outcomes(plan, items)
         names = {event.name for event in items.events}
-        if len(names) == 1 and all(map(is_, outcomes, items.events)):  # the way of nearly all
+        same = len(names) == 1 and all(map(is_, outcomes, items.events))
+        straight = same and name in names
+        if same:  # the way of nearly all
             sorted_out = SortedOut(children={names.pop(): items})
         else:
             sorted_out = sort_out(plan, outcomes, items)
         faults, filtered, children = sorted_out.faults, sorted_out.filtered, sorted_out.children
         for child_name, group in children.items():
-            faults.update(self._map_children(plan, child_name, group))
-        split = items.pick([i for i in sorted_out.split if items.places[i] not in faults])
+            faults.update(self._map_children(plan, child_name, group, straight=straight))
         passed, gone = items, set(filtered)
         if faults or gone:
             places = items.places
@@ -193,9 +194,10 @@ class Chain:
         away = items.pick(filtered)
         self._count(plan.pipeline.id, name, "transformation", "passed", passed)
         self._count(plan.pipeline.id, name, "transformation", "filtered", away)
-        for outcome, ended in (("filtered", away), ("split", split)):
-            if ended:
-                self._note(plan.pipeline.id, name, outcome, ended)
+        if away:
+            self._note(plan.pipeline.id, name, "filtered", away)
+        if not straight:
+            self._note_transformed(plan.pipeline.id, name, passed)
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
         offsets = self._chunk.offsets
@@ -219,10 +221,13 @@ class Chain:
             self._resolve(event, event.data_ref)
         return event
 
-    def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
+    def _map_children(
+        self, plan: Plan, name: str, items: Items, *, straight: bool
+    ) -> dict[int, Fault]:
         """Map what a transformation made; return a fault for each parent that has to be parked.
 
-        A child that fails is parked as it is; one that cannot be written down takes its parent.
+        ``straight``: these are the events that came, and their names. A child that fails is parked
+        as it is; one that cannot be written down takes its parent.
         """
         event_plan = plan.event(name, by_column=False)
         columns, faults = _mapped(plan, event_plan, name, items)
@@ -248,9 +253,11 @@ class Chain:
             self._count(pipeline_id, name, "transformation", "out", bad)
             self._count(pipeline_id, name, "mapping", "in_first", bad)
             self._count(pipeline_id, name, "mapping", "parked", bad)
+            if straight:
+                self._note_transformed(pipeline_id, name, bad)
         self._count(pipeline_id, name, "transformation", "out", good)
         self._count(pipeline_id, name, "mapping", "in_first", good)
-        self._pass(event_plan, name, good, columns, by_column=False)
+        self._pass(event_plan, name, good, columns, by_column=False, straight=straight)
         return parents
 
     def _map_entered(self, plan: Plan, group: _Group, items: Items) -> None:
@@ -275,6 +282,7 @@ class Chain:
         columns: pa.RecordBatch | None,
         *,
         by_column: bool,
+        straight: bool = False,
     ) -> None:
         if not items or columns is None or event_plan is None:
             return
@@ -287,7 +295,7 @@ class Chain:
             self._count(pipeline_id, name, "mapping", "passed", items)
             self._count(pipeline_id, name, "mapping", "out", items)
         self._count(pipeline_id, name, "staged", "in_replayed" if by_column else "in_first", items)
-        self._note(pipeline_id, name, "passed", items)
+        self._note(pipeline_id, name, "passed", items, straight=straight)
 
     def _fail(  # noqa: PLR0913, PLR0917 - what a failure says
         self,
@@ -314,14 +322,25 @@ class Chain:
         if items:
             self.result.counts.add_minutes(pipeline_id, name, stage, counter, items.minutes)
 
-    def _note(self, pipeline_id: str, name: str, outcome: str, items: Items) -> None:
+    def _note(
+        self, pipeline_id: str, name: str, outcome: str, items: Items, *, straight: bool = False
+    ) -> None:
         """Keep what the traces of these events will say."""
-        mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
-        mapped.ids.extend([event.id for event in items.events])
-        mapped.attempts.extend([event.attempt for event in items.events])
+        key = pipeline_id, name, outcome
+        self._keep(self.result.mapped.setdefault(key, Mapped()), items, straight=straight)
+
+    def _note_transformed(self, pipeline_id: str, name: str, items: Items) -> None:
+        if items:
+            self._keep(self.result.transformed.setdefault((pipeline_id, name), Mapped()), items)
+
+    def _keep(self, kept: Mapped, items: Items, *, straight: bool = False) -> None:
+        kept.ids.extend([event.id for event in items.events])
+        kept.attempts.extend([event.attempt for event in items.events])
+        kept.minutes.extend([event.intake_minute for event in items.events])
         offsets, partitions = self._chunk.offsets, self._chunk.partitions
-        mapped.offsets.extend([offsets[place] for place in items.places])
-        mapped.partitions.extend([partitions[place] for place in items.places])
+        kept.offsets.extend([offsets[place] for place in items.places])
+        kept.partitions.extend([partitions[place] for place in items.places])
+        kept.straight.extend(bytes((straight,)) * len(items))
 
 
 def _refuse_entry(event: Event) -> None:

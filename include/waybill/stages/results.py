@@ -69,17 +69,26 @@ class Mapped:
     attempts: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     partitions: list[int] = field(default_factory=list)
+    minutes: list[int] = field(default_factory=list)
+    """Of intake."""
+    straight: bytearray = field(default_factory=bytearray)
+    """1: it passed the transformation as the same event, of the same name, in the same place."""
 
 
 @dataclass(slots=True)
 class ChainResult:
-    """What came of the messages so far; ``failures`` and ``mapped`` may be taken and cleared."""
+    """What came of the messages so far.
+
+    ``failures``, ``mapped`` and ``transformed`` may be taken and cleared.
+    """
 
     counts: Counts = field(default_factory=Counts)
     staged: StagedPacker = field(default_factory=StagedPacker)
     failures: list[Failure] = field(default_factory=list)
     mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
-    """By pipeline id, event name, and "passed", "filtered" or "split" (into children)."""
+    """By pipeline id, event name, and "passed" or "filtered"."""
+    transformed: dict[tuple[str, str], Mapped] = field(default_factory=dict)
+    """What passed a transformation and is not straight on: split, renamed, or failed behind it."""
     replayed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Messages of replays, by (replay id, event name, stage of entry)."""
 

@@ -19,8 +19,6 @@ class SortedOut:
     """By place in the chunk."""
     filtered: list[int] = field(default_factory=list)
     """Indexes in the group."""
-    split: list[int] = field(default_factory=list)
-    """Indexes of the events that go on only as children."""
     children: dict[str, Items] = field(default_factory=dict)
     """What goes on, by event name, each with its parent's place; an event may go on itself."""
 
@@ -39,8 +37,6 @@ def sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> SortedOut
             found.filtered.append(index)
         else:
             children = outcome if isinstance(outcome, list) else [outcome]
-            if children[0].id != items.events[index].id:
-                found.split.append(index)
             for child in children:
                 found.children.setdefault(child.name, Items()).add(child, place)
     return found

@@ -3,6 +3,10 @@
 A load: staged objects are read, the destination merges them in its own transaction (which stores
 the outcome of each commit number), and the tracker is told from those stored outcomes. A repeat, or
 a second loader that wakes up, finds the outcomes and changes nothing.
+
+Traces are written before the destination commits, as only that load knows what became of each row.
+One that fails afterwards is tried again and writes them again: of two traces with the same event,
+batch and row number (``kafka_offset``) the later one counts.
 """
 
 from __future__ import annotations
@@ -13,12 +17,10 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -41,6 +43,7 @@ from waybill.settings import Settings
 from waybill.stages import Counts, StagedFrame, read_staged
 from waybill.storage import ObjectStore, TrackerStore, open_objects, open_tracker
 from waybill.streaming.consumers import Consumers
+from waybill.streaming.load_traces import load_traces
 from waybill.streaming.loading_source import StagedSource
 from waybill.streaming.processing import (
     fresh_checkpoints,
@@ -48,7 +51,7 @@ from waybill.streaming.processing import (
 )
 from waybill.streaming.session import open_session
 from waybill.streaming.stopping import Stopping
-from waybill.tracing import Recorder, open_recorder, traces
+from waybill.tracing import Recorder, open_recorder
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_DESTINATIONS_S = 2.0
@@ -108,8 +111,10 @@ class Loader:
             refused.extend(rows)
             return park_refused(self._objects, rows, teams)
 
-        outcomes = self._destination.load(commits, park)
-        self._trace(outcomes, {row.event_id: row.error_code for row in refused})
+        def note(outcomes: Sequence[LoadOutcome]) -> None:
+            self._trace(outcomes, {row.event_id: row.error_code for row in refused})
+
+        outcomes = self._destination.load(commits, park, note)
         self._acknowledge(outcomes, after=after, until=until)
         return sum(f.data.num_rows for _, f in frames)
 
@@ -146,43 +151,8 @@ class Loader:
     def _trace(self, outcomes: Sequence[LoadOutcome], codes: Mapping[str, str]) -> None:
         if self._recorder is None:
             return
-        now_us = int(datetime.now(UTC).timestamp() * 1_000_000)
-        batches = []
-        for outcome in outcomes:
-            if outcome.rows is not None and outcome.rows.num_rows:
-                batches.extend(_load_traces(self._name, outcome, outcome.rows, codes, now_us))
-        if batches:
-            self._recorder.write(batches)
-
-
-def _load_traces(
-    destination: str, outcome: LoadOutcome, rows: pa.Table, codes: Mapping[str, str], now_us: int
-) -> list[pa.RecordBatch]:
-    """Return the traces of a commit's rows; ``codes``: event id to why it was refused."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    batches = []
-    names = ["pipeline_id", "event_name", "outcome"]
-    for group in rows.select(names).group_by(names).aggregate([]).to_pylist():
-        matches = [pc.equal(rows.column(name), group[name]) for name in names]
-        chosen = rows.filter(pc.and_(pc.and_(matches[0], matches[1]), matches[2]))
-        ids = chosen.column("event_id").combine_chunks()
-        parked = outcome.parked if group["outcome"] == "parked" else None
-        batches.append(
-            traces(
-                ids,
-                pipeline_id=group["pipeline_id"],
-                event_name=group["event_name"],
-                phase="destination",
-                outcome=group["outcome"],
-                at_us=now_us,
-                batch=f"load:{destination}:{outcome.commit_number}",
-                commit_number=outcome.commit_number,
-                object_key=destination if parked is None else str(parked["key"]),
-                error_type=None if parked is None else [codes.get(i) for i in ids.to_pylist()],
-            )
-        )
-    return batches
+        batches = load_traces(self._name, outcomes, codes, now_us=time.time_ns() // 1000)
+        self._recorder.write(batches)
 
 
 def _of_replays(outcomes: Sequence[LoadOutcome]) -> dict[str, Counter[str]]:

@@ -64,6 +64,7 @@ class TaskOutput:
             self._packer.add(self._parked_event(failure, at), _identity(failure))
         result.failures.clear()
         result.mapped.clear()
+        result.transformed.clear()
 
     def write(
         self, result: ChainResult, *, objects: ObjectStore, recorder: Recorder

@@ -1,4 +1,4 @@
-"""The traces of one task: what its chain let pass, filtered, split and failed.
+"""The traces of one task: what its chain let pass at each stage, filtered and failed.
 
 A batch of traces costs some 60 µs whatever it holds, and there may be 100,000 kinds of failure in
 one micro-batch: groups of a few events share batches, with their names as columns.
@@ -6,15 +6,17 @@ one micro-batch: groups of a few events share batches, with their names as colum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
 
 from waybill.events import STAGES
 from waybill.stages import ChainResult, Failure
+from waybill.stages.results import Mapped
 from waybill.tracing import traces
 
 _OWN_BATCH = 256
@@ -63,26 +65,65 @@ def _of_mapped(
     result: ChainResult, common: dict[str, Any], staged_key: str
 ) -> list[pa.RecordBatch]:
     small, batches = _Rows(), list[pa.RecordBatch]()
-    for (pipeline_id, name, outcome), group in result.mapped.items():
-        passed = outcome == "passed"
-        constants = {
-            "pipeline_id": pipeline_id,
-            "event_name": name,
-            "phase": "mapping" if passed else "transformation",
-            "outcome": "passed" if outcome == "split" else outcome,
-            "object_key": staged_key if passed else "",
-        }
-        each: dict[str, Sequence[Any]] = {
-            "event_id": group.ids,
-            "kafka_partition": group.partitions,
-            "kafka_offset": group.offsets,
-            "attempt": group.attempts,
-        }
+    for constants, group in _groups(result, staged_key):
+        each = _each(group)
         if len(group.ids) >= _OWN_BATCH:
             batches.append(_batch({**constants, **each, **common}))
         else:
             small.add(len(group.ids), constants, each)
     return [*batches, *small.batches(common)]
+
+
+def _groups(result: ChainResult, staged_key: str) -> Iterator[tuple[dict[str, Any], Mapped]]:
+    """Yield events that leave the same trace, with what is the same in all of them."""
+    for (pipeline_id, name), group in result.transformed.items():
+        yield _constants(pipeline_id, name, "transformation", "passed"), group
+    for (pipeline_id, name, outcome), group in result.mapped.items():
+        if outcome != "passed":
+            yield _constants(pipeline_id, name, "transformation", outcome), group
+            continue
+        if straight := _straight(group):
+            yield _constants(pipeline_id, name, "transformation", "passed"), straight
+        yield _constants(pipeline_id, name, "mapping", "passed", staged_key), group
+
+
+def _constants(
+    pipeline_id: str, name: str, phase: str, outcome: str, object_key: str = ""
+) -> dict[str, Any]:
+    return {
+        "pipeline_id": pipeline_id,
+        "event_name": name,
+        "phase": phase,
+        "outcome": outcome,
+        "object_key": object_key,
+    }
+
+
+def _straight(group: Mapped) -> Mapped | None:
+    """Return those events of a group that passed the transformation as they passed the mapping."""
+    number = group.straight.count(1)
+    if not number:
+        return None
+    if number == len(group.ids):
+        return group
+    which = group.straight
+    return Mapped(
+        list(compress(group.ids, which)),
+        list(compress(group.attempts, which)),
+        list(compress(group.offsets, which)),
+        list(compress(group.partitions, which)),
+        list(compress(group.minutes, which)),
+    )
+
+
+def _each(group: Mapped) -> dict[str, Sequence[Any]]:
+    return {
+        "event_id": group.ids,
+        "kafka_partition": group.partitions,
+        "kafka_offset": group.offsets,
+        "attempt": group.attempts,
+        "intake_minute": group.minutes,
+    }
 
 
 def _of_failures(
@@ -107,6 +148,8 @@ def _columns(failures: Iterable[Failure]) -> dict[str, Any]:
             one.partition,
             one.offset,
             one.attempt,
+            one.intake_minute or None,
+            one.replay_id,
         )
         for one in failures
     ]
@@ -122,4 +165,6 @@ _FAILURE_COLUMNS = (
     "kafka_partition",
     "kafka_offset",
     "attempt",
+    "intake_minute",
+    "replay_id",
 )

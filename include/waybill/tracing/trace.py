@@ -133,6 +133,17 @@ class Trace:
     """UTC."""
 
     @property
+    def place(self) -> tuple[str, str, str, int | None, int | None]:
+        """What two traces of one thing share: event, phase, batch, partition and offset.
+
+        A run that died, or a task that Spark ran again, leaves traces of a batch that the next
+        one writes again: of several with one place the latest counts. ``kafka_offset`` is there
+        what tells two copies of one event apart: at ingestion, where no partition is known yet,
+        the record's number in the write-ahead log; at a destination the row's in its commit.
+        """
+        return self.event_id, self.phase, self.batch, self.kafka_partition, self.kafka_offset
+
+    @property
     def order(self) -> tuple[datetime, int, int]:
         """What a trail is sorted by: time, phase, attempt."""
         place = PHASES.index(self.phase) if self.phase in PHASES else len(PHASES)

@@ -16,7 +16,7 @@ from waybill.events import Event, decode, encode, going_back, payload_bytes
 AGAIN: dict[str, Any] = {"attempt": 3, "replay_id": "r1", "stage": "mapping"}
 
 
-def carefully(value: bytes) -> tuple[str, bytes, bytes] | None:
+def carefully(value: bytes) -> tuple[str, bytes, bytes, int] | None:
     """Return what ``going_back`` promises; None: it is no message."""
     try:
         event = decode(value)
@@ -24,7 +24,7 @@ def carefully(value: bytes) -> tuple[str, bytes, bytes] | None:
         return None
     changed = msgspec.structs.replace(event, **AGAIN)
     sent = encode(changed, content=payload_bytes(value))
-    return event.id, event.key.encode(), sent
+    return event.id, event.key.encode(), sent, event.intake_minute
 
 
 def check(value: bytes) -> bool:

@@ -255,7 +255,8 @@ def test_children_that_are_one_row_park_their_parent() -> None:
 def test_a_parent_that_goes_on_as_children_has_an_end_of_its_own() -> None:
     result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "family"}), event(6)])
     ids = {how: mapped.ids for (_, _, how), mapped in result.mapped.items()}
-    assert ids == {"split": ["e5"], "passed": ["e5/0", "e5/1", "e5/2", "e6"]}
+    assert ids == {"passed": ["e5/0", "e5/1", "e5/2", "e6"]}
+    assert [group.ids for group in result.transformed.values()] == [["e5", "e6"]]
 
 
 def test_a_key_s_events_keep_their_order() -> None:

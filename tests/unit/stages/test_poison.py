@@ -78,7 +78,8 @@ def check_returns(parked: ParkedEvent) -> None:
         return
     sent = encode_again(returning(parked, replay_id="r1"), parked.value)
     again = decode(sent)
-    assert message_again(parked, replay_id="r1") == (again.id, again.key.encode(), sent)
+    found = again.id, again.key.encode(), sent, again.intake_minute
+    assert message_again(parked, replay_id="r1") == found
     own = payload_bytes(parked.value)
     assert own is None or payload_bytes(sent) == own
     assert (again.id, again.key, again.name) == (came.id, came.key, came.name)

@@ -30,13 +30,14 @@ def test_each_end_of_an_event_is_one_trace_with_its_place() -> None:
         (r["event_id"], r["phase"], r["outcome"], r["error_type"], r["object_key"]) for r in rows
     ] == [
         ("e0", "mapping", "passed", None, "staged/x"),
+        ("e0", "transformation", "passed", None, None),
         ("e1", "transformation", "parked", "value_error", "parked/y"),
         ("e2", "transformation", "filtered", None, None),
         ("e3", "transformation", "passed", None, None),
         ("e3/0", "mapping", "parked", "type_mismatch", "parked/y"),
         *[(f"e3/{n}", "mapping", "passed", None, "staged/x") for n in (1, 2, 3)],
     ]
-    assert [row["kafka_offset"] for row in rows] == [0, 1, 2, 3, 3, 3, 3, 3]
+    assert [row["kafka_offset"] for row in rows] == [0, 0, 1, 2, 3, 3, 3, 3, 3]
     assert {(r["topic"], r["batch"], r["at"], r["attempt"]) for r in rows} == {("t", "b", NOW, 0)}
 
 
@@ -61,7 +62,7 @@ def test_many_small_groups_make_few_batches() -> None:
     batches = trace_batches(
         chained(plans, events), topic="t", batch_id="b", staged_key="s", parked_key="", now=NOW
     )
-    assert [batch.num_rows for batch in batches] == [90]
+    assert [batch.num_rows for batch in batches] == [180]
 
 
 def test_what_has_no_id_has_no_trace() -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 from waybill.destinations.batch import TableBatch, batches_of, outcomes_of
 from waybill.destinations.merging import literal
-from waybill.destinations.model import Commit, LoadOutcome, Park, RefusedRow
+from waybill.destinations.model import Commit, LoadOutcome, Note, Park, RefusedRow
 from waybill.destinations.postgres import books
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.refusing import Refused
@@ -43,7 +43,9 @@ class PostgresDestination:
         with self._session.transaction():
             self._session.query("SELECT 1 AS answer")
 
-    def load(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
+    def load(
+        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+    ) -> list[LoadOutcome]:
         """Load what is missing of the commits, report all; see the protocol."""
         if not commits:
             return []
@@ -51,7 +53,7 @@ class PostgresDestination:
         if len(set(numbers)) != len(numbers):
             raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
         try:
-            return self._load(commits, numbers, park)
+            return self._load(commits, numbers, park, note)
         except WaybillError:
             self._forget()
             raise
@@ -72,7 +74,7 @@ class PostgresDestination:
         self.close()
 
     def _load(
-        self, commits: Sequence[Commit], numbers: Sequence[int], park: Park
+        self, commits: Sequence[Commit], numbers: Sequence[int], park: Park, note: Note | None
     ) -> list[LoadOutcome]:
         self._prepare(commits, numbers)
         session = self._session
@@ -81,6 +83,8 @@ class PostgresDestination:
             fresh = [commit for commit in commits if commit.number in taken]
             outcomes = self._load_fresh(fresh, park) if fresh else []
             books.fill(session, self.name, outcomes)
+            if note is not None and outcomes:
+                note(outcomes)
             known = [commit for commit in commits if commit.number not in taken]
             outcomes += books.stored(session, self.name, known)
         found = {outcome.commit_number: outcome for outcome in outcomes}

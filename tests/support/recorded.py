@@ -1,0 +1,25 @@
+"""The traces that are in a node's spool, and those of them that count."""
+
+from __future__ import annotations
+
+from waybill.ledger import committed
+from waybill.settings import Settings
+from waybill.storage import open_tracker
+from waybill.tracing import Spool, Trace
+from waybill.tracing.parquet import read_whole
+from waybill.tracing.trace import to_traces
+
+
+def recorded(settings: Settings) -> list[Trace]:
+    """Return all traces of the spool, oldest first."""
+    files = Spool(settings.traces.spool_dir).files()
+    return [trace for file in files for trace in to_traces(read_whole(file.path))]
+
+
+def counting(settings: Settings) -> list[Trace]:
+    """Return the traces of committed batches, of several with one place the latest."""
+    found = recorded(settings)
+    with open_tracker(settings.tracker) as tracker:
+        done = committed(tracker, {trace.batch for trace in found})
+    last = {trace.place: trace for trace in sorted(found, key=lambda t: t.at)}
+    return [trace for trace in last.values() if trace.batch in done]
