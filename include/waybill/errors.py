@@ -3,6 +3,7 @@
 WaybillError
   RetryError   call again later; nothing was lost
     AwayError  a server does not answer
+    ThrottledError  a server asks for fewer requests
   ParkError    this event cannot pass; park it under its code, go on
   StopError    going on could lose, double or reorder events; stop the process
   InputError   what the user gave is wrong: says what, where and what to do
@@ -30,6 +31,10 @@ class AwayError(RetryError):
     def __init__(self, message: str, *, setting: str) -> None:
         super().__init__(message)
         self.setting = setting
+
+
+class ThrottledError(RetryError):
+    """A server asks for fewer requests: slow down, then call again."""
 
 
 class StopError(WaybillError):

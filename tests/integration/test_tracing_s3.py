@@ -209,17 +209,17 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         "WAYBILL_TRACES__SPOOL_DIR": str(settings.spool_dir),
         "WAYBILL_TRACES__ROLL_S": "0.2",
     }
-    command = [sys.executable, "-c", "from waybill.cli.traces import app; app()"]
+    command = [sys.executable, "-m", "waybill.cli"]
     recorder = Recorder(settings.spool_dir)
     recorder.write([batch(ids(100))])
     ship = subprocess.Popen(
-        [*command, "ship"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "traces", "ship"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         _wait_until_empty(settings.spool_dir)
         time.sleep(0.5)
         listing = subprocess.run(
-            [*command, "files", "--json", "--state", "shipped"],
+            [*command, "files", "list", "--json", "--state", "shipped"],
             env=environment,
             capture_output=True,
             check=True,
@@ -228,7 +228,7 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         assert record["state"] == "shipped"
         assert len(record["shipment"]["keys"]) == 16
         table = subprocess.run(
-            [*command, "files"], env=environment, capture_output=True, check=True
+            [*command, "files", "list"], env=environment, capture_output=True, check=True
         )
         assert b"shipped 1" in table.stdout
         recorder.write([batch(ids(100, "last"))])

@@ -42,7 +42,11 @@ COMMANDS = {
     "notices": Later(
         "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
     ),
-    "traces": Later("Event traces: ship them, see their files.", "waybill.cli.traces:app"),
+    "traces": Later("Event traces: ship them.", "waybill.cli.traces:app"),
+    "files": Later(
+        "Files on their way from this node to the object store: list, show, retry.",
+        "waybill.cli.files:app",
+    ),
     "trail": Later("Show where one event was.", "waybill.cli.books:trail"),
     "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),
 }

@@ -8,7 +8,11 @@ objects of them.
 Layout
   <spool>/<created µs>-<pid>-<process start ms>-<random>.open      being written, lock held
   <spool>/<same><ending>                                           finished, immutable
-  <spool>/files.rocksdb/                                           the books
+  <spool>/tracked/<same><ending>                                   the same, known to the books
+  <spool>/tracked.bytes                                            what those hold together
+  <spool>/damaged/<same>.tail                                      what a takeover could not keep
+  <spool>/asks/<name>.ask                                          what people ask of the owner
+  <spool>/files.rocksdb/                                           the books (``files.books``)
 
 Invariants
   I1  What a write returned for is on disk: written, synced, renamed, directory synced. What it did
@@ -20,11 +24,15 @@ Invariants
   I4  One process owns the books; every change of state in them is one atomic, synced write.
 """
 
-from waybill.files.manager import FileManager, FileReader
-from waybill.files.packer import Cargo, DamagedFileError, Packer, WholeFilePacker
-from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment
-from waybill.files.shipper import BOOKS, Shipper, ShipReport, ship_until
-from waybill.files.spool import Abandoned, Spool, SpoolFile
+from waybill.files.asks import ask_for_retry
+from waybill.files.books import FileReader
+from waybill.files.loop import ship_until
+from waybill.files.manager import FileManager
+from waybill.files.pace import Pace
+from waybill.files.packer import Cargo, DamagedFileError, MakeBody, Packer, WholeFilePacker
+from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment, Total
+from waybill.files.shipper import BOOKS, Shipper, ShipReport
+from waybill.files.spool import Abandoned, Sound, Spool, SpoolFile
 from waybill.files.store import FileStore, put_confirmed
 
 __all__ = [
@@ -38,13 +46,18 @@ __all__ = [
     "FileRecord",
     "FileState",
     "FileStore",
+    "MakeBody",
+    "Pace",
     "Packer",
     "ShipReport",
     "Shipment",
     "Shipper",
+    "Sound",
     "Spool",
     "SpoolFile",
+    "Total",
     "WholeFilePacker",
+    "ask_for_retry",
     "put_confirmed",
     "ship_until",
 ]

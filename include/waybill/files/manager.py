@@ -4,112 +4,37 @@ One process owns the books (RocksDB's lock; the kernel frees it when the owner d
 them with ``FileReader``, also while the owner runs. Every change of state is one atomic, synced
 write: what a method returned for survives SIGKILL and loss of power.
 
-Layout (keys are bytes; times are 16 decimal digits, so that byte order is time order)
-  f/<id>                    -> FileRecord
-  c/<created>/<id>          -> nothing: range search by creation time
-  s/<state>/<created>/<id>  -> nothing: the files of a state, oldest first
-  p/<shipment id>           -> Shipment
-  u/<shipment id>           -> nothing: shipments that are not done
+  open ──► closed ──► shipping ──► shipped ──► forgotten
+   │          ▲ │         ▲ │
+   └────────► failed ◄──────┘        back from failed: by somebody's name only
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from waybill.errors import InputError, RetryError, StopError
-from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment
+import orjson
 
-_TIME_DIGITS = 16
-_LATEST_US = 10**_TIME_DIGITS - 1
-_WRITE_BUFFER_BYTES = 8 * 1024**2
+from waybill.errors import InputError
+from waybill.files.books import (
+    FileReader,
+    created_key,
+    file_key,
+    new_batch,
+    open_books,
+    shipment_key,
+    state_key,
+    total_key,
+)
+from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment, Total
 
-
-class FileReader:
-    """Reads the books of a file manager, as they stood when it was opened or last refreshed.
-
-    Works while the owner runs and when none does. Close it, or use it in a ``with`` block.
-
-    Args:
-        directory: the books' folder.
-
-    Raises:
-        InputError: there are no books there.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        from rocksdict import AccessType
-
-        if not (directory / "CURRENT").exists():
-            raise InputError(f"no file manager has kept books in {directory}")
-        self._own_log = tempfile.TemporaryDirectory(prefix="waybill-files-")
-        self._db = _open(directory, AccessType.secondary(self._own_log.name))
-        self.refresh()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the books."""
-        self._db.close()
-        self._own_log.cleanup()
-
-    def refresh(self) -> None:
-        """See what the owner wrote until now."""
-        self._db.try_catch_up_with_primary()
-
-    def get(self, file_id: str) -> FileRecord | None:
-        """Return a file by id; None when it is not known."""
-        body = self._db.get(_file_key(file_id))
-        return None if body is None else FileRecord.decode(body)
-
-    def shipment(self, shipment_id: str) -> Shipment | None:
-        """Return a shipment by id; None when it is not known."""
-        body = self._db.get(_shipment_key(shipment_id))
-        return None if body is None else Shipment.decode(body)
-
-    def files(
-        self,
-        *,
-        state: FileState | None = None,
-        since_us: int = 0,
-        until_us: int = _LATEST_US,
-    ) -> Iterator[FileRecord]:
-        """Yield files created in [since_us, until_us], oldest first, of one state or of all.
-
-        Costs one look-up a file that is yielded.
-        """
-        prefix = b"c/" if state is None else b"s/" + state.encode() + b"/"
-        last = _time(until_us)
-        for key in self._keys(prefix, prefix + _time(since_us)):
-            created = key[len(prefix) : len(prefix) + _TIME_DIGITS]
-            if created > last:
-                return
-            body = self._db.get(b"f/" + key[len(prefix) + _TIME_DIGITS + 1 :])
-            if body is not None:
-                yield FileRecord.decode(body)
-
-    def unfinished(self) -> list[Shipment]:
-        """Return the shipments that are not done, oldest id first."""
-        found = [self.shipment(key[2:].decode()) for key in self._keys(b"u/", b"u/")]
-        return [shipment for shipment in found if shipment is not None]
-
-    def counts(self) -> dict[FileState, int]:
-        """Return how many files each state has. Cost: a scan of the state index."""
-        return {state: sum(1 for _ in self._keys(p, p)) for state, p in _state_prefixes()}
-
-    def _keys(self, prefix: bytes, start: bytes) -> Iterator[bytes]:
-        for key in self._db.keys(from_key=start):
-            if not key.startswith(prefix):
-                return
-            yield key
+Change = tuple[FileRecord | None, FileRecord | None]
+"""A file before and after; None: not known, forgotten."""
 
 
 class FileManager(FileReader):
@@ -127,10 +52,11 @@ class FileManager(FileReader):
         from rocksdict import AccessType, WriteOptions
 
         directory.mkdir(parents=True, exist_ok=True)
-        self._db = _open(directory, AccessType.read_write())
+        self._db = open_books(directory, AccessType.read_write())
         self._lock = threading.Lock()
         self._synced = WriteOptions()
         self._synced.sync = True
+        self._totals = self._first_totals()
 
     def close(self) -> None:
         """Give up ownership."""
@@ -145,10 +71,12 @@ class FileManager(FileReader):
         Returns:
             Those that were new.
         """
+        given = {record.id: record for record in records}
         with self._lock:
-            new = {record.id: record for record in records if self.get(record.id) is None}
-            self._write([(None, record) for record in new.values()])
-        return list(new.values())
+            known = self.get_many(list(given))
+            new = [r for r, one in zip(given.values(), known, strict=True) if one is None]
+            self._write([(None, record) for record in new])
+        return new
 
     def update(self, file_id: str, **changes: Any) -> FileRecord:  # noqa: ANN401 - fields of FileRecord
         """Change fields of a file (not ``id``, not ``created_us``) and return what it is now.
@@ -156,13 +84,16 @@ class FileManager(FileReader):
         Raises:
             InputError: no such file, or a field that cannot be changed.
         """
-        if {"id", "created_us"} & set(changes):
+        return self.update_many({file_id: changes})[0]
+
+    def update_many(self, changes: dict[str, dict[str, Any]]) -> list[FileRecord]:
+        """Change fields of several files, all or none; see ``update``."""
+        if any({"id", "created_us"} & set(fields) for fields in changes.values()):
             raise InputError("a file's id and time of creation do not change")
         with self._lock:
-            before = self._known(file_id)
-            after = replace(before, **changes)
-            self._write([(before, after)])
-        return after
+            before = self._known(list(changes))
+            after = [replace(b, **f) for b, f in zip(before, changes.values(), strict=True)]
+            return self._write(list(zip(before, after, strict=True)))
 
     def begin(self, shipment: Shipment) -> None:
         """Record a shipment before its first object is sent; its files become ``shipping``.
@@ -171,12 +102,12 @@ class FileManager(FileReader):
             InputError: a file is unknown, or not ``closed``.
         """
         with self._lock:
-            files = [self._known(file_id) for file_id in shipment.files]
+            files = self._known(shipment.files)
             for record in files:
                 if record.state != "closed":
                     raise InputError(f"file {record.id!r} is {record.state}, not closed")
-            changed = [(f, replace(f, state="shipping", shipment=shipment.id)) for f in files]
-            self._write(changed, shipment)
+            after = (replace(f, state="shipping", shipment=shipment.id, error="") for f in files)
+            self._write(list(zip(files, after, strict=True)), shipment)
 
     def postpone(self, shipment_id: str, *, error: str, next_attempt_us: int) -> Shipment:
         """Record a failed attempt and when the next one is due."""
@@ -193,11 +124,41 @@ class FileManager(FileReader):
 
     def finish(self, shipment_id: str) -> list[FileRecord]:
         """Record that every object of a shipment is confirmed; its files become ``shipped``."""
-        return self._end(shipment_id, "shipped", "")
+        with self._lock:
+            shipment = replace(self._known_shipment(shipment_id), done=True, error="")
+            return self._move(shipment, state="shipped", error="")
 
     def fail(self, shipment_id: str, *, error: str) -> list[FileRecord]:
         """Record that a shipment cannot be sent; its files become ``failed`` and stay."""
-        return self._end(shipment_id, "failed", error)
+        with self._lock:
+            shipment = replace(self._known_shipment(shipment_id), done=True, error=error)
+            return self._move(shipment, state="failed", error=error)
+
+    def retry(self, file_id: str, *, note: str) -> list[FileRecord]:
+        """Bring a failed file back, and return it and what comes back with it.
+
+        A file that failed on its own is ``closed`` again. One that failed with its shipment comes
+        back with all the files of that shipment, which is sent under the keys that it had: some of
+        its objects may be in the store.
+
+        Args:
+            file_id: of a file that is ``failed``.
+            note: who wants it, and why.
+
+        Raises:
+            InputError: the file is unknown, or not failed.
+        """
+        with self._lock:
+            (record,) = self._known([file_id])
+            if record.state != "failed":
+                raise InputError(f"file {file_id!r} is {record.state}, not failed")
+            if record.shipment is None:
+                after = replace(record, state="closed", error="", note=note)
+                return self._write([(record, after)])
+            shipment = replace(
+                self._known_shipment(record.shipment), done=False, error="", next_attempt_us=0
+            )
+            return self._move(shipment, state="shipping", error="", note=note)
 
     def prune(self, file_ids: Sequence[str]) -> None:
         """Forget processed files whose content is gone from the disk, and their shipments.
@@ -206,32 +167,36 @@ class FileManager(FileReader):
             InputError: a file is neither shipped nor failed.
         """
         with self._lock:
-            batch = _new_batch()
-            shipments = set()
-            for file_id in file_ids:
-                record = self._known(file_id)
+            files = self._known(file_ids)
+            for record in files:
                 if record.state not in {"shipped", "failed"}:
-                    raise InputError(f"file {file_id!r} is {record.state}; it is still needed")
-                for key in (_file_key(file_id), *_index_keys(record)):
-                    batch.delete(key)
-                shipments.add(record.shipment)
-            for shipment_id in shipments - {None}:
-                batch.delete(_shipment_key(str(shipment_id)))
-            self._db.write(batch, self._synced)
+                    raise InputError(f"file {record.id!r} is {record.state}; it is still needed")
+            batch = new_batch()
+            for shipment_id in {record.shipment for record in files} - {None}:
+                batch.delete(shipment_key(str(shipment_id)))
+            self._write_batch(batch, [(record, None) for record in files])
 
-    def _end(self, shipment_id: str, state: FileState, error: str) -> list[FileRecord]:
-        with self._lock:
-            shipment = replace(self._known_shipment(shipment_id), done=True, error=error)
-            before = [self._known(file_id) for file_id in shipment.files]
-            after = [replace(record, state=state, error=error) for record in before]
-            self._write(list(zip(before, after, strict=True)), shipment)
-        return after
+    def _first_totals(self) -> dict[FileState, Total]:
+        """Return the totals, and write them where there are none: new books, or earlier ones."""
+        totals = super().totals()
+        batch = new_batch()
+        for state, total in totals.items():
+            batch.put(total_key(state), _encoded(total))
+        self._db.write(batch, self._synced)
+        return totals
 
-    def _known(self, file_id: str) -> FileRecord:
-        record = self.get(file_id)
-        if record is None:
-            raise InputError(f"no file {file_id!r} is known")
-        return record
+    def _move(self, shipment: Shipment, **fields: Any) -> list[FileRecord]:  # noqa: ANN401
+        """Write a shipment, and change its files."""
+        before = self._known(shipment.files)
+        after = [replace(record, **fields) for record in before]
+        return self._write(list(zip(before, after, strict=True)), shipment)
+
+    def _known(self, file_ids: Sequence[str]) -> list[FileRecord]:
+        found = self.get_many(file_ids)
+        for file_id, record in zip(file_ids, found, strict=True):
+            if record is None:
+                raise InputError(f"no file {file_id!r} is known")
+        return [record for record in found if record is not None]
 
     def _known_shipment(self, shipment_id: str) -> Shipment:
         shipment = self.shipment(shipment_id)
@@ -243,69 +208,56 @@ class FileManager(FileReader):
         self,
         changes: Sequence[tuple[FileRecord | None, FileRecord]],
         shipment: Shipment | None = None,
-    ) -> None:
+    ) -> list[FileRecord]:
         """Write records, their index entries and a shipment, all or nothing, synced."""
-        batch = _new_batch()
-        for before, after in changes:
-            if after.state not in FILE_STATES:
-                raise InputError(f"{after.state!r} is no state of a file; there are {FILE_STATES}")
-            if before is not None and before.state != after.state:
-                batch.delete(_index_keys(before)[1])
-            batch.put(_file_key(after.id), after.encode())
-            for key in _index_keys(after):
-                batch.put(key, b"")
+        now_us = time.time_ns() // 1000
+        stamped = [(before, _stamped(before, after, now_us)) for before, after in changes]
+        batch = new_batch()
         if shipment is not None:
             unfinished = b"u/" + shipment.id.encode()
-            batch.put(_shipment_key(shipment.id), shipment.encode())
+            batch.put(shipment_key(shipment.id), shipment.encode())
             batch.delete(unfinished) if shipment.done else batch.put(unfinished, b"")
+        self._write_batch(batch, stamped)
+        return [after for _, after in stamped]
+
+    def _write_batch(self, batch: Any, changes: Sequence[Change]) -> None:  # noqa: ANN401
+        totals = dict(self._totals)
+        for before, after in changes:
+            _put_change(batch, before, after)
+            for record, sign in ((before, -1), (after, 1)):
+                if record is not None:
+                    state = record.state
+                    totals[state] = totals[state].plus(sign, sign * record.size_bytes)
+        for state, total in totals.items():
+            if total != self._totals[state]:
+                batch.put(total_key(state), _encoded(total))
         if len(batch):
             self._db.write(batch, self._synced)
+        self._totals = totals
 
 
-def _open(directory: Path, access: Any) -> Any:  # noqa: ANN401 - rocksdict's types are not imported
-    from rocksdict import Options, Rdict
-
-    options = Options(raw_mode=True)
-    options.create_if_missing(create_if_missing=True)
-    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    options.set_keep_log_file_num(2)
-    options.set_max_open_files(-1)
-    try:
-        return Rdict(str(directory), options, access_type=access)
-    except Exception as error:  # rocksdict raises Exception itself
-        if "/LOCK" in str(error):
-            raise RetryError(
-                f"another process keeps the books of {directory}; one shipper runs on a node"
-            ) from error
-        raise StopError(
-            f"the books of {directory} cannot be opened: {error}. If they are damaged, move the "
-            "folder away: files not yet sent are found again, and what is then sent twice is "
-            "removed by look-ups"
-        ) from error
+def _encoded(total: Total) -> bytes:
+    return orjson.dumps([total.files, total.size_bytes])
 
 
-def _new_batch() -> Any:  # noqa: ANN401
-    from rocksdict import WriteBatch
-
-    return WriteBatch(raw_mode=True)
-
-
-def _time(moment_us: int) -> bytes:
-    return b"%016d" % min(max(moment_us, 0), _LATEST_US)
+def _stamped(before: FileRecord | None, after: FileRecord, now_us: int) -> FileRecord:
+    if after.state not in FILE_STATES:
+        raise InputError(f"{after.state!r} is no state of a file; there are {FILE_STATES}")
+    if before is not None and before.state == after.state:
+        return after
+    return replace(after, changed_us=now_us)
 
 
-def _file_key(file_id: str) -> bytes:
-    return b"f/" + file_id.encode()
-
-
-def _shipment_key(shipment_id: str) -> bytes:
-    return b"p/" + shipment_id.encode()
-
-
-def _index_keys(record: FileRecord) -> tuple[bytes, bytes]:
-    place = _time(record.created_us) + b"/" + record.id.encode()
-    return b"c/" + place, b"s/" + record.state.encode() + b"/" + place
-
-
-def _state_prefixes() -> list[tuple[FileState, bytes]]:
-    return [(state, b"s/" + state.encode() + b"/") for state in FILE_STATES]
+def _put_change(batch: Any, before: FileRecord | None, after: FileRecord | None) -> None:  # noqa: ANN401
+    if before is not None and (after is None or before.state != after.state):
+        batch.delete(state_key(before))
+    if after is None:
+        if before is not None:
+            batch.delete(file_key(before.id))
+            batch.delete(created_key(before))
+        return
+    batch.put(file_key(after.id), after.encode())
+    if before is None:
+        batch.put(created_key(after), b"")
+    if before is None or before.state != after.state:
+        batch.put(state_key(after), b"")

@@ -6,12 +6,15 @@ keys. That is what lets a shipment be sent again after a death.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from waybill.files.store import FileStore
+
+MakeBody = Callable[[], bytes]
+"""Makes one object's content, the same each time."""
 
 
 class DamagedFileError(Exception):
@@ -34,8 +37,8 @@ class Cargo(Protocol):
         """Return every object key, each once, in the order in which they are sent."""
         ...
 
-    def objects(self, ship_id: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (key, content) in the order of ``keys``; one at a time is in memory."""
+    def objects(self, ship_id: str) -> Iterator[tuple[str, MakeBody]]:
+        """Yield each key with what makes its content, in the order of ``keys``."""
         ...
 
 
@@ -88,10 +91,10 @@ class WholeFiles:
         del ship_id
         return tuple(self.prefix + path.name for path in self.paths)
 
-    def objects(self, ship_id: str) -> Iterator[tuple[str, bytes]]:
-        """Yield each file's key and content."""
+    def objects(self, ship_id: str) -> Iterator[tuple[str, MakeBody]]:
+        """Yield each file's key and what reads it."""
         for key, path in zip(self.keys(ship_id), self.paths, strict=True):
-            yield key, path.read_bytes()
+            yield key, path.read_bytes
 
 
 class WholeFilePacker:

@@ -26,6 +26,10 @@ class FileRecord:
     shipment: str | None = None
     """The shipment it goes, or went, with; target keys and attempts stand there."""
     error: str = ""
+    changed_us: int = 0
+    """When it came into its state; 0: not known."""
+    note: str = ""
+    """Who brought it back after it failed, and why."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON."""
@@ -39,6 +43,18 @@ class FileRecord:
     def decode(cls, body: bytes) -> FileRecord:
         """Return the record that ``encode`` stored."""
         return cls(**orjson.loads(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """All files of one state."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def plus(self, files: int, size_bytes: int) -> Total:
+        """Return it with files added or, where negative, taken away."""
+        return Total(self.files + files, self.size_bytes + size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

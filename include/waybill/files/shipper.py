@@ -1,12 +1,13 @@
-"""The shipper: carries finished spool files to the object store, exactly once each.
+"""The shipper: carries finished files to the object store, exactly once each.
 
 One shipment is in flight at a time. What a SIGKILL leaves, step by step:
-  discover   a file is not in the books yet: found again.
+  discover   see ``waybill.files.discovery``.
   begin      the shipment is in the books, nothing is sent: sent by the next shipper.
   PUT        some objects are there: all are sent again under the same keys, with the same bytes.
   finish     all objects confirmed, the books say shipped, files still there: they are deleted when
              they are discovered again, and not sent again.
   delete     some are deleted: the rest likewise.
+  prune      files that are gone are forgotten, or not: forgotten by the next shipper.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from waybill.errors import RetryError
+from waybill.errors import ThrottledError
+from waybill.files.discovery import Discovery
 from waybill.files.manager import FileManager
-from waybill.files.packer import Cargo, DamagedFileError, Packer
+from waybill.files.pace import Pace
+from waybill.files.packer import Cargo, DamagedFileError, MakeBody, Packer
 from waybill.files.records import FileRecord, Shipment
-from waybill.files.spool import Abandoned, Spool, sync_directory
+from waybill.files.spool import Spool
 from waybill.files.store import FileStore, put_confirmed
-
-if TYPE_CHECKING:
-    from tenacity import RetryCallState
 
 LOG = logging.getLogger(__name__)
 BOOKS = "files.rocksdb"
@@ -38,8 +39,9 @@ _SHIPMENT_BYTES = 8 * 1024**2
 _SHIPMENT_FILES = 2000
 _KEEP_BOOKS_US = 24 * 3600 * 1_000_000
 _PRUNE_EVERY_S = 600.0
-_IDLE_S = 1.0
-_BACK_OFF_MOST_S = 30.0
+_PRUNE_AT_ONCE = 2000
+_REFUSALS_IN_A_ROW = 5
+"""Of one object, before its shipment is put off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,10 @@ class Shipper:
         packer: makes objects of files.
         roll_s: longest a finished file waits.
         roll_bytes: finished files of so many bytes do not wait.
+        pace: how fast objects are sent.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all by name but the four that it is made of
         self,
         spool: Spool,
         files: FileManager,
@@ -85,15 +88,19 @@ class Shipper:
         *,
         roll_s: float,
         roll_bytes: int,
+        pace: Pace | None = None,
     ) -> None:
         self._spool = spool
-        self.files = files
         self._store = store
         self._packer = packer
-        self.roll_s = roll_s
         self._roll_bytes = roll_bytes
-        self._seen: set[str] = set()
+        self._pace = pace or Pace()
+        self._discovery = Discovery(spool, files)
+        self._confirmed: tuple[str, set[str]] = ("", set())
         self._next_prune = 0.0
+        self._pruned_to_us = 0
+        self.files = files
+        self.roll_s = roll_s
 
     def step(self, *, everything: bool = False) -> ShipReport | None:
         """Ship what is due, at most one shipment; None when nothing is.
@@ -105,7 +112,7 @@ class Shipper:
             RetryError: the store is away; the shipment stays in the books and is tried again.
             InputError: the store refuses, or the packer refuses the store.
         """
-        self._discover()
+        self._discovery.run()
         self._prune()
         started = self._resumed() or self._begun(everything=everything)
         if started is None:
@@ -118,28 +125,6 @@ class Shipper:
         due_us = time.time_ns() // 1000 + int(delay_s * 1_000_000)
         for shipment in self.files.unfinished():
             self.files.postpone(shipment.id, error=str(error), next_attempt_us=due_us)
-
-    def _discover(self) -> None:
-        """Bring the books up to what is on the disk."""
-        for one in self._spool.take_over():
-            self._note_abandoned(one)
-        found = [file for file in self._spool.files() if file.id not in self._seen]
-        new = [FileRecord(f.id, f.created_us, "closed", size_bytes=f.size_bytes) for f in found]
-        added = {record.id for record in self.files.add(new)}
-        for file in found:
-            record = None if file.id in added else self.files.get(file.id)
-            if record is not None and record.state == "shipped":
-                file.path.unlink(missing_ok=True)
-            else:
-                self._seen.add(file.id)
-
-    def _note_abandoned(self, one: Abandoned) -> None:
-        if one.finished:
-            LOG.warning("file %s of a dead process is whole and taken over", one.id)
-            return
-        LOG.warning("file %s is torn (%d bytes): its writer died", one.id, one.size_bytes)
-        reason = "torn: its writer died before its write returned; removed"
-        self.files.add([FileRecord(one.id, one.created_us, "failed", one.size_bytes, error=reason)])
 
     def _resumed(self) -> tuple[Shipment, Cargo] | None:
         """Return the shipment that a death or an absent store broke off."""
@@ -162,10 +147,11 @@ class Shipper:
         while chosen := self._due(everything=everything):
             try:
                 plan = self._packer.plan()
-                cargo = self._packer.load(self._paths(file.id for file in chosen), plan)
+                cargo: Cargo = self._packer.load(self._paths(file.id for file in chosen), plan)
             except DamagedFileError as error:
                 LOG.error("%s; it stays where it is, as failed", error)  # noqa: TRY400
-                self.files.update(error.path.stem, state="failed", error=str(error))
+                damaged = self._spool.id_of(error.path)
+                self.files.update(damaged, state="failed", error=str(error))
                 continue
             self._packer.check(self._store)
             ship_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:12]}"
@@ -182,124 +168,82 @@ class Shipper:
         return None
 
     def _due(self, *, everything: bool) -> list[FileRecord]:
-        waiting = list(self.files.files(state="closed"))
-        if not waiting:
+        """Return what the next shipment takes; costs the same however many files wait."""
+        waiting = self.files.totals()["closed"]
+        oldest = next(self.files.files(state="closed"), None) if waiting.files else None
+        if oldest is None:
             return []
-        age_s = time.time() - waiting[0].created_us / 1_000_000
-        size = sum(file.size_bytes for file in waiting)
-        if not (everything or age_s >= self.roll_s or size >= self._roll_bytes):
+        age_s = time.time() - oldest.created_us / 1_000_000
+        large = waiting.size_bytes >= self._roll_bytes
+        if not (everything or large or age_s >= self.roll_s):
             return []
-        return _first(waiting, max_bytes=min(self._roll_bytes, _SHIPMENT_BYTES))
+        return _first(
+            self.files.files(state="closed"), max_bytes=min(self._roll_bytes, _SHIPMENT_BYTES)
+        )
 
     def _send(self, shipment: Shipment, cargo: Cargo) -> ShipReport:
         self._packer.check(self._store)
         self._packer.announce(self._store, cargo)
         sent_bytes = 0
-        for key, body in cargo.objects(shipment.id):
-            put_confirmed(self._store, key, body)
-            sent_bytes += len(body)
+        confirmed = self._confirmed_of(shipment)
+        for key, make in cargo.objects(shipment.id):
+            if key not in confirmed:
+                sent_bytes += self._put(key, make)
+                confirmed.add(key)
         self.files.finish(shipment.id)
-        for path in self._paths(shipment.files):
-            path.unlink(missing_ok=True)
-        sync_directory(self._spool.directory)
-        self._seen.difference_update(shipment.files)
+        self._spool.remove(shipment.files)
         return ShipReport(1, len(shipment.files), cargo.records, len(shipment.keys), sent_bytes)
 
+    def _confirmed_of(self, shipment: Shipment) -> set[str]:
+        """Return the keys that this process saw confirmed in earlier attempts; not sent again."""
+        if self._confirmed[0] != shipment.id:
+            self._confirmed = (shipment.id, set())
+        return self._confirmed[1]
+
+    def _put(self, key: str, make: MakeBody) -> int:
+        """Send one object as fast as the store takes it, and return its bytes."""
+        body = make()
+        for number in range(1, _REFUSALS_IN_A_ROW + 1):
+            self._pace.wait()
+            try:
+                put_confirmed(self._store, key, body)
+            except ThrottledError:
+                self._pace.refused()
+                if number == _REFUSALS_IN_A_ROW:
+                    raise
+            else:
+                break
+        self._pace.sent()
+        return len(body)
+
     def _prune(self) -> None:
-        """Forget shipped files after a day, once they are gone from the disk."""
+        """Forget files shipped a day ago that are gone from the disk, some at a time."""
         if time.monotonic() < self._next_prune:
             return
-        self._next_prune = time.monotonic() + _PRUNE_EVERY_S
+        shipped = self.files.files(state="shipped", since_us=self._pruned_to_us)
+        looked_at = list(islice(shipped, _PRUNE_AT_ONCE))
         until_us = time.time_ns() // 1000 - _KEEP_BOOKS_US
-        old = [file.id for file in self.files.files(state="shipped", until_us=until_us)]
+        old = [file.id for file in looked_at if (file.changed_us or file.created_us) <= until_us]
         gone = [i for i, path in zip(old, self._paths(old), strict=True) if not path.exists()]
         if gone:
             self.files.prune(gone)
+        if len(looked_at) == _PRUNE_AT_ONCE:
+            self._pruned_to_us = looked_at[-1].created_us + 1
+        else:
+            self._pruned_to_us = 0
+            self._next_prune = time.monotonic() + _PRUNE_EVERY_S
 
     def _paths(self, ids: Iterable[str]) -> list[Path]:
         return [self._spool.path(file_id) for file_id in ids]
 
 
-def ship_until(
-    shipper: Shipper,
-    stop: Callable[[], bool],
-    *,
-    drain_s: float = 20.0,
-) -> ShipReport:
-    """Ship until ``stop()`` is true, then what is left, for at most about ``drain_s``.
-
-    A store that is away is waited out, with back-off up to 30 s.
-
-    Raises:
-        InputError, StopError: going on makes no sense; see ``Shipper.step`` and ``FileManager``.
-    """
-    total = ShipReport()
-    while not stop():
-        report = _step(shipper, stop)
-        if report is None:
-            _sleep(min(_IDLE_S, shipper.roll_s / 2), stop)
-        else:
-            total = total.plus(report)
-    return total.plus(_drain(shipper, drain_s))
-
-
-def _drain(shipper: Shipper, drain_s: float) -> ShipReport:
-    deadline = time.monotonic() + drain_s
-    total = ShipReport()
-    while time.monotonic() < deadline:
-        report = _step(shipper, lambda: time.monotonic() >= deadline, everything=True)
-        if report is None:
-            break
-        total = total.plus(report)
-    left = shipper.files.counts()
-    if left["closed"] + left["shipping"]:
-        LOG.warning("stopped with files in the spool, shipped at the next start: %s", left)
-    return total
-
-
-def _step(
-    shipper: Shipper, stop: Callable[[], bool], *, everything: bool = False
-) -> ShipReport | None:
-    """Ship one shipment, waiting out a store that is away; None also when stopped meanwhile."""
-    from tenacity import (  # noqa: PLC0415
-        Retrying,
-        retry_if_exception_type,
-        wait_random_exponential,
-    )
-
-    def note(state: RetryCallState) -> None:
-        if state.outcome is not None and state.next_action is not None:
-            shipper.postpone(state.outcome.exception() or RetryError(), state.next_action.sleep)
-
-    retrying = Retrying(
-        retry=retry_if_exception_type(RetryError),
-        wait=wait_random_exponential(multiplier=0.5, max=_BACK_OFF_MOST_S),
-        stop=lambda _: stop(),
-        sleep=lambda delay_s: _sleep(delay_s, stop),
-        before_sleep=note,
-        reraise=True,
-    )
-    try:
-        return retrying(shipper.step, everything=everything)
-    except RetryError as error:
-        shipper.postpone(error, 0.0)
-        return None
-
-
-def _first(files: list[FileRecord], *, max_bytes: int) -> list[FileRecord]:
+def _first(files: Iterable[FileRecord], *, max_bytes: int) -> list[FileRecord]:
     """Return the first files up to so many bytes, at least one."""
     chosen: list[FileRecord] = []
     size = 0
-    for file in files[:_SHIPMENT_FILES]:
+    for file in islice(files, _SHIPMENT_FILES):
         if chosen and size + file.size_bytes > max_bytes:
             break
         chosen.append(file)
         size += file.size_bytes
     return chosen
-
-
-def _sleep(delay_s: float, stop: Callable[[], bool]) -> None:
-    """Sleep, looking at ``stop`` five times a second."""
-    deadline = time.monotonic() + delay_s
-    while not stop() and (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(left, 0.2))

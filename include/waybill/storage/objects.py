@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from waybill.errors import AwayError, InputError, RetryError, WaybillError
+from waybill.errors import AwayError, InputError, RetryError, ThrottledError, WaybillError
 from waybill.settings import S3Settings
 
 _DELETE_MOST = 1000
@@ -23,6 +23,9 @@ _NO_KEY = {"KeyTooLongError", "InvalidURI", "InvalidObjectName", "XMinioInvalidO
 _LONGEST_KEY_BYTES = 1024
 _BEYOND = {"InvalidRange", "416"}
 _DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "NoSuchBucket"}
+
+_SLOWER = {"SlowDown", "503", "429", "TooManyRequests", "TooManyRequestsException"}
+_SLOWER |= {"Throttling", "ThrottlingException", "RequestLimitExceeded", "ServiceUnavailable"}
 
 
 class ObjectShorterError(WaybillError):
@@ -191,6 +194,8 @@ def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa
             f"object store refused {key!r} in bucket {bucket!r}: {code} {message}; "
             "check WAYBILL_S3__BUCKET, its keys and rights"
         )
+    if code in _SLOWER:
+        return ThrottledError(f"object store asks for fewer requests at {key!r}: {code} {message}")
     return RetryError(f"object store answered {code} for {key!r}: {message}")
 
 

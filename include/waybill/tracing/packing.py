@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from waybill.files import DamagedFileError
+from waybill.files import DamagedFileError, MakeBody
 from waybill.tracing.layout import HOUR_US, Hour, buckets_of, object_key
 from waybill.tracing.parquet import encode_sorted, read_whole
 from waybill.tracing.trace import MEMORY_SCHEMA
@@ -51,10 +52,10 @@ class Cargo:
         """Return every object key, in the order of the parts."""
         return tuple(part.key(ship_id) for part in self.parts)
 
-    def objects(self, ship_id: str) -> Iterator[tuple[str, bytes]]:
-        """Yield every object's key and bytes, in the order of the parts."""
+    def objects(self, ship_id: str) -> Iterator[tuple[str, MakeBody]]:
+        """Yield every object's key and what makes its bytes, in the order of the parts."""
         for part in self.parts:
-            yield part.key(ship_id), self.body(part)
+            yield part.key(ship_id), partial(self.body, part)
 
     def body(self, part: Part) -> bytes:
         """Return one object's bytes: its traces sorted by event id, equal ids in file order.

@@ -15,6 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from waybill.errors import InputError
+from waybill.files import Spool, SpoolFile
 from waybill.tracing.parquet import read_event
 from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_traces
@@ -133,12 +134,23 @@ def spooled(spool_dir: Path | None, event_id: str) -> list[Trace]:
     A file that is shipped meanwhile is left out: call this before the store is read. A damaged file
     is logged; the shipper has it as ``failed``. Cost: 1-3 ms a file of 50,000 traces.
     """
+    if spool_dir is None:
+        return []
     found: list[Trace] = []
-    for file in [] if spool_dir is None else trace_spool(spool_dir).files():
+    spool = trace_spool(spool_dir)
+    for file in spool.files():
         try:
-            found += to_traces(read_event(file.path, event_id))
+            found += to_traces(_event_of(spool, file, event_id))
         except FileNotFoundError:
             continue  # it was shipped since the listing: the store has it
         except (OSError, ValueError) as error:
             LOG.warning("trace file %s cannot be read: %s", file.path, error)
     return found
+
+
+def _event_of(spool: Spool, file: SpoolFile, event_id: str) -> pa.Table:
+    """Return the traces of an event in a file, also when it is tracked since the listing."""
+    try:
+        return read_event(file.path, event_id)
+    except FileNotFoundError:
+        return read_event(spool.path(file.id), event_id)

@@ -13,6 +13,7 @@ from waybill.files import (
     FileStore,
     Shipper,
     ShipReport,
+    Sound,
     Spool,
     put_confirmed,
     ship_until,
@@ -30,7 +31,12 @@ ENDING = ".parquet"
 
 def trace_spool(directory: Path) -> Spool:
     """Return the spool of a node's trace files."""
-    return Spool(directory, ending=ENDING, is_whole=is_whole)
+    return Spool(directory, ending=ENDING, sound=_sound)
+
+
+def _sound(path: Path) -> Sound:
+    """Return all of a file or nothing: a trace file is written whole."""
+    return Sound(path.stat().st_size if is_whole(path) else 0)
 
 
 class TracePacker:

@@ -5,12 +5,18 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.files import FileManager, FileReader, FileRecord, Shipment
+
+
+def _plain(record: FileRecord | None) -> FileRecord | None:
+    """A record without the time of its last change."""
+    return None if record is None else replace(record, changed_us=0)
 
 
 def _records(count: int) -> list[FileRecord]:
@@ -25,7 +31,7 @@ def books(tmp_path: Path):
 
 def test_files_are_found_by_id_and_by_time_oldest_first(books: FileManager) -> None:
     books.add(reversed(_records(10)))
-    assert books.get("f3") == FileRecord("f3", 1003, size_bytes=30)
+    assert _plain(books.get("f3")) == FileRecord("f3", 1003, size_bytes=30)
     assert books.get("f99") is None
     found = [file.id for file in books.files(since_us=1002, until_us=1005)]
     assert found == ["f2", "f3", "f4", "f5"]
@@ -41,7 +47,7 @@ def test_a_known_file_is_not_taken_up_again(books: FileManager) -> None:
     books.add(_records(2))
     books.update("f0", state="failed", error="torn")
     assert [record.id for record in books.add(_records(3))] == ["f2"]
-    assert books.get("f0") == FileRecord("f0", 1000, "failed", 0, error="torn")
+    assert _plain(books.get("f0")) == FileRecord("f0", 1000, "failed", 0, error="torn")
 
 
 def test_a_file_is_listed_under_its_present_state_only(books: FileManager) -> None:
@@ -69,7 +75,7 @@ def test_a_failed_shipment_keeps_its_files_as_failed(books: FileManager) -> None
     books.add(_records(1))
     books.begin(Shipment("s", 5, ("f0",), ("k",)))
     books.fail("s", error="damaged")
-    assert books.get("f0") == FileRecord("f0", 1000, "failed", 0, "s", "damaged")
+    assert _plain(books.get("f0")) == FileRecord("f0", 1000, "failed", 0, "s", "damaged")
     assert books.unfinished() == []
 
 
@@ -78,7 +84,7 @@ def test_a_shipment_takes_only_closed_files_or_nothing_at_all(books: FileManager
     for wrong in ("busy", "unknown"):
         with pytest.raises(InputError, match=wrong):
             books.begin(Shipment("s", 5, ("f0", wrong), ()))
-    assert books.get("f0") == _records(1)[0]
+    assert _plain(books.get("f0")) == _records(1)[0]
     assert books.unfinished() == []
 
 

@@ -7,10 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.unit.files.names_of_dead import name_of_dead
 from tests.unit.tracing.samples import batch, ids
 
 from waybill.errors import RetryError
-from waybill.files.spool import _new_name
+from waybill.files.names import new_name
 from waybill.tracing import Recorder, trace_spool
 from waybill.tracing.parquet import read_whole
 
@@ -20,21 +21,6 @@ def body(tmp_path: Path) -> bytes:
     path = Recorder(tmp_path / "other").write([batch(ids(500))])
     assert path is not None
     return path.read_bytes()
-
-
-def _name_of_dead() -> str:
-    """A file name whose owner has died (and been waited for)."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.write(write_end, _new_name().encode())
-        os._exit(0)
-    os.waitpid(pid, 0)
-    name = os.read(read_end, 200).decode()
-    os.close(read_end)
-    os.close(write_end)
-    assert f"-{pid}-" in name
-    return name
 
 
 def test_files_come_oldest_first_with_their_size(tmp_path: Path, body: bytes) -> None:
@@ -48,7 +34,7 @@ def test_files_come_oldest_first_with_their_size(tmp_path: Path, body: bytes) ->
 
 def test_a_whole_file_of_a_dead_process_is_finished(tmp_path: Path, body: bytes) -> None:
     spool = trace_spool(tmp_path)
-    name = _name_of_dead()
+    name = name_of_dead()
     (tmp_path / f"{name}.open").write_bytes(body)
     assert [(one.id, one.finished) for one in spool.take_over()] == [(name, True)]
     assert [file.id for file in spool.files()] == [name]
@@ -57,7 +43,7 @@ def test_a_whole_file_of_a_dead_process_is_finished(tmp_path: Path, body: bytes)
 
 @pytest.mark.parametrize("kept", [0.0, 0.3, 0.99])
 def test_a_torn_file_of_a_dead_process_is_removed(tmp_path: Path, body: bytes, kept: float) -> None:
-    name = _name_of_dead()
+    name = name_of_dead()
     (tmp_path / f"{name}.open").write_bytes(body[: int(len(body) * kept)])
     assert [(one.id, one.finished) for one in trace_spool(tmp_path).take_over()] == [(name, False)]
     assert list(tmp_path.glob("*.open")) == []
@@ -66,26 +52,26 @@ def test_a_torn_file_of_a_dead_process_is_removed(tmp_path: Path, body: bytes, k
 def test_a_file_with_one_flipped_byte_is_not_taken_for_whole(tmp_path: Path, body: bytes) -> None:
     damaged = bytearray(body)
     damaged[len(body) // 3] ^= 0xFF
-    (tmp_path / f"{_name_of_dead()}.open").write_bytes(damaged)
+    (tmp_path / f"{name_of_dead()}.open").write_bytes(damaged)
     assert [one.finished for one in trace_spool(tmp_path).take_over()] == [False]
 
 
 def test_a_file_of_a_living_process_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / f"{_new_name()}.open"
+    path = tmp_path / f"{new_name()}.open"
     path.write_bytes(b"half")
     assert trace_spool(tmp_path).take_over() == []
     assert path.exists()
 
 
 def test_a_pid_that_was_given_to_another_process_counts_as_dead(tmp_path: Path) -> None:
-    created, pid, start_ms, rest = _new_name().split("-")
+    created, pid, start_ms, rest = new_name().split("-")
     path = tmp_path / f"{created}-{pid}-{int(start_ms) - 60_000}-{rest}.open"
     path.write_bytes(b"half")
     assert [one.finished for one in trace_spool(tmp_path).take_over()] == [False]
 
 
 def test_a_locked_file_is_left_alone_though_its_pid_is_not_here(tmp_path: Path) -> None:
-    path = tmp_path / f"{_name_of_dead()}.open"
+    path = tmp_path / f"{name_of_dead()}.open"
     path.write_bytes(b"half")
     with path.open("rb+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

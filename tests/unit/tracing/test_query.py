@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.unit.tracing.folder_store import FolderStore
+from tests.unit.files.folder_store import FolderStore
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.errors import InputError

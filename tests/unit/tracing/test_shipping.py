@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.tracing.folder_store import FolderStore
+from tests.unit.files.folder_store import FolderStore
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.errors import InputError, RetryError
@@ -183,7 +183,7 @@ def test_a_damaged_file_is_set_aside_and_its_neighbours_go_on(
     (failed,) = files.files(state="failed")
     assert failed.id == paths[1].stem
     assert "damaged" in failed.error
-    assert [file.path for file in trace_spool(spool_dir).files()] == [paths[1]]
+    assert [file.id for file in trace_spool(spool_dir).files()] == [paths[1].stem]
     assert make().step() is None
 
 

@@ -7,17 +7,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from waybill.errors import RetryError
+from waybill.errors import RetryError, ThrottledError
 from waybill.storage import ObjectInfo, ObjectMissingError
 
 
 class FolderStore:
-    """Counts PUTs; ``fail_at`` makes the PUTs of these numbers (from 1 on) not answer."""
+    """Counts PUTs; ``fail_at`` makes the PUTs of these numbers (from 1 on) not answer,
+    ``slow_at`` refuses them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.puts: list[str] = []
         self.fail_at: set[int] = set()
+        self.slow_at: set[int] = set()
         self.lose_at: set[int] = set()
         self.opaque_etags = False
 
@@ -26,6 +28,8 @@ class FolderStore:
         number = len(self.puts)
         if number in self.fail_at:
             raise RetryError("store is away")
+        if number in self.slow_at:
+            raise ThrottledError("slow down")
         if number not in self.lose_at:
             path = self.folder / key
             path.parent.mkdir(parents=True, exist_ok=True)

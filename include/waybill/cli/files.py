@@ -1,0 +1,204 @@
+"""``waybill files``: what this node has gathered in files, and where each of them is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from waybill.files import FileReader, FileRecord
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Files on their way from this node to the object store: list, show, retry.",
+)
+
+SpoolOption = Annotated[
+    Path | None,
+    typer.Option("--spool", help="Folder of the files. Default: WAYBILL_TRACES__SPOOL_DIR."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.command("list")
+def list_files(
+    since: Annotated[
+        datetime | None, typer.Option(help="Only files created from this time on (UTC).")
+    ] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only files created until then.")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only this state: open, closed, shipping, shipped, failed.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Newest files that are shown; --json has all.")
+    ] = 100,
+    spool: SpoolOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List this node's files, as the shipper's books have them; works while it runs."""
+    from waybill.files import BOOKS, FileReader  # noqa: PLC0415
+
+    wanted = _state(state)
+    window: dict[str, Any] = {
+        name: _us(at) for name, at in (("since_us", since), ("until_us", until)) if at
+    }
+    directory = _spool_dir(spool)
+    with FileReader(directory / BOOKS) as books:
+        if as_json:
+            _print_json(books, books.files(state=wanted, **window))
+            return
+        newest = books.files(state=wanted, newest_first=True, **window)
+        _show(books, list(islice(newest, limit + 1)), directory, limit)
+
+
+@app.command()
+def show(
+    file_id: Annotated[str, typer.Argument(help="As `waybill files list` shows it.")],
+    spool: SpoolOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one file: its state, its shipment, the objects it became."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.files import BOOKS, FileReader  # noqa: PLC0415
+
+    with FileReader(_spool_dir(spool) / BOOKS) as books:
+        found = _with_shipment(books, _known(books, file_id))
+    if as_json:
+        typer.echo(orjson.dumps(found).decode())
+        return
+    for name, value in _lines(found):
+        typer.echo(f"{name + ':':<16}{value}")
+
+
+@app.command()
+def retry(
+    file_id: Annotated[str, typer.Argument(help="A failed file.")],
+    who: Annotated[str, typer.Option(help="Your name.")],
+    why: Annotated[str, typer.Option(help="What was mended.")],
+    spool: SpoolOption = None,
+) -> None:
+    """Have a failed file tried again, once its cause is mended.
+
+    The shipper does it at its next step, or when it next starts. A file that failed together with
+    others, in a shipment, comes back with them, under the same keys: nothing is stored twice.
+    """
+    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.files import BOOKS, FileReader, ask_for_retry  # noqa: PLC0415
+
+    directory = _spool_dir(spool)
+    with FileReader(directory / BOOKS) as books:
+        record = _known(books, file_id)
+    if record.state != "failed":
+        raise InputError(f"file {file_id} is {record.state}, not failed")
+    ask_for_retry(directory, file_id, who=who, why=why)
+    typer.echo(f"Asked. What becomes of it: waybill files show {file_id}")
+
+
+def _spool_dir(given: Path | None) -> Path:
+    from waybill.settings import Settings  # noqa: PLC0415
+
+    return given or Settings().traces.spool_dir
+
+
+def _state(text: str | None) -> Any:  # noqa: ANN401 - a FileState, or None
+    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.files import FILE_STATES  # noqa: PLC0415
+
+    if text is not None and text not in FILE_STATES:
+        raise InputError(f"--state {text}: there are {', '.join(FILE_STATES)}")
+    return text
+
+
+def _known(books: FileReader, file_id: str) -> FileRecord:
+    from waybill.errors import InputError  # noqa: PLC0415
+
+    record = books.get(file_id)
+    if record is None:
+        raise InputError(
+            f"no file {file_id} is known here: it was never seen, or shipped and forgotten after "
+            "a day. `waybill files list` shows those that are"
+        )
+    return record
+
+
+def _us(moment: datetime) -> int:
+    return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1_000_000)
+
+
+def _with_shipment(books: FileReader, record: FileRecord) -> dict[str, Any]:
+    shipment = None if record.shipment is None else books.shipment(record.shipment)
+    return {**record.to_json(), "shipment": None if shipment is None else shipment.to_json()}
+
+
+def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
+    """Print a list, a file a line, without holding it in memory."""
+    import orjson  # noqa: PLC0415
+
+    between = "["
+    for record in found:
+        typer.echo(between + orjson.dumps(_with_shipment(books, record)).decode(), nl=False)
+        between = ",\n"
+    typer.echo("[]" if between == "[" else "]")
+
+
+def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: int) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console()
+    table = Table(title=f"Files of {escape(str(directory))}", title_justify="left")
+    for name in ("created (UTC)", "id", "state", "bytes", "objects", "failed tries", "why"):
+        table.add_column(name, justify="right" if name in {"bytes", "objects"} else "left")
+    for record in reversed(newest[:limit]):
+        shipment = None if record.shipment is None else books.shipment(record.shipment)
+        table.add_row(
+            _clock(record.created_us),
+            escape(record.id),
+            record.state,
+            f"{record.size_bytes:,}",
+            "" if shipment is None else str(len(shipment.keys)),
+            "" if shipment is None else str(shipment.attempts),
+            escape(record.error or ("" if shipment is None else shipment.error)),
+        )
+    console.print(table)
+    if len(newest) > limit:
+        console.print(f"There are older files; --limit shows more than {limit:,}, --json all.")
+    totals = books.totals().items()
+    console.print(
+        "All files: "
+        + ", ".join(f"{name} {t.files:,} ({t.size_bytes:,} bytes)" for name, t in totals)
+    )
+
+
+def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is known of a file, for people."""
+    yield "file", found["id"]
+    yield "created (UTC)", _clock(found["created_us"])
+    since = f" since {_clock(found['changed_us'])}" if found["changed_us"] else ""
+    yield "state", found["state"] + since
+    yield "bytes", f"{found['size_bytes']:,}"
+    for name in ("error", "note"):
+        if found[name]:
+            yield name, found[name]
+    if shipment := found["shipment"]:
+        yield "shipment", f"{shipment['id']}, {len(shipment['files']):,} files"
+        yield "failed tries", str(shipment["attempts"])
+        if shipment["error"]:
+            yield "last error", shipment["error"]
+        if not shipment["done"] and shipment["next_attempt_us"]:
+            yield "next try (UTC)", _clock(shipment["next_attempt_us"])
+        for number, key in enumerate(shipment["keys"]):
+            yield "" if number else "objects", key
+
+
+def _clock(moment_us: int) -> str:
+    return f"{datetime.fromtimestamp(moment_us / 1_000_000, UTC):%Y-%m-%d %H:%M:%S}"
