@@ -94,7 +94,12 @@ class TraceSettings(_Section):
     """Event traces: local files, shipped to the object store as Parquet."""
 
     spool_dir: Path = Path(".waybill/traces")
-    buckets: int = Field(16, ge=1, le=1000)
+    buckets: int | None = Field(None, ge=1, le=999)
+    """Only for a store that has no traces yet: 128 when it is not set."""
+    compact_after_s: float = Field(120.0, ge=60)
+    """Shipped objects younger than this are left to the next compaction."""
+    compacted_kept_s: float = Field(600.0, ge=600)
+    """How long objects are kept after their compaction, for those who still read them."""
     roll_s: float = Field(5.0, gt=0)
     """Longest a finished local file waits before it is shipped."""
     roll_bytes: int = Field(64 * 1024**2, ge=1024)

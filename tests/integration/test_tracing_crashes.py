@@ -30,15 +30,14 @@ PRELOAD = [
     *("pandas", "pyarrow.parquet", "pyarrow.compute"),
 ]
 FILES = 3
-OBJECTS = tracing_child.BUCKETS
-LAYOUT_AND_MARKER = 2
+OBJECTS = 1
 POINTS = [
-    *[(call, 1, when) for call in ("add", "begin", "finish") for when in ("before", "after")],
     *[
-        ("put", number, when)
-        for number in range(1, LAYOUT_AND_MARKER + OBJECTS + 1)
+        (call, 1, when)
+        for call in ("add", "swap", "begin", "finish")
         for when in ("before", "after")
     ],
+    *[("put", number, when) for number in range(1, OBJECTS + 1) for when in ("before", "after")],
     *[("unlink", number, when) for number in range(1, FILES + 1) for when in ("before", "after")],
 ]
 
@@ -63,7 +62,7 @@ def _at_rest(s3: S3Settings) -> Counter[str]:
     """How often each event id is in the store, over all objects."""
     store = ObjectStore(s3)
     found: Counter[str] = Counter()
-    for info in store.list("traces/dt="):
+    for info in store.list("traces/bucket="):
         table = pq.read_table(pa.BufferReader(store.get(info.key)), columns=["event_id"])
         found.update(table.column(0).to_pylist())
     return found
@@ -80,9 +79,7 @@ def test_a_shipper_killed_at_any_step_loses_and_doubles_nothing(
         recorder.write([batch(some)])
     assert _run(point, tmp_path, bucket) == -signal.SIGKILL
 
-    query = DuckDbTraces(
-        ObjectStore(bucket), bucket, buckets=tracing_child.BUCKETS, spool_dir=tmp_path
-    )
+    query = DuckDbTraces(ObjectStore(bucket), bucket, spool_dir=tmp_path)
     for some in every:
         for one in some[::13]:
             assert len(query.trail(one)) == 1, "while the shipper is dead"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.servers import CHECKOUT, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
@@ -22,8 +23,12 @@ from waybill.files import ShipReport
 from waybill.settings import S3Settings, Settings, TraceSettings
 from waybill.storage import ObjectInfo, ObjectStore
 from waybill.tracing import (
+    MINUTE_SCHEMA,
     DuckDbTraces,
+    QueryCancelledError,
     Recorder,
+    Searched,
+    Watched,
     bucket_of,
     open_traces,
     run_shipper,
@@ -61,9 +66,7 @@ def settings(tmp_path: Path) -> TraceSettings:
 
 @pytest.fixture
 def query(bucket: S3Settings, settings: TraceSettings) -> Iterator[DuckDbTraces]:
-    made = DuckDbTraces(
-        _WatchedStore(bucket), bucket, buckets=BUCKETS, spool_dir=settings.spool_dir
-    )
+    made = DuckDbTraces(_WatchedStore(bucket), bucket, spool_dir=settings.spool_dir)
     yield made
     made.close()
 
@@ -104,43 +107,89 @@ def test_a_trail_is_the_same_before_while_and_after_shipping(
     assert query.trail("never seen") == []
 
 
-def test_only_the_buckets_objects_of_the_hours_asked_for_are_listed_and_read(
-    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces, monkeypatch
+def test_only_the_objects_of_the_hours_asked_for_are_listed_and_read(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
 ) -> None:
     event_ids = ids(300)
     _way(Recorder(settings.spool_dir), event_ids)
     _ship(settings, bucket)
     one = event_ids[0]
-    place = f"bucket={bucket_of(one, BUCKETS):03d}/"
-    read: list[str] = []
-    real = query._read
-
-    def watched(event_id, number, keys, window):
-        read.extend(keys)
-        return real(event_id, number, keys, window)
-
-    monkeypatch.setattr(query, "_read", watched)
+    cut, fresh = (f"traces/bucket={n:03d}/" for n in (bucket_of(one, BUCKETS), BUCKETS))
     store = query._store
     assert isinstance(store, _WatchedStore)
 
-    assert len(query.trail(one)) == 5
-    assert store.listed[0] == "traces/_hours/"
-    assert len(store.listed) == 4, "the markers, and the three hours that have traces"
-    assert all(prefix.endswith(place) for prefix in store.listed[1:])
-    assert len(read) == 3
-    assert all(f"/{place}" in key for key in read)
+    watch = Watched()
+    assert len(query.trail(one, watch=watch)) == 5
+    assert sorted(store.listed) == [*["traces/_compactions/"] * 2, cut, fresh]
+    (searched,) = watch.searched
+    assert (searched.hours, searched.objects, searched.spool_files) == (3, 3, 0)
+    assert (watch.objects, watch.objects_read) == (3, 3)
+    assert 0 < watch.bytes_scanned < 300_000
 
     store.listed.clear()
-    read.clear()
-    found = query.trail(one, since=NOON, until=NOON + timedelta(minutes=5))
+    found = query.trail(one, since=NOON, until=NOON + timedelta(minutes=5), watch=watch)
     assert [stop.outcome for stop in found] == ["accepted", "parked"]
-    assert store.listed == [f"traces/{NOON:dt=%Y-%m-%d/hour=%H}/{place}"]
-    assert len(read) == 1
+    hour = f"{NOON:dt=%Y-%m-%d/hour=%H}/"
+    assert sorted(store.listed[1:-1]) == [cut + hour, fresh + hour]
+    assert watch.objects_read == 4
 
     after = query.trail(one, since=NOON + timedelta(seconds=1))
     assert [stop.phase for stop in after] == ["replay", "mapping", "destination"]
     until = query.trail(one, until=NOON + timedelta(microseconds=1))
     assert [stop.outcome for stop in until] == ["accepted", "parked"]
+
+
+@pytest.mark.parametrize("many", [3, 250])
+def test_the_trails_of_many_ids_are_those_of_each(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces, many: int
+) -> None:
+    event_ids = [*ids(300), "a", "a/1", "a/1/0", "a-1"]
+    _way(Recorder(settings.spool_dir), event_ids)
+    wanted = [*event_ids[-many:], "unknown"]
+    before = query.trails(wanted)
+    _ship(settings, bucket)
+    assert query.trails(wanted) == before
+    family = query.trails(["a", "a/1", "a-1", "unknown"])
+    assert [len(family[one]) for one in ("a", "a/1", "a-1", "unknown")] == [15, 10, 5, 0]
+    assert query.trail("a/1") == before["a/1"]
+
+
+def test_a_minutes_traces_come_as_often_as_they_were_written(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
+) -> None:
+    recorder = Recorder(settings.spool_dir)
+    minute = NOON_US // 60_000_000
+    recorder.write([batch(["a", "b", "b"], intake_minute=minute, kafka_offset=[1, 2, 2])])
+    recorder.write([batch(["c"], intake_minute=minute, at_us=NOON_US + HOUR_US)])
+    recorder.write([batch(["d"], intake_minute=minute + 1)])
+    recorder.write([batch(["e"], intake_minute=minute, pipeline_id="p2")])
+    recorder.write([batch(["f"], intake_minute=minute, event_name="other")])
+    recorder.write([batch(["g"], intake_minute=minute, at_us=NOON_US + 2 * HOUR_US)])
+    _ship(settings, bucket)
+    end = NOON + timedelta(hours=1)
+    batches = list(query.minute_traces("p1", "flight", minute, since=NOON, until=end))
+    assert {one.schema for one in batches} == {MINUTE_SCHEMA}
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert sorted(row["event_id"] for row in rows) == ["a", "b", "b", "c"]
+    (first,) = [row for row in rows if row["event_id"] == "a"]
+    assert (first["kafka_offset"], first["phase"], first["at"]) == (1, "mapping", NOON)
+
+
+def test_a_cancelled_query_ends_and_the_next_one_answers(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
+) -> None:
+    Recorder(settings.spool_dir).write([batch(ids(100))])
+    _ship(settings, bucket)
+
+    class _Impatient(Watched):
+        def searching(self, searched: Searched) -> None:
+            super().searching(searched)
+            self.cancel()
+
+    for cancelled in (_Impatient(), _Impatient()):
+        with pytest.raises(QueryCancelledError):
+            query.trail(ids(1)[0], watch=cancelled)
+    assert len(query.trail(ids(1)[0])) == 1
 
 
 def test_a_store_that_is_away_is_waited_out_and_nothing_is_lost(
@@ -213,7 +262,10 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
     recorder = Recorder(settings.spool_dir)
     recorder.write([batch(ids(100))])
     ship = subprocess.Popen(
-        [*command, "traces", "ship"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "traces", "ship"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
         _wait_until_empty(settings.spool_dir)
@@ -226,7 +278,7 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         )
         (record,) = json.loads(listing.stdout)
         assert record["state"] == "shipped"
-        assert len(record["shipment"]["keys"]) == 16
+        assert len(record["shipment"]["keys"]) == 1
         table = subprocess.run(
             [*command, "files", "list"], env=environment, capture_output=True, check=True
         )

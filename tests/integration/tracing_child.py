@@ -40,6 +40,7 @@ OWNERS = {
     "add": FileManager,
     "begin": FileManager,
     "put": ObjectStore,
+    "swap": ObjectStore,
     "finish": FileManager,
     "unlink": Path,
 }

@@ -69,8 +69,8 @@ WORDS = {
     "parked as `transformation_timeout`.",
     "spark.work_dir": "Folder for checkpoints (made anew at each start), markers and Spark's scratch files.",
     "traces.spool_dir": "Folder of trace files that are not shipped yet, on a local disk.",
-    "traces.buckets": "Parts that an hour's traces are split into by event id. Never changes once traces "
-    "are in the store.",
+    "traces.buckets": "Parts that an hour's traces are cut into by event id, for a store that has no traces "
+    "yet; empty: 128. Never changes once traces are in the store: another number is an error then.",
     "traces.roll_bytes": "Finished local files of this many bytes are shipped at once.",
     "traces.disk_threshold_bytes": "Most that the spool may hold; above it, writers wait, then fail.",
     "traces.enabled": "`false`: no traces are written, `waybill trail` finds none.",

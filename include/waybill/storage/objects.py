@@ -22,6 +22,7 @@ _NO_KEY = {"KeyTooLongError", "InvalidURI", "InvalidObjectName", "XMinioInvalidO
 """What stores answer to a key that no object can have."""
 _LONGEST_KEY_BYTES = 1024
 _BEYOND = {"InvalidRange", "416"}
+_ANOTHER = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}
 _DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403", "NoSuchBucket"}
 
 _SLOWER = {"SlowDown", "503", "429", "TooManyRequests", "TooManyRequestsException"}
@@ -42,6 +43,10 @@ class ObjectMissingError(WaybillError):
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key!r} is not in the store")
         self.key = key
+
+
+class _AnotherError(WaybillError):
+    """The object is not the one that was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,34 @@ class ObjectStore:
         except Exception as error:
             raise RetryError(f"reading {key!r} broke off: {error}") from error
 
+    def get_tagged(self, key: str) -> tuple[bytes, str]:
+        """Return an object's bytes and its ETag; raises as ``get``."""
+        answer = self._call("get_object", key, Bucket=self.bucket, Key=key)
+        try:
+            return bytes(answer["Body"].read()), str(answer["ETag"]).strip('"')
+        except Exception as error:
+            raise RetryError(f"reading {key!r} broke off: {error}") from error
+
+    def swap(self, key: str, body: bytes, *, expected: str | None) -> str | None:
+        """Store an object if the store has what is expected, and return its ETag; None: it has not.
+
+        Args:
+            key: of the object.
+            body: its new bytes.
+            expected: ETag of what is there; None: nothing is.
+
+        Raises:
+            RetryError: the store did not answer, or knows no conditional PUT; it may be stored.
+        """
+        condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": f'"{expected}"'}
+        try:
+            answer = self._call(
+                "put_object", key, Bucket=self.bucket, Key=key, Body=body, **condition
+            )
+        except (_AnotherError, ObjectMissingError):
+            return None
+        return str(answer["ETag"]).strip('"')
+
     def exists(self, key: str) -> bool:
         """Tell whether the object is there."""
         try:
@@ -189,6 +222,8 @@ def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa
         return ObjectMissingError(key)
     if code in _BEYOND:
         return ObjectShorterError(key)
+    if code in _ANOTHER:
+        return _AnotherError(f"object {key!r} is another: {code} {message}")
     if code in _DENIED:
         return InputError(
             f"object store refused {key!r} in bucket {bucket!r}: {code} {message}; "

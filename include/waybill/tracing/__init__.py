@@ -5,22 +5,24 @@ process a node carries them to the object store (``run_shipper``; the room ``way
 the books of them). ``TraceQuery`` answers with the trail of one event from both places.
 
 Layout
-  <spool>/<file id>.parquet                                        see ``waybill.files``
-  traces/dt=YYYY-MM-DD/hour=HH/bucket=NNN/<ship id>.parquet        UTC; sorted by event id
-  traces/_hours/dt=YYYY-MM-DD/hour=HH                              this hour has objects
-  traces/_layout.json                                              number of buckets, hash
-  bucket = crc32(event id as UTF-8) modulo the number of buckets. In Athena:
-  ``crc32(to_utf8(event_id)) % 16``, written with three digits.
+  <spool>/<file id>.parquet                                         see ``waybill.files``
+  traces/bucket=NNN/dt=YYYY-MM-DD/hour=HH/<name>.parquet            UTC; sorted by event id
+  traces/_layout.json                                               number of buckets, hash
+  traces/_compactions/dt=…/hour=HH.json                             compactions that are not over
+  traces/_compacted/dt=…/hour=HH/<run>.json                         what was compacted, for shippers
+  bucket = crc32(text of the event id before its first "/") modulo the number of buckets, with three
+  digits. One more bucket, numbered as there are buckets, is the fresh one: a node ships one object
+  an hour into it, and compaction (``compact``) cuts an hour's fresh objects into its buckets.
 
 Invariants
   I1  A trace holds no payload.
   I2  What ``Recorder.write`` returned for is on disk: written, synced, renamed, directory synced.
       What it did not return for was never promised; a torn file is removed and noted.
   I3, I4  Shipped exactly once, deleted after that: I2 and I3 of ``waybill.files``.
-  I5  An hour's marker is in the store before the hour's first object, so that a look-up without a
-      time knows every hour there is.
-  I6  A trail reads the spool first, then the store, then removes what it saw twice: a file that is
-      shipped meanwhile is found in the store.
+  I5  No reader sees a trace twice, or not at all, because of a compaction; see ``manifests``.
+      (Athena sees it twice for some minutes: its trails are DISTINCT.)
+  I6  A trail reads the spool first, then the store; what both hold counts once: a file that is
+      shipped meanwhile is found in the store. What one place holds twice was written twice.
   I7  The number of buckets never changes: the layout object holds it; another one is an error.
   I8  A full spool makes writers wait, then raises; nothing is dropped.
 """

@@ -1,92 +1,196 @@
 """Look-ups by Athena over the same objects, for production on AWS.
 
-NOT LIVE-TESTED in this project: nothing local runs Athena. Held by tests: the statement (golden),
-its parameters, and what is done with its rows. DuckDB runs the same template for real.
+NOT LIVE-TESTED in this project, see ``athena_runner``; DuckDB runs the same templates for real.
 
-The table ``traces`` (partition projection on dt, hour and bucket, all strings; no partition DDL)
-lies in ``settings.traces.athena_database``; a statement scans one bucket of the days asked for.
-Athena reads ``at`` with milliseconds, so microseconds are lost; traces equal in all else are one.
+The tables (``projection``; ``waybill traces ddl`` prints them) lie in
+``settings.traces.athena_database``. A look-up scans the event's bucket and the fresh one. Athena
+reads ``at`` with milliseconds, so microseconds are lost. While an hour is compacted Athena sees its
+traces in two objects: a trail is DISTINCT; a minute's traces are asked for without those hours'
+outputs, and again when that changed meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from waybill.errors import RetryError
-from waybill.settings import Settings
-from waybill.tracing.lookup import lookup_sql, lookup_values
-from waybill.tracing.query import arranged, check_window, spooled
-from waybill.tracing.store import Buckets, TraceStore
+from waybill.tracing.athena_runner import Row, Runner
+from waybill.tracing.layout import bucket_of, holds
+from waybill.tracing.lookup import minute_statement, trails_statement
+from waybill.tracing.manifests import Manifest, read_manifests
+from waybill.tracing.query import MINUTE_SCHEMA, by_event, check_window, only_of, spooled, tops
+from waybill.tracing.store import KnownLayout, TraceStore
 from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_trace
+from waybill.tracing.watch import QueryWatch, Searched, check_cancelled
 
 _MILLISECOND = timedelta(milliseconds=1)
 _ANY_TIME = datetime(1970, 1, 1, tzinfo=UTC)
-
-Rows = Sequence[Sequence[Any]]
-Execute = Callable[[str, list[str]], Rows]
-"""Runs a statement with ``?`` and SQL literals for them, and returns its rows."""
+_IDS_A_STATEMENT = 100
+_ROWS_A_BATCH = 10_000
 
 
 class AthenaTraces:
     """Reads traces through Athena, and from this node's spool. Not live-tested, see the module.
 
     Args:
-        execute: runs a statement; ``athena_execute`` makes the real one.
-        store: states the number of buckets.
-        buckets: used while the store states none.
+        runner: runs a statement; ``AthenaRunner`` is the real one.
+        store: states the layout, and which hours are being compacted.
         spool_dir: this node's spool; None: only what is shipped.
     """
 
-    def __init__(
-        self, execute: Execute, store: TraceStore, *, buckets: int, spool_dir: Path | None
-    ) -> None:
-        self._execute = execute
-        self._buckets = Buckets(store, configured=buckets)
+    def __init__(self, runner: Runner, store: TraceStore, *, spool_dir: Path | None) -> None:
+        self._runner = runner
+        self._store = store
+        self._layout = KnownLayout(store)
         self._spool_dir = spool_dir
 
     def trail(
-        self, event_id: str, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        event_id: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
     ) -> list[Trace]:
-        """See ``TraceQuery.trail``. Cost: seconds; scans one bucket of the days asked."""
+        """See ``TraceQuery.trail``. Cost: seconds; scans two buckets of the hours asked."""
+        return self.trails([event_id], since=since, until=until, watch=watch)[event_id]
+
+    def trails(
+        self,
+        event_ids: Sequence[str],
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
+    ) -> dict[str, list[Trace]]:
+        """See ``TraceQuery.trails``; a statement for each hundred ids."""
         check_window(since, until)
-        found = spooled(self._spool_dir, event_id)  # before the store: invariant I6
-        sql = lookup_sql("athena", since=since is not None, until=until is not None)
-        values = lookup_values(event_id, self._buckets.of(event_id), since, until)
-        rows = self._execute(sql, [_literal(value) for value in values])
-        shipped = [to_trace(dict(zip(TRACE_SCHEMA.names, row, strict=True))) for row in rows]
-        return arranged(shipped + _not_yet_shipped(found, shipped), since, until)
+        check_cancelled(watch)
+        wanted = list(dict.fromkeys(event_ids))
+        found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
+        if watch is not None:
+            watch.searching(Searched("athena", since, until, 0, 0, files))
+        shipped = list(self._shipped(tops(wanted), (since, until), watch))
+        return by_event(wanted, shipped + _not_yet_shipped(found, shipped), since, until)
+
+    def minute_traces(
+        self,
+        pipeline_id: str,
+        event_name: str,
+        intake_minute: int,
+        *,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``TraceQuery.minute_traces``. Cost: a page of 1,000 rows a call to Athena.
+
+        Raises:
+            RetryError: an hour's compaction began or went on while the query ran; nothing that was
+                yielded may be used then.
+        """
+        check_window(since, until)
+        if self._layout.get() is None:
+            return
+        if watch is not None:
+            watch.searching(Searched("athena", since, until, 0, 0, 0))
+        before = self._compactions(since, until)
+        runs = [run for one in before for run in (one.run, *one.abandoned)]
+        statement = minute_statement(
+            "athena", (pipeline_id, event_name), intake_minute, (since, until), runs
+        )
+        rows: list[Row] = []
+        for row in self._runner(statement, watch):
+            rows.append(row)
+            if len(rows) == _ROWS_A_BATCH:
+                yield _batch(rows)
+                rows.clear()
+        if self._compactions(since, until) != before:
+            raise RetryError("traces of these hours were compacted meanwhile; ask again")
+        yield _batch(rows)
+
+    def _shipped(
+        self,
+        event_ids: Sequence[str],
+        window: tuple[datetime | None, datetime | None],
+        watch: QueryWatch | None,
+    ) -> Iterator[Trace]:
+        layout = self._layout.get()
+        if layout is None:
+            return
+        scanned = _Scanned(watch)
+        for start in range(0, len(event_ids), _IDS_A_STATEMENT):
+            some = event_ids[start : start + _IDS_A_STATEMENT]
+            buckets = sorted({bucket_of(one, layout.buckets) for one in some} | {layout.fresh})
+            statement = trails_statement("athena", some, buckets, *window)
+            yield from only_of(some, map(_trace, self._runner(statement, scanned.next())))
+
+    def _compactions(self, since: datetime, until: datetime) -> list[Manifest]:
+        """Return the compactions of a window's hours that are not over; RetryError: see there."""
+        found = [one for one in read_manifests(self._store) if holds(one.at, since, until)]
+        if any(one.state == "deleting" for one in found):
+            raise RetryError("what compaction replaced is being deleted; ask again in a minute")
+        return found
 
 
-def athena_execute(settings: Settings) -> Execute:
-    """Return what runs a statement on Athena, as it is configured; connects at the first call."""
-
-    def execute(sql: str, literals: list[str]) -> Rows:
-        import pyathena  # noqa: PLC0415
-
-        options: dict[str, Any] = {
-            "schema_name": settings.traces.athena_database,
-            "work_group": settings.traces.athena_workgroup,
-            "region_name": settings.s3.region,
-        }
-        if settings.traces.athena_results:
-            options["s3_staging_dir"] = settings.traces.athena_results
-        try:
-            with pyathena.connect(**options) as connection, connection.cursor() as cursor:
-                rows: Rows = cursor.execute(sql, literals, paramstyle="qmark").fetchall()
-        except pyathena.error.OperationalError as error:
-            raise RetryError(f"Athena did not run the look-up: {error}") from error
-        return rows
-
-    return execute
+def _trace(row: Row) -> Trace:
+    return to_trace(dict(zip(TRACE_SCHEMA.names, row, strict=True)))
 
 
-def _literal(value: str) -> str:
-    """Return a text as the SQL literal that Athena's execution parameters ask for."""
-    return "'" + value.replace("'", "''") + "'"
+class _Scanned:
+    """Adds up the bytes of a question's statements for one watch."""
+
+    def __init__(self, watch: QueryWatch | None) -> None:
+        self._watch = watch
+        self._before = self._now = 0
+
+    def next(self) -> QueryWatch | None:
+        """Return what watches the next statement."""
+        self._before = self._now
+        return None if self._watch is None else self
+
+    def searching(self, searched: Searched) -> None:
+        """See ``QueryWatch``."""
+        self._told().searching(searched)
+
+    def started(self, external_id: str) -> None:
+        """See ``QueryWatch``."""
+        self._told().started(external_id)
+
+    def progress(self, *, objects_read: int, bytes_scanned: int) -> None:
+        """Tell the sum."""
+        self._now = self._before + bytes_scanned
+        self._told().progress(objects_read=objects_read, bytes_scanned=self._now)
+
+    def cancelled(self) -> bool:
+        """See ``QueryWatch``."""
+        return self._told().cancelled()
+
+    def _told(self) -> QueryWatch:
+        if self._watch is None:
+            raise RuntimeError("nobody watches")
+        return self._watch
+
+
+def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(MINUTE_SCHEMA)
+    arrays = [
+        pa.array([_zoned(value) for value in column], field.type)
+        for column, field in zip(columns, MINUTE_SCHEMA, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=MINUTE_SCHEMA)
+
+
+def _zoned(value: Any) -> Any:  # noqa: ANN401
+    """Return a time without a zone as UTC, all else as it is."""
+    naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=UTC) if naive else value
 
 
 def _not_yet_shipped(found: list[Trace], shipped: list[Trace]) -> list[Trace]:

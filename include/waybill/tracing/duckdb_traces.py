@@ -1,39 +1,64 @@
 """Look-ups by DuckDB over the Parquet objects: the embedded default.
 
-Our code finds the objects (``_objects``): one listing of the hour markers when no time is known,
-then one listing an hour of this bucket's prefix. DuckDB reads of each the footer and the row groups
-whose least and greatest id hold the id.
+Our code finds the objects (``manifests.visible``): one listing of the event's bucket and one of the
+fresh one. DuckDB reads of each the footer and the row groups whose least and greatest id hold the
+id, so a look-up reads one part in (buckets) of what is compacted, and the footers of what is fresh.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from waybill.errors import InputError, RetryError
-from waybill.tracing.layout import (
-    HOURS_PREFIX,
-    Hour,
-    bucket_prefix,
-    hour_of_marker,
-    hours_between,
+import pyarrow as pa
+
+from waybill.errors import RetryError
+from waybill.tracing.duckdb_store import bytes_read, connected, counted_cursor, guarded
+from waybill.tracing.layout import Layout, bucket_of, hours_between, in_hours
+from waybill.tracing.lookup import Statement, minute_statement, trails_statement
+from waybill.tracing.manifests import TraceObject, visible
+from waybill.tracing.query import (
+    MINUTE_SCHEMA,
+    by_event,
+    check_window,
+    joined,
+    only_of,
+    spooled,
+    tops,
 )
-from waybill.tracing.lookup import lookup_sql, lookup_values
-from waybill.tracing.query import arranged, check_window, spooled
-from waybill.tracing.store import Buckets, TraceStore
+from waybill.tracing.store import KnownLayout, TraceStore
 from waybill.tracing.trace import Trace, to_traces
+from waybill.tracing.watch import QueryWatch, Searched, check_cancelled
 
 if TYPE_CHECKING:
     from waybill.settings import S3Settings
 
 _LISTINGS_AT_ONCE = 8
-_MEMORY = "512MB"
-_SHORT_WINDOW = timedelta(hours=48)
+_OBJECTS_A_STATEMENT = 256
+_IDS_A_STATEMENT = 200
+_ALONE = 4
+"""So many ids in one bucket are looked up one by one: a condition of several prunes nothing."""
+_ROWS_A_BATCH = 32_768
+_MOMENT = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    since: datetime | None
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One statement to come: which ids in which objects."""
+
+    event_ids: tuple[str, ...]
+    objects: tuple[TraceObject, ...]
 
 
 class DuckDbTraces:
@@ -42,31 +67,82 @@ class DuckDbTraces:
     Args:
         store: lists objects.
         s3: how DuckDB reaches the same store.
-        buckets: used while the store states none.
         spool_dir: this node's spool; None: only what is shipped.
     """
 
-    def __init__(
-        self, store: TraceStore, s3: S3Settings, *, buckets: int, spool_dir: Path | None
-    ) -> None:
+    def __init__(self, store: TraceStore, s3: S3Settings, *, spool_dir: Path | None) -> None:
         self._store = store
         self._s3 = s3
-        self._buckets = Buckets(store, configured=buckets)
+        self._layout = KnownLayout(store)
         self._spool_dir = spool_dir
         self._connection: Any = None
         self._lock = threading.Lock()
 
     def trail(
-        self, event_id: str, *, since: datetime | None = None, until: datetime | None = None
+        self,
+        event_id: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
     ) -> list[Trace]:
-        """See ``TraceQuery.trail``. Cost: one listing an hour, and two or three reads an object."""
+        """See ``TraceQuery.trail``. Cost: four listings, and three reads an object."""
+        return self.trails([event_id], since=since, until=until, watch=watch)[event_id]
+
+    def trails(
+        self,
+        event_ids: Sequence[str],
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        watch: QueryWatch | None = None,
+    ) -> dict[str, list[Trace]]:
+        """See ``TraceQuery.trails``. Cost: a listing a bucket; objects are read once, or id by id.
+
+        More than four ids of one bucket: their column is read whole in that bucket's objects.
+        """
         check_window(since, until)
-        found = spooled(self._spool_dir, event_id)  # before the store: invariant I6
-        bucket = self._buckets.of(event_id)
-        keys = list(self._objects(bucket, since, until))
-        if keys:
-            found += self._read(event_id, bucket, keys, (since, until))
-        return arranged(found, since, until)
+        check_cancelled(watch)
+        wanted = list(dict.fromkeys(event_ids))
+        found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
+        window = _Window(since, until)
+        layout = self._layout.get()
+        reads = [] if layout is None else self._reads(layout, tops(wanted), window)
+        _tell(watch, window, _objects(reads), files)
+        shipped = self._traces(reads, window, watch)
+        return by_event(wanted, joined(found, shipped), since, until)
+
+    def minute_traces(
+        self,
+        pipeline_id: str,
+        event_name: str,
+        intake_minute: int,
+        *,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``TraceQuery.minute_traces``. Cost: a listing a bucket and hour, then 2 MB at a time.
+
+        Four columns of every row group of the hours are read, the others where rows are found.
+        """
+        check_window(since, until)
+        layout = self._layout.get()
+        if layout is None:
+            return
+        progress = _Progress(watch)
+        for hour in hours_between(since, until):
+            check_cancelled(watch)
+            first, last = max(since, hour.start), min(until, hour.end - _MOMENT)
+            window = _Window(first, last)
+            objects = self._visible(layout, range(layout.buckets + 1), window)
+            _tell(watch, window, objects, 0)
+            statement = minute_statement(
+                "duckdb", (pipeline_id, event_name), intake_minute, (first, last)
+            )
+            for some in _pieces(objects, _OBJECTS_A_STATEMENT):
+                for batch in self._batches(statement, some, progress, watch):
+                    yield batch.cast(MINUTE_SCHEMA)
 
     def close(self) -> None:
         """Close DuckDB's connection."""
@@ -75,105 +151,107 @@ class DuckDbTraces:
                 self._connection.close()
                 self._connection = None
 
-    def _objects(
-        self, bucket: int, since: datetime | None, until: datetime | None
-    ) -> Iterator[str]:
-        prefixes = [bucket_prefix(hour, bucket) for hour in self._hours(since, until)]
-        with ThreadPoolExecutor(_LISTINGS_AT_ONCE) as pool:
-            for listing in pool.map(lambda prefix: list(self._store.list(prefix)), prefixes):
-                yield from (info.key for info in listing if info.key.endswith(".parquet"))
+    def _reads(self, layout: Layout, event_ids: Sequence[str], window: _Window) -> list[_Read]:
+        """Return what is to be read: each bucket for its ids, the fresh one for all of them."""
+        groups: dict[int, list[str]] = {}
+        for one in event_ids:
+            groups.setdefault(bucket_of(one, layout.buckets), []).append(one)
+        objects = self._visible(layout, [*groups, layout.fresh], window)
+        cut = {n: [o for o in objects if o.place.bucket == n and not o.early] for n in groups}
+        fresh = [o for o in objects if o.early or o.place.bucket == layout.fresh]
+        if len(event_ids) == 1:
+            return list(_statements(event_ids, [*cut[next(iter(groups))], *fresh]))
+        reads = [one for n, ids in groups.items() for one in _statements(ids, cut[n])]
+        return reads + list(_statements(event_ids, fresh))
 
-    def _hours(self, since: datetime | None, until: datetime | None) -> list[Hour]:
-        """Return the hours to look in: those of a short window, else those that have objects."""
-        if since is not None and until is not None and until - since <= _SHORT_WINDOW:
-            return list(hours_between(since, until))
-        first = Hour(0) if since is None else Hour.of(since)
-        marked = (hour_of_marker(info.key) for info in self._store.list(HOURS_PREFIX))
-        return sorted(h for h in marked if h >= first and (until is None or h.start <= until))
+    def _visible(
+        self, layout: Layout, buckets: Iterable[int], window: _Window
+    ) -> list[TraceObject]:
+        return visible(
+            self._store, layout, buckets, window.since, window.until, each=_several_at_once
+        )
 
-    def _read(
-        self,
-        event_id: str,
-        bucket: int,
-        keys: list[str],
-        window: tuple[datetime | None, datetime | None],
+    def _traces(
+        self, reads: Sequence[_Read], window: _Window, watch: QueryWatch | None
     ) -> list[Trace]:
-        import duckdb
+        progress = _Progress(watch)
+        found: list[Trace] = []
+        for read in reads:
+            check_cancelled(watch)
+            buckets = sorted({one.place.bucket for one in read.objects})
+            statement = trails_statement(
+                "duckdb", read.event_ids, buckets, window.since, window.until
+            )
+            for batch in self._batches(statement, read.objects, progress, watch):
+                found += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
+        return found
 
-        since, until = window
-        sql = lookup_sql("duckdb", since=since is not None, until=until is not None)
-        urls = [f"s3://{self._s3.bucket}/{key}" for key in keys]
+    def _batches(
+        self,
+        statement: Statement,
+        objects: Sequence[TraceObject],
+        progress: _Progress,
+        watch: QueryWatch | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Run a statement over objects; yield its rows as they come."""
+        urls = [f"s3://{self._s3.bucket}/{one.key}" for one in objects]
         try:
-            with self._cursor() as cursor:
-                values = [urls, *lookup_values(event_id, bucket, since, until)]
-                return to_traces(cursor.execute(sql, values).to_arrow_table())
-        except (duckdb.IOException, duckdb.HTTPException) as error:
+            with self._cursor() as cursor, guarded(cursor, watch):
+                answer = cursor.execute(statement.sql, [urls, *statement.values])
+                yield from answer.to_arrow_reader(_ROWS_A_BATCH)
+                progress.read(objects, bytes_read(cursor))
+        except RetryError:
             self.close()  # the next call connects again, with fresh credentials
-            raise RetryError(f"the object store did not answer DuckDB: {error}") from error
+            raise
 
     def _cursor(self) -> Any:  # noqa: ANN401 - duckdb's types are not imported
         with self._lock:
             if self._connection is None:
-                self._connection = _connect(self._s3)
-            return self._connection.cursor()
+                self._connection = connected(self._s3)
+            return counted_cursor(self._connection)
 
 
-def _connect(s3: S3Settings) -> Any:  # noqa: ANN401
-    import duckdb
+class _Progress:
+    """Adds up what statements read, and tells a watch."""
 
-    connection = duckdb.connect(
-        config={
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "memory_limit": _MEMORY,
-            "threads": 4,
-        }
-    )
-    connection.load_extension(str(_httpfs()))
-    text, values = _secret(s3)
-    connection.execute(text, values)
-    return connection
+    def __init__(self, watch: QueryWatch | None) -> None:
+        self._watch = watch
+        self._keys: set[str] = set()
+        self._bytes = 0
+
+    def read(self, objects: Iterable[TraceObject], some_bytes: int) -> None:
+        self._keys.update(one.key for one in objects)
+        self._bytes += some_bytes
+        if self._watch is not None:
+            self._watch.progress(objects_read=len(self._keys), bytes_scanned=self._bytes)
 
 
-def _httpfs() -> Path:
-    """Return the extension's file from its package; DuckDB's own INSTALL would download it."""
-    import duckdb
-    import duckdb_extension_httpfs  # noqa: PLC0415
-
-    folder = Path(duckdb_extension_httpfs.__file__).parent / "extensions"
-    path = folder / f"v{duckdb.__version__}" / "httpfs.duckdb_extension"
-    if not path.exists():
-        raise InputError(
-            f"duckdb-extension-httpfs has no extension for DuckDB {duckdb.__version__}; "
-            "install the same version of both, as requirements.txt pins them"
-        )
-    return path
+def _statements(event_ids: Sequence[str], objects: Sequence[TraceObject]) -> Iterator[_Read]:
+    size = 1 if len(event_ids) <= _ALONE else _IDS_A_STATEMENT
+    for ids in _pieces(event_ids, size):
+        for some in _pieces(objects, _OBJECTS_A_STATEMENT):
+            yield _Read(tuple(ids), tuple(some))
 
 
-def _secret(s3: S3Settings) -> tuple[str, list[str]]:
-    """Return the statement that gives DuckDB the store's address and keys, and its parameters."""
-    options = {"REGION": s3.region, **_keys(s3)}
-    fixed = ""
-    if s3.endpoint_url is not None:
-        address = urlsplit(s3.endpoint_url)
-        options["ENDPOINT"] = address.netloc
-        fixed = f", URL_STYLE 'path', USE_SSL {str(address.scheme == 'https').lower()}"
-    names = ", ".join(f"{name} ?" for name in options)
-    return f"CREATE SECRET waybill (TYPE s3, {names}{fixed})", list(options.values())
+def _pieces(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
-def _keys(s3: S3Settings) -> dict[str, str]:
-    """Return the configured keys, else those of the usual AWS chain as they are now."""
-    if s3.access_key is not None and s3.secret_key is not None:
-        return {
-            "KEY_ID": s3.access_key.get_secret_value(),
-            "SECRET": s3.secret_key.get_secret_value(),
-        }
-    import boto3
+def _objects(reads: Iterable[_Read]) -> list[TraceObject]:
+    return list({one.key: one for read in reads for one in read.objects}.values())
 
-    found = boto3.Session().get_credentials()
-    if found is None:
-        raise InputError("no keys for the object store: set WAYBILL_S3__ACCESS_KEY and SECRET_KEY")
-    frozen = found.get_frozen_credentials()
-    token = {"SESSION_TOKEN": frozen.token} if frozen.token else {}
-    return {"KEY_ID": frozen.access_key, "SECRET": frozen.secret_key, **token}
+
+def _several_at_once(
+    listed: Callable[[str], list[TraceObject]], prefixes: list[str]
+) -> list[list[TraceObject]]:
+    with ThreadPoolExecutor(_LISTINGS_AT_ONCE) as pool:
+        return list(pool.map(listed, prefixes))
+
+
+def _tell(
+    watch: QueryWatch | None, window: _Window, objects: Sequence[TraceObject], files: int
+) -> None:
+    if watch is not None:
+        hours = in_hours(one.place for one in objects)
+        watch.searching(Searched("duckdb", window.since, window.until, hours, len(objects), files))

@@ -1,12 +1,16 @@
-"""Where traces lie in the object store: hours, buckets, keys. Pure functions.
+"""Where traces lie in the object store: buckets, hours, keys. Pure functions.
 
-The bucket is CRC-32 (IEEE, as in zlib) of the id's UTF-8 modulo the number of buckets: the same in
-Python (0.2 µs an id), in Athena (``crc32(to_utf8(event_id)) % 16``) and everywhere else.
+A compacted bucket's number is CRC-32 (IEEE, as in zlib) of the id's root modulo the number of
+buckets; the root is the text before the first "/", so that an event's children lie beside it. The
+same in Python (0.3 µs an id) and in Athena
+(``crc32(to_utf8(split_part(event_id, '/', 1))) % 128``).
+The bucket whose number is the number of buckets is the fresh one: what nodes shipped and compaction
+has not cut yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zlib import crc32
@@ -18,9 +22,18 @@ from waybill.errors import InputError
 
 PREFIX = "traces/"
 LAYOUT_KEY = "traces/_layout.json"
-HOURS_PREFIX = "traces/_hours/"
-_HOUR = timedelta(hours=1)
+EARLY_PREFIX = "traces/dt="
+"""Objects of the first format, ``traces/dt=…/hour=…/bucket=…``, cut by the whole id's CRC-32. They
+are read like fresh ones, and compacted."""
+COMPACTIONS_PREFIX = "traces/_compactions/"
+"""Manifests of compactions that are not over."""
+COMPACTED_PREFIX = "traces/_compacted/"
+"""Which shipped objects were compacted: for a shipper that comes back."""
+NEW_BUCKETS = 128
+"""Of a new store: a look-up reads 1/128 of its objects."""
 HOUR_US = 3_600_000_000
+_HOUR = timedelta(hours=1)
+_DAYS_LISTED = 7
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,46 +47,103 @@ class Hour:
         """Return the hour that holds a moment (with a time zone)."""
         return cls(int(moment.timestamp() // 3600))
 
+    @classmethod
+    def at(cls, path: str) -> Hour:
+        """Return the hour of a ``path``.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return cls.of(datetime.strptime(path, "dt=%Y-%m-%d/hour=%H").replace(tzinfo=UTC))
+
     @property
     def start(self) -> datetime:
         """First moment of the hour."""
         return datetime.fromtimestamp(self.number * 3600, UTC)
 
     @property
+    def end(self) -> datetime:
+        """First moment after it."""
+        return self.start + _HOUR
+
+    @property
     def path(self) -> str:
         """``dt=2026-01-31/hour=07``."""
         return f"{self.start:dt=%Y-%m-%d/hour=%H}"
 
-    @property
-    def marker_key(self) -> str:
-        """Key of the object that says: this hour has traces."""
-        return HOURS_PREFIX + self.path
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the key of a trace object says."""
+
+    bucket: int
+    hour: Hour
+    name: str
+    """Last part, without the ending."""
 
 
-def hour_of_marker(key: str) -> Hour:
-    """Return the hour that a marker stands for."""
-    moment = datetime.strptime(key, HOURS_PREFIX + "dt=%Y-%m-%d/hour=%H").replace(tzinfo=UTC)
-    return Hour.of(moment)
+def root_of(event_id: str) -> str:
+    """Return the id of the event that this one is a child of, at whatever depth; else itself."""
+    return event_id.partition("/")[0]
+
+
+def line_of(event_id: str) -> Iterator[str]:
+    """Yield an id and those of all it is a child of: a/2/7, a/2, a."""
+    parent, mark = event_id, "/"
+    while mark:
+        yield parent
+        parent, mark, _ = parent.rpartition("/")
 
 
 def bucket_of(event_id: str, buckets: int) -> int:
     """Return the bucket of an event id: 0 to ``buckets`` - 1."""
-    return crc32(event_id.encode()) % buckets
+    return crc32(root_of(event_id).encode()) % buckets
 
 
-def buckets_of(ids: pa.Array | pa.ChunkedArray, buckets: int) -> list[int]:
-    """Return the bucket of each id. Cost: 0.2 µs an id."""
-    return [crc32(text.encode()) % buckets for text in ids.to_pylist()]
+def hashes_of(ids: pa.Array | pa.ChunkedArray) -> list[int]:
+    """Return the CRC-32 of each id's root. Cost: 0.3 µs an id."""
+    return [crc32(text.partition("/")[0].encode()) for text in ids.to_pylist()]
 
 
-def bucket_prefix(hour: Hour, bucket: int) -> str:
+def hour_prefix(bucket: int, hour: Hour) -> str:
     """Return the prefix of the objects that hold a bucket of an hour."""
-    return f"{PREFIX}{hour.path}/bucket={bucket:03d}/"
+    return f"{bucket_prefix(bucket)}{hour.path}/"
 
 
-def object_key(hour: Hour, bucket: int, ship_id: str) -> str:
-    """Return the key of one shipped object."""
-    return f"{bucket_prefix(hour, bucket)}{ship_id}.parquet"
+def bucket_prefix(bucket: int) -> str:
+    """Return the prefix of a bucket's objects."""
+    return f"{PREFIX}bucket={bucket:03d}/"
+
+
+def object_key(bucket: int, hour: Hour, name: str) -> str:
+    """Return the key of one object."""
+    return f"{hour_prefix(bucket, hour)}{name}.parquet"
+
+
+def place_of(key: str) -> Place | None:
+    """Return what a key says; None: it is no trace object's."""
+    parts = key.removeprefix(PREFIX).split("/")
+    if len(parts) != 4 or not parts[3].endswith(".parquet"):  # noqa: PLR2004
+        return None
+    if key.startswith(EARLY_PREFIX):
+        parts = [parts[2], *parts[:2], parts[3]]
+    bucket, dt, hour, name = parts
+    try:
+        number = int(bucket.removeprefix("bucket="))
+        return Place(number, Hour.at(f"{dt}/{hour}"), name.removesuffix(".parquet"))
+    except ValueError:
+        return None
+
+
+def prefixes(bucket: int, since: datetime | None, until: datetime | None) -> list[str]:
+    """Return what to list to see a bucket's objects of a time: by hour or day when it is short."""
+    if since is None or until is None or until - since > timedelta(days=_DAYS_LISTED):
+        return [bucket_prefix(bucket)]
+    hours = list(hours_between(since, until))
+    if len(hours) == 1:
+        return [hour_prefix(bucket, hours[0])]
+    days = dict.fromkeys(f"{hour.start:dt=%Y-%m-%d}" for hour in hours)
+    return [f"{bucket_prefix(bucket)}{day}/" for day in days]
 
 
 def hours_between(since: datetime, until: datetime) -> Iterator[Hour]:
@@ -84,21 +154,50 @@ def hours_between(since: datetime, until: datetime) -> Iterator[Hour]:
         moment += _HOUR
 
 
-def layout_body(buckets: int) -> bytes:
-    """Return the layout object's content."""
-    return orjson.dumps({"buckets": buckets, "hash": "crc32", "format": 1})
+def holds(hour: Hour, since: datetime | None, until: datetime | None) -> bool:
+    """Tell whether an hour holds moments of a window."""
+    return (since is None or hour.end > since) and (until is None or hour.start <= until)
 
 
-def layout_buckets(body: bytes) -> int:
-    """Return the number of buckets that a layout object states.
+def in_hours(places: Iterable[Place]) -> int:
+    """Return in how many hours the places are."""
+    return len({place.hour for place in places})
 
-    Raises:
-        InputError: it was written by a later release, or is damaged.
-    """
-    try:
-        layout = orjson.loads(body)
-        if layout["format"] == 1 and layout["hash"] == "crc32":
-            return int(layout["buckets"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{LAYOUT_KEY} is damaged: {body[:200]!r}") from error
-    raise InputError(f"{LAYOUT_KEY} is of a later release: {body[:200]!r}")
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a store's traces are cut; the layout object holds it."""
+
+    buckets: int
+    """Without the fresh one. Never changes."""
+    early: bool = False
+    """There may be objects of the first format."""
+
+    @property
+    def fresh(self) -> int:
+        """Number of the fresh bucket."""
+        return self.buckets
+
+    def encode(self) -> bytes:
+        """Return the layout object's content."""
+        if self.early:
+            return orjson.dumps({"buckets": self.buckets, "hash": "crc32", "format": 1})
+        return orjson.dumps({"buckets": self.buckets, "hash": "crc32-root", "format": 2})
+
+    @classmethod
+    def decode(cls, body: bytes) -> Layout:
+        """Return the layout that an object states.
+
+        Raises:
+            InputError: it was written by a later release, or is damaged.
+        """
+        try:
+            stated = orjson.loads(body)
+            early = {(1, "crc32"): True, (2, "crc32-root"): False}.get(
+                (stated["format"], stated["hash"])
+            )
+            if early is not None:
+                return cls(int(stated["buckets"]), early)
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{LAYOUT_KEY} is damaged: {body[:200]!r}") from error
+        raise InputError(f"{LAYOUT_KEY} is of a later release: {body[:200]!r}")

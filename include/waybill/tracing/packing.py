@@ -1,4 +1,6 @@
-"""Spool files into objects: read, cut by hour and bucket, sort, encode. Pure but for reading.
+"""Spool files into objects: read, cut by hour, sort, encode. Pure but for reading.
+
+They go into the fresh bucket, one object an hour; compaction cuts them by id later.
 
 The same files in the same order give the same objects under the same keys, which is what lets a
 shipment be sent again after a death.
@@ -15,11 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.files import DamagedFileError, MakeBody
-from waybill.tracing.layout import HOUR_US, Hour, buckets_of, object_key
+from waybill.tracing.layout import HOUR_US, Hour, object_key
 from waybill.tracing.parquet import encode_sorted, read_whole
 from waybill.tracing.trace import MEMORY_SCHEMA
-
-_BUCKETS_MOST = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,13 @@ class Part:
 
     hour: Hour
     bucket: int
+    """The fresh one."""
     rows: np.ndarray[tuple[int], np.dtype[np.int64]]
     """Positions in the shipment's table."""
 
     def key(self, ship_id: str) -> str:
         """Return the object's key."""
-        return object_key(self.hour, self.bucket, ship_id)
+        return object_key(self.bucket, self.hour, ship_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,19 @@ class Cargo:
 
         Cost: about 0.9 µs of CPU a trace.
         """
-        import pyarrow.compute as pc  # noqa: PLC0415
+        return sorted_body(self.table.take(pa.array(part.rows)))
 
-        ids = self.table.column("event_id").take(pa.array(part.rows))
-        order = pc.sort_indices(ids).to_numpy()  # stable
-        return bytes(encode_sorted(self.table.take(pa.array(part.rows[order]))))
+
+def sorted_body(table: pa.Table) -> bytes:
+    """Return an object's bytes: the traces sorted by event id, equal ids in their order."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    order = pc.sort_indices(table.column("event_id"))  # stable
+    return bytes(encode_sorted(table.take(order)))
 
 
 def load(paths: Sequence[Path], *, buckets: int) -> Cargo:
-    """Read files, oldest first, and cut their traces by hour and bucket.
+    """Read files, oldest first, and cut their traces by hour, for the fresh bucket.
 
     Raises:
         DamagedFileError: one of them is gone or cannot be read.
@@ -95,9 +100,7 @@ def _cut(table: pa.Table, buckets: int) -> Iterator[Part]:
     if not table.num_rows:
         return
     hours = table.column("at").cast(pa.int64()).to_numpy() // HOUR_US
-    codes = hours * _BUCKETS_MOST + np.array(buckets_of(table.column("event_id"), buckets))
-    order = np.argsort(codes, kind="stable")
-    ends = np.flatnonzero(np.diff(codes[order])) + 1
+    order = np.argsort(hours, kind="stable")
+    ends = np.flatnonzero(np.diff(hours[order])) + 1
     for rows in np.split(order, ends):
-        hour, bucket = divmod(int(codes[rows[0]]), _BUCKETS_MOST)
-        yield Part(Hour(hour), bucket, rows)
+        yield Part(Hour(int(hours[rows[0]])), buckets, rows)

@@ -7,6 +7,7 @@ away) and the object store (all nodes). What lies in spools of other nodes comes
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ import pyarrow as pa
 
 from waybill.errors import InputError
 from waybill.files import Spool, SpoolFile
-from waybill.tracing.parquet import read_event
+from waybill.tracing.layout import line_of
+from waybill.tracing.parquet import read_events
 from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_traces
 from waybill.tracing.watch import QueryWatch
@@ -118,39 +120,66 @@ def check_window(since: datetime | None, until: datetime | None) -> None:
         raise InputError(f"since {since.isoformat()} is later than until {until.isoformat()}")
 
 
-def arranged(found: Iterable[Trace], since: datetime | None, until: datetime | None) -> list[Trace]:
-    """Return traces inside the window, each once, in the order of a trail."""
-    inside = {
-        trace
-        for trace in found
-        if (since is None or trace.at >= since) and (until is None or trace.at <= until)
-    }
-    return sorted(inside, key=lambda trace: trace.order)
+def joined(in_spool: Iterable[Trace], shipped: Iterable[Trace]) -> list[Trace]:
+    """Return the traces of both places; what both hold was shipped in between, and counts once.
+
+    A trace that is twice in one place was written twice, and stays.
+    """
+    return list((Counter(in_spool) | Counter(shipped)).elements())
 
 
-def spooled(spool_dir: Path | None, event_id: str) -> list[Trace]:
-    """Return the traces of an event in the finished files of this node's spool.
+def tops(event_ids: Sequence[str]) -> list[str]:
+    """Return each id once, without those that are children of another one here."""
+    wanted = set(event_ids)
+    return [one for one in dict.fromkeys(event_ids) if wanted.isdisjoint([*line_of(one)][1:])]
+
+
+def only_of(event_ids: Sequence[str], found: Iterable[Trace]) -> Iterator[Trace]:
+    """Yield the traces of events and their children; a statement finds a few others beside them."""
+    wanted = frozenset(event_ids)
+    return (trace for trace in found if not wanted.isdisjoint(line_of(trace.event_id)))
+
+
+def by_event(
+    event_ids: Sequence[str],
+    found: Iterable[Trace],
+    since: datetime | None,
+    until: datetime | None,
+) -> dict[str, list[Trace]]:
+    """Return the trail of each event: its own and its children's traces inside the window."""
+    trails: dict[str, list[Trace]] = {one: [] for one in event_ids}
+    for trace in found:
+        if (since is None or trace.at >= since) and (until is None or trace.at <= until):
+            for one in line_of(trace.event_id):
+                if one in trails:
+                    trails[one].append(trace)
+    return {one: sorted(some, key=lambda trace: trace.order) for one, some in trails.items()}
+
+
+def spooled(spool_dir: Path | None, event_ids: Sequence[str]) -> tuple[list[Trace], int]:
+    """Return the traces of events in the finished files of this node's spool, and how many files.
 
     A file that is shipped meanwhile is left out: call this before the store is read. A damaged file
     is logged; the shipper has it as ``failed``. Cost: 1-3 ms a file of 50,000 traces.
     """
     if spool_dir is None:
-        return []
+        return [], 0
     found: list[Trace] = []
     spool = trace_spool(spool_dir)
-    for file in spool.files():
+    files = spool.files()
+    for file in files:
         try:
-            found += to_traces(_event_of(spool, file, event_id))
+            found += to_traces(_events_of(spool, file, event_ids))
         except FileNotFoundError:
             continue  # it was shipped since the listing: the store has it
         except (OSError, ValueError) as error:
             LOG.warning("trace file %s cannot be read: %s", file.path, error)
-    return found
+    return found, len(files)
 
 
-def _event_of(spool: Spool, file: SpoolFile, event_id: str) -> pa.Table:
-    """Return the traces of an event in a file, also when it is tracked since the listing."""
+def _events_of(spool: Spool, file: SpoolFile, event_ids: Sequence[str]) -> pa.Table:
+    """Return the traces of events in a file, also when it is tracked since the listing."""
     try:
-        return read_event(file.path, event_id)
+        return read_events(file.path, event_ids)
     except FileNotFoundError:
-        return read_event(spool.path(file.id), event_id)
+        return read_events(spool.path(file.id), event_ids)

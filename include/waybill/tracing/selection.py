@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waybill.storage import open_objects
-from waybill.tracing.athena_traces import AthenaTraces, athena_execute
+from waybill.tracing.athena_runner import AthenaRunner
+from waybill.tracing.athena_traces import AthenaTraces
 from waybill.tracing.duckdb_traces import DuckDbTraces
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def open_traces(settings: Settings) -> TraceQuery:
     """Return the configured way to look traces up; nothing is sent yet."""
     store = open_objects(settings.s3)
-    buckets, spool_dir = settings.traces.buckets, settings.traces.spool_dir
+    spool_dir = settings.traces.spool_dir
     if settings.traces.backend == "athena":
-        return AthenaTraces(athena_execute(settings), store, buckets=buckets, spool_dir=spool_dir)
-    return DuckDbTraces(store, settings.s3, buckets=buckets, spool_dir=spool_dir)
+        return AthenaTraces(AthenaRunner(settings), store, spool_dir=spool_dir)
+    return DuckDbTraces(store, settings.s3, spool_dir=spool_dir)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.errors import InputError
 from waybill.files import (
     BOOKS,
     FileManager,
     FileStore,
+    MakeBody,
     Shipper,
     ShipReport,
     Sound,
     Spool,
-    put_confirmed,
     ship_until,
 )
-from waybill.tracing.layout import LAYOUT_KEY, Hour, layout_body
+from waybill.tracing.layout import Layout
+from waybill.tracing.manifests import compacted_keys
 from waybill.tracing.packing import Cargo, load
 from waybill.tracing.parquet import is_whole
-from waybill.tracing.store import stated_buckets
+from waybill.tracing.store import TraceStore, settled_layout
 
 if TYPE_CHECKING:
     from waybill.settings import TraceSettings
 
 ENDING = ".parquet"
+_SENT_AT_ONCE_S = 60.0
+"""A shipment older than this may have been compacted: see ``TraceSettings.compact_after_s``."""
 
 
 def trace_spool(directory: Path) -> Spool:
@@ -40,54 +43,83 @@ def _sound(path: Path) -> Sound:
 
 
 class TracePacker:
-    """Cuts trace files by hour and bucket; see ``waybill.tracing`` for the keys.
+    """Cuts trace files by hour; see ``waybill.tracing`` for the keys.
 
     Args:
-        buckets: as the layout object states, or will state.
+        store: where they go.
+        buckets: number that was set for a new store; it must be the number of one that has traces.
     """
 
-    def __init__(self, *, buckets: int) -> None:
-        self._buckets = buckets
-        self._marked: set[Hour] = set()
-        self._checked = False
+    def __init__(self, store: TraceStore, *, buckets: int | None) -> None:
+        self._store = store
+        self._configured = buckets
+        self._layout: Layout | None = None
 
     def plan(self) -> dict[str, Any]:
-        """Return the number of buckets."""
-        return {"buckets": self._buckets}
+        """Return the number of buckets, settled with the store; raises as ``settled_layout``."""
+        if self._layout is None:
+            self._layout = settled_layout(self._store, self._configured)
+        return {"buckets": self._layout.buckets}
 
-    def load(self, paths: Sequence[Path], plan: dict[str, Any]) -> Cargo:
+    def load(self, paths: Sequence[Path], plan: dict[str, Any]) -> ShippedCargo:
         """See ``waybill.tracing.packing.load``."""
-        return load(paths, buckets=int(plan["buckets"]))
+        return ShippedCargo(load(paths, buckets=int(plan["buckets"])), self._store)
 
     def check(self, store: FileStore) -> None:
-        """Hold the number of buckets, which never changes, against the store's.
+        """Hold the number of buckets, which never changes, against the store's; see ``plan``."""
+        del store
+        self.plan()
 
-        Raises:
-            RetryError: the store is away.
-            InputError: the store's traces were begun with another number.
-        """
-        if self._checked:
-            return
-        stated = stated_buckets(store)
-        if stated is None:
-            put_confirmed(store, LAYOUT_KEY, layout_body(self._buckets))
-        elif stated != self._buckets:
-            raise InputError(
-                f"WAYBILL_TRACES__BUCKETS is {self._buckets}, but the traces in the store were "
-                f"begun with {stated}; set it to {stated}, or use another bucket of the store"
-            )
-        self._checked = True
+    def announce(self, store: FileStore, cargo: ShippedCargo) -> None:
+        """Say nothing beforehand."""
 
-    def announce(self, store: FileStore, cargo: Cargo) -> None:
-        """Tell look-ups that these hours have objects, before their first one."""
-        for hour in sorted({part.hour for part in cargo.parts} - self._marked):
-            put_confirmed(store, hour.marker_key, b"{}")
-            self._marked.add(hour)
+
+class ShippedCargo:
+    """A cargo whose objects are not sent again once they were compacted.
+
+    A shipment that a death broke off is sent again under the same keys. By then compaction may have
+    taken its objects up and deleted them: they would come back as doubles. What was compacted is
+    noted for good before it is deleted, so it is looked up before such an object is sent; and
+    after, for a compaction that came in between.
+    """
+
+    def __init__(self, cargo: Cargo, store: TraceStore) -> None:
+        self._cargo = cargo
+        self._store = store
+
+    @property
+    def records(self) -> int:
+        """How many traces there are."""
+        return self._cargo.records
+
+    def keys(self, ship_id: str) -> tuple[str, ...]:
+        """Return every object key."""
+        return self._cargo.keys(ship_id)
+
+    def objects(self, ship_id: str) -> Iterator[tuple[str, MakeBody]]:
+        """Yield the objects that are to be sent; expects each to be sent before the next."""
+        resent = _age_s(ship_id) > _SENT_AT_ONCE_S
+        hours = {part.hour for part in self._cargo.parts}
+        gone = compacted_keys(self._store, hours) if resent else set()
+        sent = []
+        for key, body in self._cargo.objects(ship_id):
+            if key not in gone:
+                yield key, body
+                sent.append(key)
+        if _age_s(ship_id) > _SENT_AT_ONCE_S:
+            if doubles := compacted_keys(self._store, hours) & set(sent):
+                self._store.delete(sorted(doubles))
+
+
+def _age_s(ship_id: str) -> float:
+    """Return the age of a shipment: its id begins with the time."""
+    began = datetime.strptime(ship_id.partition("-")[0], "%Y%m%dT%H%M%S%f").replace(tzinfo=UTC)
+    return (datetime.now(UTC) - began).total_seconds()
 
 
 def run_shipper(
     settings: TraceSettings,
-    store: FileStore,
+    store: TraceStore,
     stop: Callable[[], bool],
     *,
     drain_s: float = 20.0,
@@ -105,7 +137,7 @@ def run_shipper(
             trace_spool(settings.spool_dir),
             files,
             store,
-            TracePacker(buckets=settings.buckets),
+            TracePacker(store, buckets=settings.buckets),
             roll_s=settings.roll_s,
             roll_bytes=settings.roll_bytes,
         )

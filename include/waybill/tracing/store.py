@@ -1,13 +1,14 @@
-"""What tracing needs of an object store, and the number of buckets that the store states."""
+"""What tracing needs of an object store, and the layout that the store states."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from waybill.errors import InputError, RetryError
 from waybill.files import FileStore
 from waybill.storage import ObjectInfo, ObjectMissingError
-from waybill.tracing.layout import LAYOUT_KEY, bucket_of, layout_buckets
+from waybill.tracing.layout import LAYOUT_KEY, NEW_BUCKETS, Layout
 
 
 class TraceStore(FileStore, Protocol):
@@ -17,35 +18,66 @@ class TraceStore(FileStore, Protocol):
         """Yield the objects below a prefix; RetryError."""
         ...
 
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, some of which may be gone; RetryError."""
+        ...
 
-def stated_buckets(store: FileStore) -> int | None:
-    """Return the number of buckets that the store's traces were begun with; None: no traces yet.
+    def get_tagged(self, key: str) -> tuple[bytes, str]:
+        """Return an object and its ETag; ObjectMissingError, RetryError."""
+        ...
+
+    def swap(self, key: str, body: bytes, *, expected: str | None) -> str | None:
+        """Store an object if the store has what is expected (an ETag, or nothing); else None."""
+        ...
+
+
+def stated_layout(store: TraceStore) -> Layout | None:
+    """Return how the store's traces are cut; None: there are none yet.
 
     Raises:
         RetryError: the store is away.
         InputError: the layout object is damaged or of a later release.
     """
     try:
-        return layout_buckets(store.get(LAYOUT_KEY))
+        return Layout.decode(store.get(LAYOUT_KEY))
     except ObjectMissingError:
         return None
 
 
-class Buckets:
-    """Finds the bucket of an event id by the number the store states, else the configured one."""
+def settled_layout(store: TraceStore, configured: int | None) -> Layout:
+    """Return how the store's traces are cut; decided now, and for ever, when there are none.
 
-    def __init__(self, store: TraceStore, *, configured: int) -> None:
+    Args:
+        store: where they are.
+        configured: number of buckets that was set, if one was.
+
+    Raises:
+        RetryError: the store is away.
+        InputError: another number is set than the traces were begun with.
+    """
+    stated = stated_layout(store)
+    if stated is None:
+        store.swap(LAYOUT_KEY, Layout(configured or NEW_BUCKETS).encode(), expected=None)
+        stated = stated_layout(store)  # another node may have been first
+    if stated is None:
+        raise RetryError(f"{LAYOUT_KEY} was stored and is not in the store")
+    if configured is not None and configured != stated.buckets:
+        raise InputError(
+            f"WAYBILL_TRACES__BUCKETS is {configured}, but the traces in the store were begun "
+            f"with {stated.buckets}; unset it, or use another bucket of the store"
+        )
+    return stated
+
+
+class KnownLayout:
+    """The layout that a store states, read until it is there, then never again."""
+
+    def __init__(self, store: TraceStore) -> None:
         self._store = store
-        self._configured = configured
-        self._stated: int | None = None
+        self._stated: Layout | None = None
 
-    def of(self, event_id: str) -> int:
-        """Return the bucket of an event id; reads the layout object until it is there, then never.
-
-        Raises:
-            RetryError: the store is away.
-            InputError: the layout object is damaged or of a later release.
-        """
-        if self._stated is None:
-            self._stated = stated_buckets(self._store)
-        return bucket_of(event_id, self._stated or self._configured)
+    def get(self) -> Layout | None:
+        """Return it; None: there are no traces yet. Raises as ``stated_layout``."""
+        if self._stated is None or self._stated.early:
+            self._stated = stated_layout(self._store)
+        return self._stated

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,6 +43,21 @@ class FolderStore:
             return (self.folder / key).read_bytes()
         except FileNotFoundError as error:
             raise ObjectMissingError(key) from error
+
+    def get_tagged(self, key: str) -> tuple[bytes, str]:
+        body = self.get(key)
+        return body, hashlib.md5(body).hexdigest()  # noqa: S324
+
+    def swap(self, key: str, body: bytes, *, expected: str | None) -> str | None:
+        try:
+            _, tag = self.get_tagged(key)
+        except ObjectMissingError:
+            tag = None
+        return self.put(key, body).strip('"') if tag == expected else None
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            (self.folder / key).unlink(missing_ok=True)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for path in sorted(self.folder.rglob("*")):

@@ -57,7 +57,7 @@ def test_a_store_that_asks_for_fewer_requests_is_told_from_one_that_is_broken(
 ) -> None:
     monkeypatch.setattr(_Refusing, "answer", (status, body))
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    store = open_objects(S3Settings(endpoint_url=url, access_key="a", secret_key="b"))
+    store = open_objects(S3Settings(endpoint_url=url, access_key="a", secret_key="b"))  # noqa: S106
     with pytest.raises(RetryError) as raised:
         store.put("key", b"body")
     assert isinstance(raised.value, ThrottledError) is slower

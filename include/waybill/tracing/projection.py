@@ -1,0 +1,97 @@
+"""The two tables over the trace objects, for Athena: one model, from which the DDL is made.
+
+Partitions are computed, never added: ``bucket``, ``dt`` and ``hour`` stand in every key. By id the
+bucket is ``injected``: a statement must name its buckets, so that none can scan them all by
+mistake. By time it is an integer of a known range: every bucket of the hours asked for is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from waybill.tracing.layout import PREFIX
+from waybill.tracing.trace import TRACE_SCHEMA
+
+BY_ID = "traces_by_id"
+BY_TIME = "traces_by_time"
+_SQL_TYPES = {
+    pa.string(): "string",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition column, always text, and how its values are computed."""
+
+    name: str
+    rules: tuple[tuple[str, str], ...]
+    """What is said of it under ``projection.<name>.``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One table over the trace objects."""
+
+    table: str
+    location: str
+    """``s3://bucket/traces/``."""
+    partitions: tuple[Partition, ...]
+
+    @property
+    def template(self) -> str:
+        """Where a partition's objects lie, as Athena computes it."""
+        parts = "/".join(f"{one.name}=${{{one.name}}}" for one in self.partitions)
+        return f"{self.location}{parts}/"
+
+    def ddl(self, database: str) -> str:
+        """Return the statement that makes the table, without a semicolon."""
+        columns = ",\n".join(f"  `{field.name}` {_SQL_TYPES[field.type]}" for field in TRACE_SCHEMA)
+        partitions = ", ".join(f"`{one.name}` string" for one in self.partitions)
+        properties = ",\n".join(f"  '{key}' = '{value}'" for key, value in self.properties.items())
+        return (
+            f"CREATE EXTERNAL TABLE IF NOT EXISTS `{database}`.`{self.table}` (\n{columns}\n)\n"
+            f"PARTITIONED BY ({partitions})\n"
+            "STORED AS PARQUET\n"
+            f"LOCATION '{self.location}'\n"
+            f"TBLPROPERTIES (\n{properties}\n)"
+        )
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What Athena is told to compute partitions by."""
+        rules = {
+            f"projection.{one.name}.{rule}": value
+            for one in self.partitions
+            for rule, value in one.rules
+        }
+        return {
+            "projection.enabled": "true",
+            **rules,
+            "storage.location.template": self.template,
+        }
+
+
+def projections(s3_bucket: str, *, buckets: int, since_day: str) -> tuple[Projection, Projection]:
+    """Return the table by id and the table by time.
+
+    Args:
+        s3_bucket: the store's bucket.
+        buckets: as the layout object states.
+        since_day: first day that has traces, YYYY-MM-DD; earlier ones are not looked for.
+    """
+    location = f"s3://{s3_bucket}/{PREFIX}"
+    days = Partition(
+        "dt", (("type", "date"), ("format", "yyyy-MM-dd"), ("range", f"{since_day},NOW+1DAYS"))
+    )
+    hours = Partition("hour", (("type", "integer"), ("range", "0,23"), ("digits", "2")))
+    injected = Partition("bucket", (("type", "injected"),))
+    counted = Partition("bucket", (("type", "integer"), ("range", f"0,{buckets}"), ("digits", "3")))
+    return (
+        Projection(BY_ID, location, (injected, days, hours)),
+        Projection(BY_TIME, location, (counted, days, hours)),
+    )

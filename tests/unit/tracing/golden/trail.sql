@@ -1,0 +1,1 @@
+SELECT DISTINCT "event_id", "pipeline_id", "event_name", "phase", "outcome", "error_type", "host", "topic", "kafka_partition", "kafka_offset", "object_key", "batch", "commit_number", "attempt", "replay_id", "intake_minute", "refers_to", "at" FROM "traces_by_id" WHERE (("event_id" >= ? AND "event_id" < ?)) AND "bucket" IN (?, ?)
