@@ -172,15 +172,13 @@ class Chain:
     def _transform(self, plan: Plan, name: str, items: Items) -> None:
         outcomes = self._outcomes(plan, items)
         names = {event.name for event in items.events}
-        same = len(names) == 1 and all(map(is_, outcomes, items.events))
-        straight = same and name in names
-        if same:  # the way of nearly all
+        if len(names) == 1 and all(map(is_, outcomes, items.events)):  # the way of nearly all
             sorted_out = SortedOut(children={names.pop(): items})
         else:
             sorted_out = sort_out(plan, outcomes, items)
         faults, filtered, children = sorted_out.faults, sorted_out.filtered, sorted_out.children
         for child_name, group in children.items():
-            faults.update(self._map_children(plan, child_name, group, straight=straight))
+            faults.update(self._map_children(plan, child_name, group))
         passed, gone = items, set(filtered)
         if faults or gone:
             places = items.places
@@ -196,8 +194,9 @@ class Chain:
         self._count(plan.pipeline.id, name, "transformation", "filtered", away)
         if away:
             self._note(plan.pipeline.id, name, "filtered", away)
-        if not straight:
-            self._note_transformed(plan.pipeline.id, name, passed)
+        if passed:
+            noted = self.result.transformed.setdefault((plan.pipeline.id, name), Mapped())
+            noted.extend(passed.columns(self._chunk))
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
         offsets = self._chunk.offsets
@@ -221,13 +220,10 @@ class Chain:
             self._resolve(event, event.data_ref)
         return event
 
-    def _map_children(
-        self, plan: Plan, name: str, items: Items, *, straight: bool
-    ) -> dict[int, Fault]:
+    def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
         """Map what a transformation made; return a fault for each parent that has to be parked.
 
-        ``straight``: these are the events that came, and their names. A child that fails is parked
-        as it is; one that cannot be written down takes its parent.
+        A child that fails is parked as it is; one that cannot be written down takes its parent.
         """
         event_plan = plan.event(name, by_column=False)
         columns, faults = _mapped(plan, event_plan, name, items)
@@ -253,11 +249,9 @@ class Chain:
             self._count(pipeline_id, name, "transformation", "out", bad)
             self._count(pipeline_id, name, "mapping", "in_first", bad)
             self._count(pipeline_id, name, "mapping", "parked", bad)
-            if straight:
-                self._note_transformed(pipeline_id, name, bad)
         self._count(pipeline_id, name, "transformation", "out", good)
         self._count(pipeline_id, name, "mapping", "in_first", good)
-        self._pass(event_plan, name, good, columns, by_column=False, straight=straight)
+        self._pass(event_plan, name, good, columns, by_column=False)
         return parents
 
     def _map_entered(self, plan: Plan, group: _Group, items: Items) -> None:
@@ -282,7 +276,6 @@ class Chain:
         columns: pa.RecordBatch | None,
         *,
         by_column: bool,
-        straight: bool = False,
     ) -> None:
         if not items or columns is None or event_plan is None:
             return
@@ -295,7 +288,7 @@ class Chain:
             self._count(pipeline_id, name, "mapping", "passed", items)
             self._count(pipeline_id, name, "mapping", "out", items)
         self._count(pipeline_id, name, "staged", "in_replayed" if by_column else "in_first", items)
-        self._note(pipeline_id, name, "passed", items, straight=straight)
+        self._note(pipeline_id, name, "passed", items)
 
     def _fail(  # noqa: PLR0913, PLR0917 - what a failure says
         self,
@@ -322,25 +315,10 @@ class Chain:
         if items:
             self.result.counts.add_minutes(pipeline_id, name, stage, counter, items.minutes)
 
-    def _note(
-        self, pipeline_id: str, name: str, outcome: str, items: Items, *, straight: bool = False
-    ) -> None:
+    def _note(self, pipeline_id: str, name: str, outcome: str, items: Items) -> None:
         """Keep what the traces of these events will say."""
-        key = pipeline_id, name, outcome
-        self._keep(self.result.mapped.setdefault(key, Mapped()), items, straight=straight)
-
-    def _note_transformed(self, pipeline_id: str, name: str, items: Items) -> None:
-        if items:
-            self._keep(self.result.transformed.setdefault((pipeline_id, name), Mapped()), items)
-
-    def _keep(self, kept: Mapped, items: Items, *, straight: bool = False) -> None:
-        kept.ids.extend([event.id for event in items.events])
-        kept.attempts.extend([event.attempt for event in items.events])
-        kept.minutes.extend([event.intake_minute for event in items.events])
-        offsets, partitions = self._chunk.offsets, self._chunk.partitions
-        kept.offsets.extend([offsets[place] for place in items.places])
-        kept.partitions.extend([partitions[place] for place in items.places])
-        kept.straight.extend(bytes((straight,)) * len(items))
+        mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
+        mapped.extend(items.columns(self._chunk))
 
 
 def _refuse_entry(event: Event) -> None:

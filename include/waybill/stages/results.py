@@ -71,8 +71,14 @@ class Mapped:
     partitions: list[int] = field(default_factory=list)
     minutes: list[int] = field(default_factory=list)
     """Of intake."""
-    straight: bytearray = field(default_factory=bytearray)
-    """1: it passed the transformation as the same event, of the same name, in the same place."""
+
+    def extend(self, more: Mapped) -> None:
+        """Add other events."""
+        self.ids.extend(more.ids)
+        self.attempts.extend(more.attempts)
+        self.offsets.extend(more.offsets)
+        self.partitions.extend(more.partitions)
+        self.minutes.extend(more.minutes)
 
 
 @dataclass(slots=True)
@@ -88,7 +94,7 @@ class ChainResult:
     mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
     """By pipeline id, event name, and "passed" or "filtered"."""
     transformed: dict[tuple[str, str], Mapped] = field(default_factory=dict)
-    """What passed a transformation and is not straight on: split, renamed, or failed behind it."""
+    """What passed the transformation, by pipeline id and the event name that it came with."""
     replayed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Messages of replays, by (replay id, event name, stage of entry)."""
 
@@ -100,13 +106,14 @@ class Items:
     events: list[Event] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     _minutes: Counter[int] | None = None
+    _columns: Mapped | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.events)
 
     def add(self, event: Event, place: int) -> None:
-        """Add one; not after `minutes` was asked for."""
+        """Add one; not after `minutes` or `columns` was asked for."""
         self.events.append(event)
         self.places.append(place)
 
@@ -121,3 +128,17 @@ class Items:
         if self._minutes is None:
             self._minutes = Counter([event.intake_minute for event in self.events])
         return self._minutes
+
+    def columns(self, chunk: Chunk) -> Mapped:
+        """Return what the traces of these events of a chunk say; put together once."""
+        if self._columns is None:
+            events, places = self.events, self.places
+            offsets, partitions = chunk.offsets, chunk.partitions
+            self._columns = Mapped(
+                [event.id for event in events],
+                [event.attempt for event in events],
+                [offsets[place] for place in places],
+                [partitions[place] for place in places],
+                [event.intake_minute for event in events],
+            )
+        return self._columns

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -17,8 +16,9 @@ import pyarrow as pa
 from waybill.events import STAGES
 from waybill.stages import ChainResult, Failure
 from waybill.stages.results import Mapped
-from waybill.tracing import traces
+from waybill.tracing import TRACE_SCHEMA, traces
 
+_Columns = dict[str, Any]
 _OWN_BATCH = 256
 """Events of one group that are worth a batch of their own: constant columns cost nothing a row."""
 
@@ -65,31 +65,38 @@ def _of_mapped(
     result: ChainResult, common: dict[str, Any], staged_key: str
 ) -> list[pa.RecordBatch]:
     small, batches = _Rows(), list[pa.RecordBatch]()
-    for constants, group in _groups(result, staged_key):
-        each = _each(group)
+    for constants, group, each in _groups(result, staged_key):
         if len(group.ids) >= _OWN_BATCH:
             batches.append(_batch({**constants, **each, **common}))
         else:
-            small.add(len(group.ids), constants, each)
+            small.add(len(group.ids), constants, _each(group))
     return [*batches, *small.batches(common)]
 
 
-def _groups(result: ChainResult, staged_key: str) -> Iterator[tuple[dict[str, Any], Mapped]]:
-    """Yield events that leave the same trace, with what is the same in all of them."""
+def _groups(result: ChainResult, staged_key: str) -> Iterator[tuple[_Columns, Mapped, _Columns]]:
+    """Yield events that leave the same trace: what is the same in all, the events, their columns.
+
+    What passed the transformation is nearly always what passed the mapping: the same columns then.
+    """
+    ended = result.mapped
     for (pipeline_id, name), group in result.transformed.items():
-        yield _constants(pipeline_id, name, "transformation", "passed"), group
-    for (pipeline_id, name, outcome), group in result.mapped.items():
+        each = _arrays(group)
+        yield _constants(pipeline_id, name, "transformation", "passed"), group, each
+        if ended.get((pipeline_id, name, "passed")) == group:
+            yield _constants(pipeline_id, name, "mapping", "passed", staged_key), group, each
+    for (pipeline_id, name, outcome), group in ended.items():
         if outcome != "passed":
-            yield _constants(pipeline_id, name, "transformation", outcome), group
+            constants = _constants(pipeline_id, name, "transformation", outcome)
+        elif result.transformed.get((pipeline_id, name)) == group:
             continue
-        if straight := _straight(group):
-            yield _constants(pipeline_id, name, "transformation", "passed"), straight
-        yield _constants(pipeline_id, name, "mapping", "passed", staged_key), group
+        else:
+            constants = _constants(pipeline_id, name, "mapping", "passed", staged_key)
+        yield constants, group, _arrays(group)
 
 
 def _constants(
     pipeline_id: str, name: str, phase: str, outcome: str, object_key: str = ""
-) -> dict[str, Any]:
+) -> _Columns:
     return {
         "pipeline_id": pipeline_id,
         "event_name": name,
@@ -99,30 +106,23 @@ def _constants(
     }
 
 
-def _straight(group: Mapped) -> Mapped | None:
-    """Return those events of a group that passed the transformation as they passed the mapping."""
-    number = group.straight.count(1)
-    if not number:
-        return None
-    if number == len(group.ids):
-        return group
-    which = group.straight
-    return Mapped(
-        list(compress(group.ids, which)),
-        list(compress(group.attempts, which)),
-        list(compress(group.offsets, which)),
-        list(compress(group.partitions, which)),
-        list(compress(group.minutes, which)),
-    )
-
-
-def _each(group: Mapped) -> dict[str, Sequence[Any]]:
+def _each(group: Mapped) -> _Columns:
     return {
         "event_id": group.ids,
         "kafka_partition": group.partitions,
         "kafka_offset": group.offsets,
         "attempt": group.attempts,
         "intake_minute": group.minutes,
+    }
+
+
+def _arrays(group: Mapped) -> _Columns:
+    """Return the columns of a group that has a batch of its own as arrays, made once."""
+    if len(group.ids) < _OWN_BATCH:
+        return {}
+    return {
+        name: pa.array(values, TRACE_SCHEMA.field(name).type)
+        for name, values in _each(group).items()
     }
 
 
