@@ -5,14 +5,14 @@ from __future__ import annotations
 from waybill.ledger import committed
 from waybill.settings import Settings
 from waybill.storage import open_tracker
-from waybill.tracing import Spool, Trace
+from waybill.tracing import Trace, trace_spool
 from waybill.tracing.parquet import read_whole
 from waybill.tracing.trace import to_traces
 
 
 def recorded(settings: Settings) -> list[Trace]:
     """Return all traces of the spool, oldest first."""
-    files = Spool(settings.traces.spool_dir).files()
+    files = trace_spool(settings.traces.spool_dir).files()
     return [trace for file in files for trace in to_traces(read_whole(file.path))]
 
 
