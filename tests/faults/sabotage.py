@@ -133,7 +133,7 @@ def _plan() -> Plan:
 
 def in_ingestion() -> None:
     """Replace the client of Kafka in this process."""
-    import confluent_kafka  # noqa: PLC0415
+    import confluent_kafka
 
     plan, real = _plan(), confluent_kafka.Producer
 
@@ -153,7 +153,7 @@ def in_ingestion() -> None:
 
 def in_processing() -> None:
     """Replace the task that the driver in this process sends to its workers."""
-    from waybill.streaming import processing  # noqa: PLC0415
+    from waybill.streaming import processing
 
     processing.StageTask = SabotagedTask  # type: ignore[misc]
 
@@ -163,7 +163,7 @@ class SabotagedTask(StageTask):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages."""
-        from waybill.streaming import tasks  # noqa: PLC0415
+        from waybill.streaming import tasks
 
         tasks.Chain = SabotagedChain  # type: ignore[misc]
         yield from super().__call__(batches)
@@ -210,7 +210,7 @@ class SabotagedChain(Chain):
 
 def in_loading() -> None:
     """Replace what reads staged objects in this process."""
-    from waybill.streaming import loading  # noqa: PLC0415
+    from waybill.streaming import loading
 
     plan, real = _plan(), loading.read_staged
 
