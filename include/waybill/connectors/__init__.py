@@ -13,7 +13,7 @@ Invariants
       id and version.
 """
 
-from waybill.connectors.base import BadRow, Connector, Cursor, Page
+from waybill.connectors.base import BadRow, Connector, CountingConnector, Cursor, Page
 from waybill.connectors.csv_file import CsvConnector
 from waybill.connectors.registry import CONNECTORS, open_connector
 
@@ -21,6 +21,7 @@ __all__ = [
     "CONNECTORS",
     "BadRow",
     "Connector",
+    "CountingConnector",
     "CsvConnector",
     "Cursor",
     "Page",

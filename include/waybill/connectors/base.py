@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Cursor = Mapping[str, Any]
 """A position in a source, JSON-able; only the connector that made it knows what is in it."""
@@ -49,4 +49,21 @@ class Connector(Protocol):
 
     def count(self) -> int | None:
         """Return the number of records, bad ones included; None: the source cannot say."""
+        ...
+
+
+@runtime_checkable
+class CountingConnector(Protocol):
+    """A source that can count its own records, apart from how they are read."""
+
+    def count_between(self, start: Cursor | None, end: Cursor | None) -> int | None:
+        """Return the number of records between two positions, bad ones included.
+
+        Args:
+            start: where to begin; None: the beginning.
+            end: where to end; None: the end of the source.
+
+        Returns:
+            None: it cannot say, as where a position is of a source that is gone.
+        """
         ...

@@ -72,6 +72,19 @@ class CsvConnector:
         """Return the number of records in the file, bad ones included."""
         return int(self._snapshot.table.num_rows) + len(self._snapshot.bad)
 
+    def count_between(self, start: Cursor | None, end: Cursor | None) -> int | None:
+        """Return the number of records between two positions; the bad ones stand at the start.
+
+        None where the end is one of another file.
+        """
+        snapshot = self._snapshot
+        first = _row_of(start, snapshot.fingerprint)
+        until = snapshot.table.num_rows if end is None else _row_of(end, snapshot.fingerprint)
+        if until is None:
+            return None
+        bad = len(snapshot.bad) if first is None else 0
+        return int(until - (first or 0)) + bad
+
     @cached_property
     def _snapshot(self) -> _Snapshot:
         source = self._source

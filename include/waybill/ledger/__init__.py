@@ -10,6 +10,7 @@ Invariants
   I6  A message that Kafka refused is parked, and counted, once per (write-ahead log, lsn).
   I7  What comes in of a replay is counted by replay too, in the transaction that takes it in, and
       so is what its marks name, in the one that marks it.
+  I8  Below its intake watermark a pipeline's minutes are whole: counted, and in Kafka or parked.
 """
 
 from waybill.ledger.balance import BalanceRow, ParkedEvents, StageCounts, fold, read_balance
@@ -36,6 +37,7 @@ from waybill.ledger.positions import (
 from waybill.ledger.progress import BatchProgress, ConsumerProgress, consumer_progress
 from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal, refused_lsns
 from waybill.ledger.replay_entries import ReplayEntry, add_entries, count_entries
+from waybill.ledger.watermarks import IntakeWatermark, PageMark, read_watermarks
 
 __all__ = [
     "BalanceRow",
@@ -44,9 +46,11 @@ __all__ = [
     "ConsumerProgress",
     "FencedError",
     "IntakeCommit",
+    "IntakeWatermark",
     "LoadCommit",
     "OffsetRange",
     "OffsetsMovedError",
+    "PageMark",
     "ParkedEvents",
     "Position",
     "Refusal",
@@ -68,6 +72,7 @@ __all__ = [
     "load_position",
     "read_balance",
     "read_position",
+    "read_watermarks",
     "refused_lsns",
     "staged_after",
     "topic_positions",

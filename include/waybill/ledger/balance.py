@@ -24,21 +24,21 @@ objects beyond the load position. It is never the residual.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Connection, RowMapping, text
 
 from waybill.ledger.replay_entries import ReplayEntry, read_unmarked
 from waybill.storage.tracker import TrackerStore
 
-_COLUMNS = "in_first, in_replayed, passed, out, parked, filtered, superseded, duplicate"
+COLUMNS = "in_first, in_replayed, passed, out, parked, filtered, superseded, duplicate"
 _SUMS = ", ".join(
     f"sum((row->3->>{index})::bigint)::bigint AS {name}"
-    for index, name in enumerate(_COLUMNS.split(", "))
+    for index, name in enumerate(COLUMNS.split(", "))
 )
-_ROWS_OF_PICKED = (  # fixed names only
+ROWS_OF_PICKED = (  # fixed names only
     "SELECT pipeline_id, row->>0 AS event_name, row->>1 AS stage, (row->>2)::int AS minute, "  # noqa: S608
     f"{_SUMS} FROM picked, jsonb_array_elements(counts) AS row GROUP BY 1, 2, 3, 4"
 )
@@ -47,19 +47,19 @@ WITH picked AS (
   UPDATE ledger SET folded = true WHERE id IN (
     SELECT id FROM ledger WHERE NOT folded ORDER BY id LIMIT :most FOR UPDATE SKIP LOCKED)
   RETURNING pipeline_id, counts),
-rows AS ({_ROWS_OF_PICKED}),
+rows AS ({ROWS_OF_PICKED}),
 written AS (
-  INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {_COLUMNS})
+  INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {COLUMNS})
   SELECT * FROM rows ORDER BY 1, 2, 3, 4
   ON CONFLICT (pipeline_id, event_name, stage, minute) DO UPDATE SET
-  {", ".join(f"{n} = ledger_minutes.{n} + excluded.{n}" for n in _COLUMNS.split(", "))}),
+  {", ".join(f"{n} = ledger_minutes.{n} + excluded.{n}" for n in COLUMNS.split(", "))}),
 summed AS (
-  INSERT INTO ledger_totals (pipeline_id, event_name, stage, {_COLUMNS})
+  INSERT INTO ledger_totals (pipeline_id, event_name, stage, {COLUMNS})
   SELECT pipeline_id, event_name, stage,
-    {", ".join(f"sum({n})::bigint" for n in _COLUMNS.split(", "))}
+    {", ".join(f"sum({n})::bigint" for n in COLUMNS.split(", "))}
   FROM rows GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
   ON CONFLICT (pipeline_id, event_name, stage) DO UPDATE SET
-  {", ".join(f"{n} = ledger_totals.{n} + excluded.{n}" for n in _COLUMNS.split(", "))}),
+  {", ".join(f"{n} = ledger_totals.{n} + excluded.{n}" for n in COLUMNS.split(", "))}),
 changed AS (
   INSERT INTO audit_minutes (pipeline_id, event_name, minute, changed)
   SELECT DISTINCT pipeline_id, event_name, minute, 1 FROM rows ORDER BY 1, 2, 3
@@ -69,12 +69,12 @@ SELECT count(*) FROM picked
 """  # noqa: S608 - fixed names only
 _READ = f"""
 WITH picked AS (SELECT pipeline_id, counts FROM ledger WHERE NOT folded),
-rows AS ({_ROWS_OF_PICKED}),
+rows AS ({ROWS_OF_PICKED}),
 everything AS (
-  SELECT pipeline_id, event_name, stage, minute, {_COLUMNS} FROM ledger_minutes
+  SELECT pipeline_id, event_name, stage, minute, {COLUMNS} FROM ledger_minutes
   UNION ALL SELECT * FROM rows)
 SELECT pipeline_id, event_name, stage, minute,
-  {", ".join(f"sum({n})::bigint AS {n}" for n in _COLUMNS.split(", "))}
+  {", ".join(f"sum({n})::bigint AS {n}" for n in COLUMNS.split(", "))}
 FROM everything
 WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
   AND (CAST(:since AS int) IS NULL OR minute >= :since)
@@ -102,6 +102,11 @@ _EARLIER = {
     "earlier/transformation": ("transformation", "parents"),
 }
 """Rows of the ledger that say what a replay sent to an earlier stage: the counter they are."""
+_BEFORE = {
+    "transformation": "ingestion",
+    "mapping": "transformation",
+    "destination": "mapping",
+}
 MinuteKey = tuple[str, str, int]
 """(pipeline id, event name, intake minute)."""
 
@@ -174,6 +179,14 @@ class BalanceRow:
         }
         return {stage: gap for stage, gap in gaps.items() if gap}
 
+    def on_the_way(self, stage: str) -> int:
+        """Return the events missed between the end of the stage before and this one; 0: none."""
+        before = _BEFORE.get(stage)
+        if before is None:
+            return 0
+        after = self.stage(stage)
+        return self.stage(before).out - after.in_first - after.in_flight
+
     def to_json(self) -> dict[str, Any]:
         """Return the row with its stages and breaches."""
         return {
@@ -228,36 +241,87 @@ def read_balance(
 
     All of it is read in one snapshot.
     """
-    arguments = {"pipeline": pipeline_id, "since": since_minute}
     with tracker.transaction() as connection:
-        connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        counted = connection.execute(text(_READ), arguments).mappings().all()
-        staged = connection.execute(text(_STAGED_IN_FLIGHT)).mappings().all()
-        segments = connection.execute(text(_SEGMENTS), arguments).mappings().all()
-        unmarked = read_unmarked(connection, replays_in_log or {}, pipeline_id=pipeline_id)
+        begin_snapshot(connection)
+        return read_books(
+            connection,
+            pipeline_id=pipeline_id,
+            since_minute=since_minute,
+            in_log=in_log,
+            replays_in_log=replays_in_log,
+        )
+
+
+def begin_snapshot(connection: Connection) -> None:
+    """Have all that a transaction reads be of one moment: that of its first query after this."""
+    connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+
+
+def read_books(
+    connection: Connection,
+    *,
+    pipeline_id: str | None = None,
+    since_minute: int | None = None,
+    in_log: Mapping[tuple[MinuteKey, str, bool], int] | None = None,
+    replays_in_log: Mapping[ReplayEntry, int] | None = None,
+) -> tuple[list[BalanceRow], dict[tuple[str, str, str], ParkedEvents]]:
+    """Return what ``read_balance`` does, in a snapshot that the caller began."""
+    arguments = {"pipeline": pipeline_id, "since": since_minute}
+    counted = connection.execute(text(_READ), arguments).mappings().all()
+    staged = connection.execute(text(_STAGED_IN_FLIGHT)).mappings().all()
+    parked = read_parked(connection, pipeline_id=pipeline_id, replays_in_log=replays_in_log)
     rows: dict[MinuteKey, BalanceRow] = {}
     for found in counted:
-        key = (found["pipeline_id"], found["event_name"], found["minute"])
-        row = rows.setdefault(key, BalanceRow(*key))
-        _add_counted(row, found)
+        add_counted(rows, found)
+    add_in_flight(rows, staged, in_log or {})
+    return list(rows.values()), parked
+
+
+def read_parked(
+    connection: Connection,
+    *,
+    pipeline_id: str | None = None,
+    replays_in_log: Mapping[ReplayEntry, int] | None = None,
+) -> dict[tuple[str, str, str], ParkedEvents]:
+    """Return parked events by (pipeline id, event name, stage)."""
+    segments = connection.execute(text(_SEGMENTS), {"pipeline": pipeline_id}).mappings().all()
+    unmarked = read_unmarked(connection, replays_in_log or {}, pipeline_id=pipeline_id)
+    sums = {(r["pipeline_id"], r["event_name"], r["stage"]): r for r in segments}
+    nothing = {"recorded": 0, "replayed": 0}
+    return {
+        key: ParkedEvents(found["recorded"], found["replayed"], unmarked[key])
+        for key in {*sums, *unmarked}
+        for found in [sums.get(key, nothing)]
+    }
+
+
+def read_staged(connection: Connection) -> Sequence[RowMapping]:
+    """Return the rows of staged objects beyond the load positions, by minute key."""
+    return connection.execute(text(_STAGED_IN_FLIGHT)).mappings().all()
+
+
+def add_in_flight(
+    rows: Mapping[MinuteKey, BalanceRow],
+    staged: Iterable[RowMapping],
+    in_log: Mapping[tuple[MinuteKey, str, bool], int],
+) -> None:
+    """Put what is in flight to the destination, and in the log, into the rows that there are."""
     for found in staged:
         key = (found["pipeline_id"], found["event_name"], found["minute"])
         if key in rows:
             rows[key].stage("destination").in_flight += found["in_first"]
             rows[key].stage("destination").in_flight_replayed += found["in_replayed"]
-    for (key, stage, again), number in (in_log or {}).items():
+    for (key, stage, again), number in in_log.items():
         if key in rows:
             counts = rows[key].stage(stage)
             counts.in_flight_replayed += number if again else 0
             counts.in_flight += 0 if again else number
-    sums = {(r["pipeline_id"], r["event_name"], r["stage"]): r for r in segments}
-    nothing = {"recorded": 0, "replayed": 0}
-    parked = {
-        key: ParkedEvents(found["recorded"], found["replayed"], unmarked[key])
-        for key in {*sums, *unmarked}
-        for found in [sums.get(key, nothing)]
-    }
-    return list(rows.values()), parked
+
+
+def add_counted(rows: dict[MinuteKey, BalanceRow], found: Mapping[Any, Any]) -> None:
+    """Put one of the ledger's rows into its minute's."""
+    key = (found["pipeline_id"], found["event_name"], found["minute"])
+    _add_counted(rows.setdefault(key, BalanceRow(*key)), found)
 
 
 def _add_counted(row: BalanceRow, found: Mapping[Any, Any]) -> None:
@@ -267,5 +331,5 @@ def _add_counted(row: BalanceRow, found: Mapping[Any, Any]) -> None:
         setattr(row.stage(stage), name, found["in_replayed"])
     elif found["stage"] != "staged":
         counts = row.stage(found["stage"])
-        for name in _COLUMNS.split(", "):
+        for name in COLUMNS.split(", "):
             setattr(counts, name, found[name])

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.ledger.commit import OffsetsMovedError, PackedCounts, next_commit_number, write_counts
+from waybill.ledger.watermarks import PageMark, move_watermark
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import connector_positions
 
@@ -34,6 +35,8 @@ class IntakeCommit:
     cursor: dict[str, Any]
     rows: int
     counts: PackedCounts
+    watermark: PageMark | None = None
+    """Where the pipeline's watermark is moved to; None: it is not."""
 
 
 def intake_scope(pipeline_id: str) -> str:
@@ -66,6 +69,8 @@ def commit_intake(
         write_counts(connection, reference, commit.counts)
         number = next_commit_number(connection, intake_scope(commit.pipeline_id))
         record_parked(connection, number)
+        if commit.watermark is not None:
+            move_watermark(connection, commit.pipeline_id, commit.watermark)
     return True
 
 

@@ -2,6 +2,10 @@
 
 auditing_breaches   breaches: opened, updated, explained, closed by name
 auditing_states     how each minute stands, for pages
+auditing_round      one round: all that changed and all that moves, in one moment; on it
+                    auditing_snapshot (that moment), auditing_verdicts (what the counts say),
+                    auditing_sums, auditing_ranges (beside the minutes), auditing_list (what there
+                    is to do), auditing_writing (what is written, and told)
 """
 
 from __future__ import annotations
@@ -16,15 +20,19 @@ from waybill.operations.auditing_breaches import (
     read_breaches,
     settle,
 )
+from waybill.operations.auditing_round import AuditLimits, AuditReport, audit
 from waybill.operations.auditing_states import MinuteState, Verdict, minute_states
 
 __all__ = [
     "KINDS",
+    "AuditLimits",
+    "AuditReport",
     "Breach",
     "BreachKey",
     "MinuteState",
     "Opened",
     "Verdict",
+    "audit",
     "close_breach",
     "minute_states",
     "open_breach",

@@ -60,6 +60,10 @@ UPDATE breaches SET state = 'closed', reason = :reason, ended_at = clock_timesta
   ended_by = :who, detail = detail || '{"stands": true}'
 WHERE id = :id AND state = 'open' RETURNING pipeline_id
 """)
+_AGAIN = text("""
+UPDATE audit_minutes SET changed = changed + 1
+WHERE pipeline_id = :pipeline_id AND event_name = :event_name AND minute = :minute
+""")
 _READ = text("""
 SELECT breaches.*, coalesce(pipelines.name, pipeline_id) AS pipeline
 FROM breaches LEFT JOIN pipelines ON pipelines.id = breaches.pipeline_id
@@ -200,6 +204,8 @@ def settle(
     if not stands:
         connection.execute(_OVER, values)
     found = connection.execute(_SETTLE, {**values, "reason": reason, "stands": stands}).scalar()
+    if found is not None and stands:
+        connection.execute(_AGAIN, values)
     if found is not None and tell:
         tell_of(connection, key, words=reason, event="explained")
     return None if found is None else int(found)
@@ -220,6 +226,7 @@ def close_breach(tracker: TrackerStore, breach_id: int, decision: Decision) -> B
             state = f"is {rows[0]['state']} already" if rows else "does not exist"
             raise InputError(f"breach {breach_id} {state}; `waybill audit breaches` lists them")
         closed = _breach(rows[0])
+        connection.execute(_AGAIN, _values(closed.key))
         write_audit(
             connection,
             who=decision.who,

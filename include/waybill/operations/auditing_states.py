@@ -15,16 +15,23 @@ Verdict = Literal["balanced", "moving", "breach"]
 STAGES = ("ingestion", "transformation", "mapping", "destination")
 _NOT_LOOKED_AT = "the auditor has not looked at it since it changed"
 _STATES = text("""
-SELECT counted.event_name, counted.minute, counted.stage,
-  counted.in_first + counted.in_replayed AS came_in, counted.out, counted.passed, counted.parked,
-  open.minute IS NOT NULL AS open, open.changed > open.audited AS changed, open.since,
-  open.stages -> counted.stage AS said
-FROM ledger_minutes AS counted
-LEFT JOIN audit_minutes AS open USING (pipeline_id, event_name, minute)
-WHERE counted.pipeline_id = :pipeline AND counted.minute >= :since AND counted.minute < :until
-  AND counted.stage = ANY(:stages)
-  AND (CAST(:event AS text) IS NULL OR counted.event_name = :event)
-ORDER BY 1, 2, array_position(CAST(:stages AS text[]), counted.stage)
+WITH open AS (SELECT * FROM audit_minutes WHERE pipeline_id = :pipeline AND minute >= :since
+  AND minute < :until AND (CAST(:event AS text) IS NULL OR event_name = :event)),
+reached AS (
+  SELECT event_name, minute, stage, in_first + in_replayed AS came_in, out, parked
+  FROM ledger_minutes WHERE pipeline_id = :pipeline AND minute >= :since AND minute < :until
+    AND (CAST(:event AS text) IS NULL OR event_name = :event) AND stage = ANY(:stages)),
+awaited AS (
+  SELECT open.event_name, open.minute, said.key AS stage, 0 AS came_in, 0 AS out, 0 AS parked
+  FROM open, jsonb_each(open.stages) AS said
+  WHERE said.value ->> 'verdict' <> 'balanced' AND NOT EXISTS (SELECT FROM reached
+    WHERE reached.event_name = open.event_name AND reached.minute = open.minute
+      AND reached.stage = said.key))
+SELECT seen.*, open.minute IS NOT NULL AS open, open.changed > open.audited AS changed,
+  open.since, open.stages -> seen.stage AS said
+FROM (SELECT * FROM reached UNION ALL SELECT * FROM awaited) AS seen
+LEFT JOIN open USING (event_name, minute)
+ORDER BY 1, 2, array_position(CAST(:stages AS text[]), seen.stage)
 """)
 
 
@@ -60,10 +67,10 @@ def minute_states(
 ) -> Iterator[MinuteState]:
     """Yield the states of a pipeline's minutes from ``since`` on, before ``until``.
 
-    By event name, minute, and stage in the order of the way; a stage that a minute has not reached
-    is left out. A minute that changed after the last round of the audit is ``moving``. Cost: one
-    query over the ledger's minutes, by its primary key; about 2 µs a row. Counts that were not
-    folded yet, for some seconds, are not in it.
+    By event name, minute, and stage in the order of the way; a stage that nothing has reached is
+    left out, unless it is awaited there. A minute that changed after the last round of the audit is
+    ``moving``. Cost: one query over the ledger's minutes, by its primary key; about 2 µs a row.
+    Counts that were not folded yet, for some seconds, are not in it.
     """
     asked = {
         "pipeline": pipeline_id,

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
-from waybill.errors import ParkError
-from waybill.events import decode
-from waybill.ledger import (
-    BalanceRow,
-    ParkedEvents,
-    ReplayEntry,
-    StageCounts,
-    fold,
-    read_balance,
-    topic_positions,
-)
-from waybill.ledger.balance import MinuteKey
+from sqlalchemy import Connection, func, select
+
+from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold
+from waybill.ledger.balance import read_books
+from waybill.operations.auditing_snapshot import InLog, Moment, take_moment
 from waybill.operations.registry import active_pipelines
-from waybill.pipelines import topic_of
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore
+from waybill.storage.tracker.tables import parked_partitions
 
 _BESIDE = ("in_flight", "in_flight_replayed", "replayed_as_parents", "parents")
 STAGES = ("ingestion", "transformation", "mapping", "destination")
+_Books: TypeAlias = tuple[list[BalanceRow], dict[tuple[str, str, str], ParkedEvents], Counter[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,11 @@ class BalanceReport:
     sent_unmarked: int = 0
     """Messages in the log that no mark of their replay names: it was cancelled, or runs still. They
     came in as replayed beside those that ``replayed`` counts."""
+    in_wal: int = 0
+    """Events that ingestion counted, and that Kafka had not acknowledged when it was told last."""
+    settling: dict[str, str] = field(default_factory=dict)
+    """Pipelines with minutes that are not whole yet, and why: their way from ingestion to the log
+    is not judged."""
     quarantined: int = 0
     """Parked events whose files are damaged or gone: they wait until these are mended."""
 
@@ -81,21 +80,30 @@ def balance(
     pipeline_id: str | None = None,
     since_minute: int | None = None,
 ) -> BalanceReport:
-    """Return the books; exact at rest. While events move, what moves between two looks may show.
+    """Return the books of one moment, exact also while events move.
+
+    What ingestion has counted and not brought to Kafka yet, or brought and not counted yet, is no
+    breach: the minutes where that may be are named in ``settling``.
 
     Raises:
         RetryError: Kafka or the tracker is away.
     """
     fold(tracker)
-    in_log, replays_in_log = _in_log(tracker, log)
-    rows, parked = read_balance(
-        tracker,
-        pipeline_id=pipeline_id,
-        since_minute=since_minute,
-        in_log=in_log,
-        replays_in_log=replays_in_log,
-    )
-    names = {pipeline.id: pipeline.name for pipeline in active_pipelines(tracker).values()}
+    pipelines = active_pipelines(tracker)
+
+    def read(connection: Connection, in_log: InLog) -> _Books:
+        rows, parked = read_books(
+            connection,
+            pipeline_id=pipeline_id,
+            since_minute=since_minute,
+            in_log=in_log.counts,
+            replays_in_log=in_log.replayed,
+        )
+        return rows, parked, _parked_states(connection, pipeline_id)
+
+    found, moment = take_moment(tracker, log, pipelines.values(), read, strict=True)
+    rows, parked, states = found
+    names = {pipeline.id: pipeline.name for pipeline in pipelines.values()}
     totals: dict[tuple[str, str], dict[str, StageCounts]] = {}
     breaches: dict[tuple[str, str], Counter[str]] = {}
     for row in rows:
@@ -103,10 +111,10 @@ def balance(
         stages = totals.setdefault(key, {name: StageCounts() for name in STAGES})
         for name in STAGES:
             _add(stages[name], row.stage(name))
-        breaches.setdefault(key, Counter()).update(row.breaches())
-    unaccounted = sum(abs(gap) for row in rows for gap in row.breaches().values())
+        breaches.setdefault(key, Counter()).update(_settled_breaches(row, moment))
+    unaccounted = sum(abs(gap) for row in rows for gap in _settled_breaches(row, moment).values())
     if since_minute is None:
-        unaccounted += _check_segments(totals, breaches, parked)
+        unaccounted += check_segments(totals, breaches, parked)
     groups = [
         PipelineBalance(
             names.get(key[0], key[0]),
@@ -117,9 +125,33 @@ def balance(
         )
         for key, stages in sorted(totals.items())
     ]
-    states = _parked_states(tracker, pipeline_id)
     report = _report(groups, rows, states, unaccounted)
-    return replace(report, sent_unmarked=sum(one.unmarked for one in parked.values()))
+    return replace(
+        report,
+        sent_unmarked=sum(one.unmarked for one in parked.values()),
+        in_wal=sum(one.waiting for one in moment.whole.values()),
+        settling=_settling(rows, moment, names),
+    )
+
+
+def _settled_breaches(row: BalanceRow, moment: Moment) -> dict[str, int]:
+    """Return a minute's breaches; what lies between ingestion and the log only once it is whole."""
+    found = row.breaches()
+    if moment.of(row.pipeline_id).holds(row.minute):
+        return found
+    if within := row.stage("transformation").left_over():
+        return {**found, "transformation": within}
+    found.pop("transformation", None)
+    return found
+
+
+def _settling(rows: list[BalanceRow], moment: Moment, names: dict[str, str]) -> dict[str, str]:
+    """Return {pipeline: what goes on} of those with minutes that are not whole."""
+    return {
+        names.get(row.pipeline_id, row.pipeline_id): moment.of(row.pipeline_id).why
+        for row in rows
+        if not moment.of(row.pipeline_id).holds(row.minute)
+    }
 
 
 def _report(
@@ -156,17 +188,12 @@ def _report(
     )
 
 
-def _parked_states(tracker: TrackerStore, pipeline_id: str | None) -> Counter[str]:
-    from sqlalchemy import func, select  # noqa: PLC0415
-
-    from waybill.storage.tracker.tables import parked_partitions  # noqa: PLC0415
-
+def _parked_states(connection: Connection, pipeline_id: str | None) -> Counter[str]:
     names = ("parked", "replaying", "replayed", "discarded", "quarantined")
     query = select(*[func.coalesce(func.sum(parked_partitions.c[n]), 0).label(n) for n in names])
     if pipeline_id is not None:
         query = query.where(parked_partitions.c.pipeline_id == pipeline_id)
-    with tracker.transaction() as connection:
-        row = connection.execute(query).mappings().one()
+    row = connection.execute(query).mappings().one()
     return Counter({name: int(row[name]) for name in names})
 
 
@@ -175,7 +202,7 @@ def _add(into: StageCounts, more: StageCounts) -> None:
         setattr(into, name, getattr(into, name) + getattr(more, name))
 
 
-def _check_segments(
+def check_segments(
     totals: dict[tuple[str, str], dict[str, StageCounts]],
     breaches: dict[tuple[str, str], Counter[str]],
     parked: dict[tuple[str, str, str], ParkedEvents],
@@ -215,34 +242,3 @@ def _replayed_from_ingestion(missing: Counter[str]) -> None:
     sent = max(0, missing["ingestion (replays)"])
     missing["ingestion (replays)"] -= sent
     missing["transformation (replays)"] += sent
-
-
-def _in_log(
-    tracker: TrackerStore, log: KafkaLog
-) -> tuple[Counter[tuple[MinuteKey, str, bool]], Counter[ReplayEntry]]:
-    """Count, from the records, the events between the ledger's offsets and the log's end.
-
-    The second counts those of replays once more, by replay.
-    """
-    found: Counter[tuple[MinuteKey, str, bool]] = Counter()
-    replayed: Counter[ReplayEntry] = Counter()
-    existing = log.topics()
-    for name in sorted({topic_of(p) for p in active_pipelines(tracker).values()} & existing):
-        topic = log.describe(name)
-        known = topic_positions(
-            tracker, cluster_id=topic.cluster_id, topic_id=topic.topic_id, topic=name
-        )
-        ends = {number: high for number, (_, high) in log.watermarks(topic).items()}
-        ranges = {number: (known.get(number, 0), end) for number, end in ends.items()}
-        if all(start >= end for start, end in ranges.values()):
-            continue
-        for value in log.read(name, ranges):
-            try:
-                event = decode(value)
-            except ParkError:
-                continue
-            key = (event.pipeline_id, event.name, event.intake_minute)
-            found[(key, event.stage, event.attempt > 0)] += 1
-            if event.attempt and event.replay_id:
-                replayed[event.replay_id, event.name, event.stage] += 1
-    return found, replayed

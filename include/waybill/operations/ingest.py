@@ -8,7 +8,8 @@ Who dies when: before the mark, the log holds the beginning of a page; the next 
 again (a connector gives the same page at the same cursor), appends only what is not there, and
 writes the traces of all of it: see ``ingest_traces`` why that doubles none. After the mark, the
 next run commits the mark first. After the tracker's commit, the mark is found done.
-An event that Kafka refuses is counted with its page all the same: see ``undeliverable``.
+An event that Kafka refuses is counted with its page all the same: see ``undeliverable``. Events of
+a dead run that the page read again does not hold (the source changed) are counted with it too.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection
 
-from waybill.connectors import BadRow, Connector, Page
+from waybill.connectors import BadRow, Connector, CountingConnector, Cursor, Page
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import (
     Event,
@@ -35,9 +36,10 @@ from waybill.events import (
     ordering_key,
     source_version,
 )
-from waybill.ledger import IntakeCommit, Position, commit_intake, read_position
+from waybill.ledger import IntakeCommit, PageMark, Position, commit_intake, read_position
 from waybill.operations.claims import check_in
 from waybill.operations.ingest_traces import PageTraces
+from waybill.operations.settling import Settling
 from waybill.operations.undeliverable import Undeliverable
 from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
 from waybill.pipelines import EventDeclaration, Pipeline, topic_of
@@ -47,8 +49,17 @@ from waybill.storage import ObjectStore, TrackerStore
 from waybill.tracing import Recorder
 
 _STORE_AWAY_LIMIT_S = 600.0
-_Unfinished = dict[str, deque[tuple[int, int]]]
-"""Event id to (intake minute, lsn) of each of its records behind the log's last mark."""
+_Unfinished = dict[str, deque["_Left"]]
+"""Event id to its records behind the log's last mark."""
+
+
+class _Left(NamedTuple):
+    """One event that a dead run left in the log, behind its last mark."""
+
+    event_name: str
+    key: str
+    minute: int
+    lsn: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +123,14 @@ class _Run:
         self._topic = topic_of(pipeline)
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = 0
+        self._settling = Settling(
+            intake.tracker, intake.producer, pipeline.id, lambda: self._clock.stamp()[1]
+        )
 
     def run(self) -> IngestReport:
         began = time.monotonic()
         intake = self._intake
+        self._settling.begin()
         self._finish_marks()
         unfinished = _unfinished(intake.producer)
         position = read_position(intake.tracker, intake.pipeline.id)
@@ -126,8 +141,12 @@ class _Run:
             unfinished = {}
             if self._on_progress is not None:
                 self._on_progress(position.rows_read, total)
+        if unfinished:
+            position = self._page(_nothing_at(position), position, unfinished)
         if left := intake.producer.flush(60.0):
+            self._settling.broken_off(left)
             raise _not_delivered(left)
+        self._settling.end(left=self._count_between(position.cursor, None))
         return IngestReport(
             pipeline=intake.pipeline.name,
             read=position.rows_read - first,
@@ -142,7 +161,8 @@ class _Run:
     def _finish_marks(self) -> None:
         """Commit pages that a dead run marked in the log but did not tell the tracker of."""
         for lsn, payload in self._intake.producer.recovered.marks:
-            self._commit(orjson.loads(payload))
+            mark = orjson.loads(payload)
+            self._commit(mark, self._settling.recovered(mark["counts"]))
             self._intake.producer.confirm(lsn)
 
     def _page(self, page: Page, position: Position, unfinished: _Unfinished) -> Position:
@@ -154,23 +174,42 @@ class _Run:
             self._row(row, counts, passed, packer, unfinished)
         for bad in page.bad:
             self._bad(bad, counts, packer)
+        counted = self._count_between(page.start, page.cursor)
+        ingested = counts.total("in_first")
+        self._adopt(unfinished, counts, passed)
         sequence = position.sequence + 1
         rows = len(page.rows) + len(page.bad)
-        mark = {
+        mark: dict[str, Any] = {
             "sequence": sequence,
             "cursor": page.cursor,
             "rows": rows,
             "counts": list(counts.by_pipeline()),
             "parked": self._put_parked(packer),
+            "counted": None if counted is None else [counted, ingested],
         }
         self._trace(passed, sequence)
         lsn = intake.producer.mark(orjson.dumps(mark))
-        self._commit(mark)
+        self._commit(mark, self._settling.page(lsn, mark["counts"]))
         intake.producer.confirm(lsn)
         self._pages += 1
         self._accepted += counts.total("passed")
         self._parked += counts.total("parked")
         return Position(sequence, page.cursor, position.rows_read + rows)
+
+    def _count_between(self, start: Cursor | None, end: Cursor | None) -> int | None:
+        """Return how many records the source itself counts; None: it cannot."""
+        source = self._intake.connector
+        return source.count_between(start, end) if isinstance(source, CountingConnector) else None
+
+    def _adopt(self, unfinished: _Unfinished, counts: Counts, passed: PageTraces) -> None:
+        """Count the events that a dead run put into the log, and that no row was found for."""
+        for identity, found in unfinished.items():
+            for left in found:
+                key = (self._intake.pipeline.id, left.event_name, "ingestion", left.minute)
+                for name in ("in_first", "passed", "out"):
+                    counts.add(key, name)
+                passed.add(identity, left.key, left.minute, left.lsn)
+                self._resumed += 1
 
     def _row(
         self,
@@ -188,7 +227,8 @@ class _Run:
             return
         found = unfinished.get(event.id)
         if found:
-            minute, lsn = found.popleft()
+            left = found.popleft()
+            minute, lsn = left.minute, left.lsn
             self._resumed += 1
         else:
             minute = event.intake_minute
@@ -266,7 +306,7 @@ class _Run:
             "segments": [segment.to_json() for segment in packed.segments],
         }
 
-    def _commit(self, mark: dict[str, Any]) -> None:
+    def _commit(self, mark: dict[str, Any], watermark: PageMark) -> None:
         intake = self._intake
         parked = mark["parked"]
 
@@ -287,6 +327,7 @@ class _Run:
             cursor=mark["cursor"],
             rows=mark["rows"],
             counts=mark["counts"],
+            watermark=_with_counts(watermark, mark.get("counted")),
         )
         commit_intake(intake.tracker, commit, record_parked)
 
@@ -314,8 +355,21 @@ def _unfinished(producer: LosslessProducer) -> _Unfinished:
     found: _Unfinished = {}
     for record in producer.recovered.unmarked:
         event = decode(record.value or b"")
-        found.setdefault(event.id, deque()).append((event.intake_minute, record.lsn))
+        left = _Left(event.name, event.key, event.intake_minute, record.lsn)
+        found.setdefault(event.id, deque()).append(left)
     return found
+
+
+def _nothing_at(position: Position) -> Page:
+    """Return a page without rows where the source gave none, for what a dead run left."""
+    cursor = dict(position.cursor or {})
+    return Page([], [], cursor=cursor, start=cursor)
+
+
+def _with_counts(watermark: PageMark, counted: list[int] | None) -> PageMark:
+    if counted is None:
+        return watermark
+    return replace(watermark, counted=counted[0], ingested=counted[1])
 
 
 def _not_delivered(left: int) -> Exception:
