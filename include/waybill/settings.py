@@ -110,6 +110,8 @@ class TraceSettings(_Section):
     athena_workgroup: str = "primary"
     athena_results: str = ""
     """s3:// folder for Athena's results; empty: the workgroup's own."""
+    keep_questions_days: float = Field(30.0, gt=0)
+    """How long the tracker keeps questions about events, and their answers."""
 
 
 class DestinationSettings(_Section):

@@ -47,7 +47,8 @@ COMMANDS = {
         "Files on their way from this node to the object store: list, show, retry.",
         "waybill.cli.files:app",
     ),
-    "trail": Later("Show where one event was.", "waybill.cli.books:trail"),
+    "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
+    "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.queries:app"),
     "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),
 }
 

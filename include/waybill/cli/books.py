@@ -1,4 +1,4 @@
-"""``waybill balance`` and ``waybill trail``: the books, and the way of one event."""
+"""``waybill balance``: the books."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from waybill.operations.balancing import BalanceReport, PipelineBalance
-    from waybill.operations.trails import Trail
 
 _STAGES = ("ingestion", "transformation", "mapping", "destination")
 _COUNTERS = (
@@ -62,26 +61,6 @@ def balance(
         _show_balance(report, minutes=minutes, narrowed=pipeline is not None or since is not None)
     if report.unaccounted and not report.in_flight:
         raise typer.Exit(2)
-
-
-def trail(
-    event_id: Annotated[str, typer.Argument(help="The event's id, as parked and trace lines say.")],
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-) -> None:
-    """Show where an event was: every stop in order, with time and place."""
-    import orjson  # noqa: PLC0415
-
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import trail as read  # noqa: PLC0415
-
-    found = read(Settings(), event_id)
-    if as_json:
-        typer.echo(orjson.dumps(found.to_json()).decode())
-    else:
-        _show_trail(found)
-    if not found.stops:
-        raise typer.Exit(1)
 
 
 def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> None:
@@ -199,48 +178,3 @@ def _minute_table(report: BalanceReport, alarm: str) -> Table:
             _gap(sum(map(abs, row.breaches().values())), alarm),
         )
     return table
-
-
-def _show_trail(found: Trail) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    console = Console()
-    if not found.stops:
-        console.print(
-            f"No trace of [bold]{found.event_id}[/bold]: looked in the trace store and in this "
-            "machine's files that are not shipped yet. Ids are 32 hex digits, children "
-            "`id/index`; `waybill parked sample` shows ids of parked events."
-        )
-        return
-    first = found.stops[0]
-    console.print(f"[bold]{found.event_id}[/bold]  {first.pipeline_id} / {first.event_name}")
-    before: datetime | None = None
-    for stop in found.stops:
-        since = "" if before is None else f"+{(stop.at - before).total_seconds():.1f} s"
-        before = stop.at
-        style = {"parked": "yellow", "replayed": "cyan", "delivered": "green"}.get(
-            stop.outcome, "white"
-        )
-        place = _place(stop.topic, stop.kafka_partition, stop.kafka_offset, stop.object_key)
-        why = f" [{style}]({stop.error_type})[/]" if stop.error_type else ""
-        console.print(
-            f"  {stop.at:%Y-%m-%d %H:%M:%S.%f} {since:>9}  {stop.phase:<14} "
-            f"[{style}]{stop.outcome}[/]{why}  [dim]{place}[/]",
-            highlight=False,
-            soft_wrap=True,
-        )
-    last = found.stops[-1]
-    if (last.phase, last.outcome) == ("transformation", "passed"):
-        console.print(f"  it goes on as its children: waybill trail {found.event_id}/0, …")
-    if found.uncommitted:
-        console.print(f"  {found.uncommitted} traces of batches that ran again are left out")
-
-
-def _place(topic: str | None, partition: int | None, offset: int | None, key: str | None) -> str:
-    parts = []
-    if topic:
-        where = f"{topic}" if offset is None or offset < 0 else f"{topic}/{partition}@{offset}"
-        parts.append(where)
-    if key:
-        parts.append(key)
-    return "  ".join(parts)

@@ -5,7 +5,6 @@ The CLI, the Airflow operators and tests call these; nothing here decides anythi
 
 from waybill.wiring.books import (
     balance,
-    trail,
 )
 from waybill.wiring.intake import (
     deployed_pipelines,
@@ -45,6 +44,9 @@ from waybill.wiring.running import (
     start_application,
     stop_application,
 )
+from waybill.wiring.trails import (
+    opened_trails,
+)
 
 __all__ = [
     "application_last_words",
@@ -60,6 +62,7 @@ __all__ = [
     "migrate",
     "opened_desk",
     "opened_parking",
+    "opened_trails",
     "parked_partitions",
     "probe_held_pipelines",
     "recheck_quarantine",
@@ -75,6 +78,5 @@ __all__ = [
     "set_auto_replay",
     "start_application",
     "stop_application",
-    "trail",
     "waiting_notices",
 ]

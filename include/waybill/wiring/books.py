@@ -1,4 +1,4 @@
-"""The books, and where an event was."""
+"""The books."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.balancing import BalanceReport
-    from waybill.operations.trails import Trail
 
 
 def balance(
@@ -24,12 +23,3 @@ def balance(
         pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
         minute = None if since is None else int(since.timestamp() // 60)
         return read(tracker, open_log(settings.kafka), pipeline_id=pipeline_id, since_minute=minute)
-
-
-def trail(settings: Settings, event_id: str) -> Trail:
-    """Return where an event was, step by step."""
-    from waybill.operations.trails import trail as read  # noqa: PLC0415
-    from waybill.tracing import open_traces  # noqa: PLC0415
-
-    with open_tracker(settings.tracker) as tracker:
-        return read(open_traces(settings), tracker, event_id)

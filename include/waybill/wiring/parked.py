@@ -138,13 +138,15 @@ def probe_held_pipelines(settings: Settings) -> ProbeReport:
 
 
 def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:
-    """Reconcile tracker and bucket, and fold the ledger into minutes."""
+    """Reconcile tracker and bucket, fold the ledger into minutes, remove old questions."""
     from waybill.ledger import fold  # noqa: PLC0415
+    from waybill.operations.trace_queries import expire  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
 
     grace = settings.parking.garbage_grace_s if grace_s is None else grace_s
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)
+        expire(tracker, keep_days=settings.traces.keep_questions_days)
         return Parking(tracker, open_objects(settings.s3)).refresh(grace_s=grace)
 
 

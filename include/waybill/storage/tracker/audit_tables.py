@@ -34,6 +34,7 @@ trace_queries = Table(
     Column("runner", Text, nullable=False, server_default=text("''")),
     Column("external_id", Text, nullable=False, server_default=text("''")),
     Column("cancel_asked", Boolean, nullable=False, server_default=text("false")),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
     count_column("objects_read"),
     count_column("objects"),
     count_column("bytes_scanned"),
@@ -47,7 +48,9 @@ trace_queries = Table(
 )
 """``runner``: the process that works on it; it says so anew in ``seen_at``.
 
-``external_id``: the query service's own id (Athena's execution id), by which it is cancelled."""
+``external_id``: the query service's own id (Athena's execution id), by which it is cancelled.
+
+``tries``: runners that took it up."""
 Index(
     "ix_trace_queries_waiting",
     trace_queries.c.asked_at,

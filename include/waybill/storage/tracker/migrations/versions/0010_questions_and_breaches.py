@@ -42,6 +42,7 @@ def upgrade() -> None:
         _text("runner"),
         _text("external_id"),
         sa.Column("cancel_asked", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("tries", sa.Integer(), server_default=sa.text("0"), nullable=False),
         *map(_count, ("objects_read", "objects", "bytes_scanned")),
         *map(_time, ("started_at", "seen_at", "finished_at")),
         _text("error"),

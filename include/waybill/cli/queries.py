@@ -1,0 +1,99 @@
+"""``waybill queries``: the questions that were asked about events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.operations.trace_queries import Asked
+
+app = typer.Typer(no_args_is_help=True, help="Questions about events: list, show, cancel.")
+
+_ID_DIGITS = 8
+_Id = Annotated[str, typer.Argument(help="The question's id, or the beginning of it.")]
+_Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.command("list")
+def list_(
+    by: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Most of them.")] = 20,
+    *,
+    as_json: _Json = False,
+) -> None:
+    """List the newest questions: who asked what, and how far the answer is."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import opened_trails  # noqa: PLC0415
+
+    with opened_trails(Settings()) as desk:
+        found = [
+            desk.told(one, None, personal=False) for one in desk.newest(asked_by=by, limit=limit)
+        ]
+    if as_json:
+        typer.echo(orjson.dumps([one.to_json() for one in found]).decode())
+    else:
+        _print(found)
+
+
+@app.command()
+def show(query_id: _Id, *, as_json: _Json = False) -> None:
+    """Show a question's answer again, as it was found then."""
+    from waybill.cli.trails import show as print_asked  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, opened_trails  # noqa: PLC0415
+
+    with opened_trails(Settings()) as desk:
+        asked = desk.find(query_id)
+        asked = desk.told(asked, None, personal=asked.asked_by == current_user())
+    print_asked(asked, as_json=as_json)
+
+
+@app.command()
+def cancel(query_id: _Id) -> None:
+    """Stop a question that is waited for."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import current_user, opened_trails  # noqa: PLC0415
+
+    with opened_trails(Settings()) as desk:
+        asked = desk.find(query_id)
+        if asked.ended:
+            typer.echo(f"question {asked.id} has ended already: {asked.state}")
+            raise typer.Exit(1)
+        desk.cancel(asked.id, who=current_user())
+    typer.echo(f"question {asked.id} is told to end")
+
+
+def _print(found: Sequence[Asked]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    if not found:
+        console.print("Nobody has asked for an event yet: `waybill trail ID`.")
+        return
+    table = Table(title="Questions", title_justify="left", header_style="bold")
+    table.add_column("id", no_wrap=True)
+    for name in ("asked (UTC)", "by", "for"):
+        table.add_column(name, overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for one in found:
+        state: str = one.state
+        if state == "running":
+            state += f" {one.objects_read:,}/{one.objects:,}"
+        table.add_row(
+            str(one.id)[:_ID_DIGITS],
+            f"{one.asked_at:%Y-%m-%d %H:%M:%S}",
+            Text(plain(one.asked_by)),
+            Text(plain(one.question.words)),
+            state,
+        )
+    console.print(table)

@@ -1,0 +1,33 @@
+"""Where an event is: questions about traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from waybill.settings import Settings
+from waybill.storage import open_tracker
+
+if TYPE_CHECKING:
+    from waybill.operations.trails_desk import TrailDesk
+
+
+@contextmanager
+def opened_trails(settings: Settings) -> Iterator[TrailDesk]:
+    """Open the desk where people ask for events; at the end its runner gives back what runs."""
+    from waybill.ledger import committed  # noqa: PLC0415
+    from waybill.operations.trace_queries_runner import Runner  # noqa: PLC0415
+    from waybill.operations.trails_desk import TrailDesk  # noqa: PLC0415
+    from waybill.tracing import open_traces  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        runner = Runner(
+            tracker,
+            partial(open_traces, settings),
+            partial(committed, tracker),
+            shipped_after_s=settings.traces.roll_s,
+        )
+        with closing(runner):
+            yield TrailDesk(tracker, runner)
