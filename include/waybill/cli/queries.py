@@ -70,6 +70,7 @@ def cancel(query_id: _Id) -> None:
 
 
 def _print(found: Sequence[Asked]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -80,9 +81,10 @@ def _print(found: Sequence[Asked]) -> None:
     if not found:
         console.print("Nobody has asked for an event yet: `waybill trail ID`.")
         return
-    table = Table(title="Questions", title_justify="left", header_style="bold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("id", no_wrap=True)
-    for name in ("asked (UTC)", "by", "for"):
+    table.add_column("asked (UTC)", no_wrap=True)
+    for name in ("by", "for"):
         table.add_column(name, overflow="fold")
     table.add_column("state", no_wrap=True)
     for one in found:
@@ -91,7 +93,7 @@ def _print(found: Sequence[Asked]) -> None:
             state += f" {one.objects_read:,}/{one.objects:,}"
         table.add_row(
             str(one.id)[:_ID_DIGITS],
-            f"{one.asked_at:%Y-%m-%d %H:%M:%S}",
+            f"{one.asked_at:%m-%d %H:%M:%S}",
             Text(plain(one.asked_by)),
             Text(plain(one.question.words)),
             state,

@@ -1,0 +1,198 @@
+"""``waybill trail`` and ``waybill queries`` over real traces, tracker and store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.integration import parking_lot
+from tests.integration.parking_lot import make_event
+from tests.support import told_traces as told
+from tests.unit.tracing.samples import ids
+from typer.testing import CliRunner
+
+from waybill.cli import app
+
+pytestmark = pytest.mark.serves
+lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
+ONE, TWO, THREE, UNKNOWN = ids(4)
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def run(lot, monkeypatch, tmp_path, spool):
+    s3 = lot.settings["s3"]
+    lot.objects.delete([item.key for item in lot.objects.list("traces/")])
+    for name, value in {
+        "WAYBILL_HOME": str(tmp_path),
+        "WAYBILL_TRACKER__DSN": lot.settings["dsn"],
+        "WAYBILL_S3__ENDPOINT_URL": s3.endpoint_url,
+        "WAYBILL_S3__BUCKET": s3.bucket,
+        "WAYBILL_S3__ACCESS_KEY": s3.access_key.get_secret_value(),
+        "WAYBILL_S3__SECRET_KEY": s3.secret_key.get_secret_value(),
+        "WAYBILL_TRACES__SPOOL_DIR": str(spool),
+        "COLUMNS": "80",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*words, exit_code=0, answer=None):
+        done = CliRunner().invoke(app, [str(word) for word in words], input=answer)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == exit_code, done.output
+        return json.loads(done.output) if "--json" in words else done.output
+
+    return call
+
+
+@pytest.fixture
+def flights(lot):
+    lot.sql("INSERT INTO pipelines (id, name, team) VALUES ('pl-1', 'flights', 'aviation')")
+    lot.sql(
+        "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by) "
+        "VALUES ('pl-1', 1, 'v1', CAST(:declaration AS jsonb), 'test')",
+        declaration=json.dumps({"events": {"flight": declared(), "leg": declared()}}),
+    )
+
+
+def flat(shown):
+    return " ".join(shown.split())
+
+
+def declared():
+    return {"personal": [], "key": ["id"], "table": {"columns": []}}
+
+
+def test_a_parked_event_is_shown_with_its_partition_and_then_its_replay(lot, run, spool, flights):
+    key = lot.park([make_event()])
+    told.way(lot, spool, [ONE], parked_key=key)
+    told.ship(spool, lot.settings["s3"])
+    shown = run("trail", f" {ONE.upper()} ")
+    assert f"{ONE}  flights / flight" in shown
+    assert "parked since" in shown
+    assert "null_value; not replayed yet" in flat(shown)
+    assert "events.aviation.warehouse/3@0" in shown
+    assert "node-a" in shown
+    assert f"now parked (partition {lot.only().id})" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+    replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1")
+    told.write(spool, [ONE], "replay", "replayed", 60, replay_id=str(replay.id))
+    told.write(spool, [ONE], "mapping", "passed", 61, attempt=1, object_key="staged/y")
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert [(stop["leg"], stop["phase"]) for stop in trail["stops"]] == [
+        (0, "ingestion"), (0, "transformation"), (1, "replay"), (1, "mapping"),
+    ]  # fmt: skip
+    assert (trail["state"], trail["pipeline"], trail["team"]) == (
+        "in flight",
+        "flights",
+        "aviation",
+    )
+    assert trail["stops"][1]["parked"]["state"] == "replaying"
+    assert "replay 1 by ann, run run-1" in flat(run("trail", ONE))
+
+
+def test_traces_of_a_batch_that_never_committed_are_left_out_and_said(lot, run, spool, flights):
+    told.way(lot, spool, [ONE])
+    never = "00000000-0000-4000-8000-000000000000"
+    told.write(spool, [ONE], "mapping", "parked", 0.5, error_type="x_y", batch=never)
+    [trail] = run("trail", ONE, "--json")["trails"]
+    assert (trail["uncommitted"], len(trail["stops"])) == (1, 3)
+    assert "1 trace of batches that did not commit left out" in flat(run("trail", ONE))
+
+
+@pytest.mark.parametrize(("there", "asked"), [("[4711]", "4711"), ('["4711"]', "4711")])
+def test_events_are_found_by_their_primary_key_number_or_text(
+    lot, run, spool, flights, there, asked
+):
+    told.way(lot, spool, [ONE, TWO])
+    told.keyed(spool, ONE, there)
+    told.keyed(spool, TWO, there, after_s=5)
+    told.ship(spool, lot.settings["s3"])
+    found = run("trail", "--pipeline", "flights", "--key", asked, "--json")
+    assert [trail["event_id"] for trail in found["trails"]] == [TWO, ONE], "newest first"
+    assert found["ways"] == [{"event_name": "flight", "key": there, "events": 2}]
+    shown = run("trail", "--pipeline", "pl-1", "--key", asked, "--event-name", "flight")
+    assert f"2 events flight {there}" in shown
+    wrong = run("trail", "--pipeline", "pl-1", "--key", asked, "--event-name", "leg", exit_code=1)
+    assert "No event has this key" in wrong
+    assert 'leg ["4711"]' in wrong
+
+
+def test_many_ids_come_from_a_file_and_what_is_missing_is_named(lot, run, spool, flights, tmp_path):
+    told.way(lot, spool, [ONE, TWO, THREE])
+    file = tmp_path / "ids.txt"
+    file.write_text(f"{ONE}\r\n\n  {TWO.upper()}\n{TWO}\n{UNKNOWN}\n")
+    found = run("trail", "--file", file, "--json", exit_code=1)
+    assert [trail["event_id"] for trail in found["trails"]] == [ONE, TWO]
+    assert [one["id"] for one in found["missing"]] == [UNKNOWN]
+    assert len(run("trail", THREE, "--file", "-", "--json", answer=f"{ONE}\n")["trails"]) == 2
+
+
+def test_not_found_says_what_was_searched_and_what_is_near(lot, run, spool, flights):
+    told.way(lot, spool, [ONE])
+    told.keyed(spool, ONE, "[4711]")
+    shown = run("trail", f"{ONE}/7", exit_code=1)
+    assert f"No trace of {ONE}/7" in shown
+    assert "it would have been made from, is known" in flat(shown)
+    assert "trace store was searched (all hours" in shown
+    assert "4 trace files of the machine" in flat(shown)
+    assert "it is the primary key of an event 'flight'" in run("trail", "4711", exit_code=1)
+    assert "31 hex digits" in run("trail", ONE[:-1], exit_code=1)
+    late = run("trail", ONE, "--since", "2030-01-01", exit_code=1)
+    assert "seen outside of the time" in late
+
+
+def test_children_of_a_split_event_are_shown_below_it(lot, run, spool, flights):
+    told.way(lot, spool, [ONE], staged=False)
+    for index in (0, 10, 9):
+        told.write(spool, [f"{ONE}/{index}"], "mapping", "passed", 1, object_key="staged/x")
+    found = run("trail", ONE, "--json")["trails"][0]
+    assert [child["event_id"] for child in found["children"]] == [f"{ONE}/{n}" for n in (0, 9, 10)]
+    assert (found["state"], found["said"]) == ("split", "split into 3: 3 in flight")
+    assert run("trail", f"{ONE}/9", "--json")["trails"][0]["children"] == []
+
+
+def test_a_name_cannot_command_the_terminal(lot, run, spool, flights):
+    told.write(spool, ["e\x1b[2J[red]"], "ingestion", "accepted", 0, event_name="[bold]\x1b[1m")
+    shown = run("trail", "e\x1b[2J[red]")
+    assert "\x1b" not in shown
+    assert r"e\x1b[2J[red]  flights / [bold]\x1b[1m" in shown
+
+
+def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path):
+    for words, said in (
+        ((), "no event id was given"),
+        (("--pipeline", "flights"), "--pipeline says nothing alone"),
+        (("--key", "1"), "--key says nothing alone"),
+        (("a", "--pipeline", "flights", "--key", "1"), "not both"),
+        (("--pipeline", "nope", "--key", "1"), "there is no pipeline 'nope'"),
+        (("--file", tmp_path / "none"), "No such file"),
+        (("a", "--since", "yesterday"), "is no time"),
+        (("a", "--event-name", "x"), "--event-name says nothing alone"),
+    ):
+        assert said in flat(run("trail", *words, exit_code=1))
+    assert told.questions(lot) == []
+
+
+def test_a_question_is_listed_shown_again_and_cancelled_by_the_beginning_of_its_id(
+    lot, run, spool, flights
+):
+    told.way(lot, spool, [ONE])
+    asked = run("trail", ONE, "--json")["query"]
+    assert (asked["state"], asked["error"]) == ("done", "")
+    assert ONE in run("queries", "list")
+    [listed] = run("queries", "list", "--json")
+    assert (listed["id"], listed["words"]) == (asked["id"], ONE)
+    again = run("queries", "show", asked["id"][:8], "--json")
+    assert again["trails"][0]["event_id"] == ONE
+    assert "has ended already: done" in run("queries", "cancel", asked["id"], exit_code=1)
+    lot.sql("UPDATE trace_queries SET state = 'queued', answer = NULL")
+    assert "is told to end" in run("queries", "cancel", asked["id"][:8])
+    assert "is cancelled" in run("queries", "show", asked["id"], exit_code=1)
+    unknown = "ffffffff-ffff-4fff-8fff-ffffffffffff"
+    assert "no question" in run("queries", "show", unknown, exit_code=1)

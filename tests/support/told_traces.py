@@ -1,0 +1,77 @@
+"""A way of events for the tests of trails, in real files of a spool and rows of the tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from waybill.events import key_id
+from waybill.settings import S3Settings, TraceSettings
+from waybill.storage import ObjectStore
+from waybill.tracing import Recorder, run_shipper, traces
+
+NOON_US = 1_790_000_000_000_000 // 3_600_000_000 * 3_600_000_000
+SECOND_US = 1_000_000
+
+
+def write(spool: Path, event_ids: list[str], phase: str, outcome: str, after_s: float, **more):
+    """Write a trace of each event, some seconds after noon, of pipeline ``pl-1``."""
+    given = {"pipeline_id": "pl-1", "event_name": "flight", "phase": phase, "outcome": outcome}
+    given["at_us"] = NOON_US + int(after_s * SECOND_US)
+    Recorder(spool).write([traces(event_ids, **(given | more))])
+
+
+def way(
+    lot, spool: Path, event_ids: list[str], *, parked_key: str = "", staged: bool = True
+) -> str:
+    """Write the way of events: taken in, then parked in an object or mapped; returns the batch."""
+    batch = commit(lot)
+    log = {"topic": "events.aviation.warehouse", "kafka_partition": 3, "kafka_offset": 0}
+    write(spool, event_ids, "ingestion", "accepted", 0, topic=log["topic"], host="node-a")
+    if parked_key:
+        write(
+            spool, event_ids, "transformation", "parked", 0.9, **log, attempt=0, batch=batch,
+            error_type="null_value", object_key=parked_key, host="worker-1",
+        )  # fmt: skip
+    else:
+        each = {**log, "attempt": 0, "batch": batch}
+        write(spool, event_ids, "transformation", "passed", 1.0, **each)
+        if staged:
+            write(spool, event_ids, "mapping", "passed", 1.0, object_key="staged/x", **each)
+    return batch
+
+
+def commit(lot) -> str:
+    """Write a committed micro-batch; returns its id."""
+    batch = str(uuid4())
+    number = lot.sql("SELECT coalesce(max(commit_number), 0) + 1 FROM batches")[0][0]
+    lot.sql(
+        "INSERT INTO batches (id, consumer, epoch, destination, commit_number, offsets) "
+        "VALUES (CAST(:id AS uuid), 'c', 1, 'warehouse', :n, '{}')",
+        id=batch, n=number,
+    )  # fmt: skip
+    return batch
+
+
+def keyed(
+    spool: Path, event_id: str, key: str, *, name: str = "flight", after_s: float = 0
+) -> None:
+    """Write the line by which an event is found by its primary key, a JSON array."""
+    write(
+        spool, [key_id("pl-1", name, key)], "key", "accepted", after_s,
+        event_name=name, refers_to=event_id,
+    )  # fmt: skip
+
+
+def ship(spool: Path, bucket: S3Settings) -> None:
+    """Carry all files of the spool to the object store."""
+    settings = TraceSettings(spool_dir=spool, roll_s=0.2)
+    run_shipper(settings, ObjectStore(bucket), lambda: True, drain_s=60)
+
+
+def questions(lot) -> list[tuple]:
+    """Return (asked by, state) of all questions, the oldest first."""
+    return lot.sql("SELECT asked_by, state FROM trace_queries ORDER BY asked_at")
+
+
+__all__ = ["NOON_US", "commit", "keyed", "questions", "ship", "way", "write"]
