@@ -7,6 +7,7 @@ import random
 
 import pytest
 from tests.faults.parking_campaign import COMMITS, EVENTS, kill_replays, play, prepare
+from tests.support.recorded import counting
 
 from waybill import wiring
 
@@ -26,6 +27,9 @@ def test_a_killed_replay_resumes_and_sends_each_event_once_in_order(stack_settin
     assert (partition.parked, partition.replaying) == (0, 0)
     assert partition.replayed == tally.rounds * COMMITS * EVENTS
     assert wiring.refresh_tracker(settings, grace_s=0).aggregates_corrected == 0
+    traces = [trace for trace in counting(settings) if trace.phase == "replay"]
+    assert len({trace.event_id for trace in traces}) == len(traces) == partition.replayed
+    assert {(trace.intake_minute, trace.outcome) for trace in traces} == {(29_000_000, "replayed")}
 
 
 def test_whatever_is_interleaved_the_warehouse_ends_as_if_nothing_had_failed(postgres):

@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from tests.support import children, orders, streams
+from tests.support.recorded import assert_traces_agree_with_the_books
 
 from waybill import wiring
 from waybill.operations import applications
@@ -77,6 +78,7 @@ def test_kills_of_both_applications_change_no_count(settings):
     assert report.delivered == good
     assert (report.duplicate, report.superseded) == (0, 0)
     assert_once_each(settings, good)
+    assert_traces_agree_with_the_books(settings)
     replay_all_and_check(settings)
 
 
@@ -99,3 +101,4 @@ def replay_all_and_check(settings):
     assert end.parked == 0
     assert end.delivered == ROWS - orders.expected(ROWS)["filtered"]
     assert_once_each(settings, end.delivered)
+    assert_traces_agree_with_the_books(settings)

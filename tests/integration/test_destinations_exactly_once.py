@@ -97,6 +97,26 @@ def test_only_what_is_missing_is_loaded_and_all_is_reported(opened, dsn):
     assert len(whole_table(dsn)) == 5
 
 
+def test_what_a_load_will_have_done_is_told_before_it_is_done(opened, dsn):
+    """So that traces are on disk before the commit; one that fails is told of again."""
+    destination, told = opened(), []
+
+    def note(outcomes):
+        assert ask(dsn, "SELECT count(*) FROM shop.orders") == [(0,)]
+        told.append([(o.commit_number, o.rows.num_rows) for o in outcomes])
+        if len(told) == 1:
+            raise RetryError("the spool is full")
+
+    with pytest.raises(RetryError, match="spool"):
+        destination.load(commits_of(*TWO), never_park, note)
+    found = destination.load(commits_of(*TWO), never_park, note)
+    assert told == [[(1, 2), (2, 2)]] * 2
+    assert totals(found)["delivered"] == 3
+    assert len(whole_table(dsn)) == 3
+    destination.load(commits_of(*TWO), never_park, note)
+    assert len(told) == 2, "nothing is told of what was loaded before"
+
+
 def test_destinations_of_different_names_do_not_share_commit_numbers(opened, dsn):
     opened("one").load(commits_of([Order(1, 1, 1)]), never_park)
     (found,) = opened("other").load(commits_of([Order(2, 1, 1)]), never_park)

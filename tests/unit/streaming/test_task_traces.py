@@ -9,7 +9,8 @@ import pytest
 from tests.unit.stages.made import chained, event, pipeline
 from tests.unit.streaming.test_storms import BROKEN, doing
 
-from waybill.stages import ChainResult
+from waybill.events import HELD_ERROR, encode
+from waybill.stages import Chain, ChainResult, Chunk, Plan
 from waybill.streaming.task_traces import trace_batches
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -68,3 +69,35 @@ def test_many_small_groups_make_few_batches() -> None:
 def test_what_has_no_id_has_no_trace() -> None:
     assert rows_of(chained(pipeline(BROKEN), [])) == []
     assert rows_of(chained(pipeline(BROKEN), [b"no event"])) == []
+
+
+def test_every_trace_has_its_intake_minute() -> None:
+    rows = rows_of(chained(pipeline(BROKEN), doing((2, None), (1, "fail"), (1, "many"))))
+    assert {row["intake_minute"] for row in rows} == {event(0).intake_minute}
+
+
+def test_what_a_hold_parks_is_traced() -> None:
+    made = pipeline(BROKEN)
+    chain = Chain({made.id: Plan(made)}, held=[made.id])
+    values = [encode(one) for one in doing((2, None))]
+    chain.process(Chunk(values, [0, 0], [7, 8], [0, 0]))
+    assert [
+        (row["phase"], row["outcome"], row["error_type"], row["kafka_offset"], row["object_key"])
+        for row in rows_of(chain.result)
+    ] == [("transformation", "parked", HELD_ERROR, n, "parked/y") for n in (7, 8)]
+
+
+def test_an_event_that_gets_another_name_passed_under_its_own() -> None:
+    code = """
+def transform(event):
+    if event.data["n"] % 2:
+        event.name = "refund"
+    return event
+"""
+    made = pipeline(code, events=("order", "refund"))
+    rows = rows_of(chained(made, [event(n, {"id": n, "n": n}) for n in range(3)]))
+    assert [(row["event_id"], row["phase"], row["event_name"]) for row in rows] == [
+        ("e0", "mapping", "order"), ("e0", "transformation", "order"),
+        ("e1", "mapping", "refund"), ("e1", "transformation", "order"),
+        ("e2", "mapping", "order"), ("e2", "transformation", "order"),
+    ]  # fmt: skip
