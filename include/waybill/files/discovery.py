@@ -1,5 +1,8 @@
 """Brings the books up to what is on the disk: new files, abandoned ones, what people ask for.
 
+The tracked files are held against the books too, once a process, some at each step: those that the
+books do not know (they were lost) or know as shipped (their deletion broke off).
+
 What a SIGKILL leaves, line by line: a file is in the books and not moved to the tracked ones (it is
 found again, known, and moved); a shipped file is still there (it is deleted when it is found
 again); an ask was answered and is still there (answered again: the file is not failed any more).
@@ -32,29 +35,37 @@ class Discovery:
     def __init__(self, spool: Spool, files: FileManager) -> None:
         self._spool = spool
         self._files = files
-        self._recounted = False
+        self._stated_bytes = -1
+        self._tracked = _chunks(spool.tracked_files())
+        self.is_complete = False
+        """Every tracked file was held against the books since this process began."""
 
     def run(self) -> None:
-        """Note what is new. Cost: a listing of what is not tracked yet, 20 µs a new file.
-
-        The first time also a listing of the tracked files: 5 µs each.
-        """
-        if not self._recounted:
-            self._recount()
-            self._recounted = True
+        """Note what is new. Cost: a listing of what is not tracked yet, 20 µs a new file."""
         for one in self._spool.take_over():
             self._note_abandoned(one)
         for some in _chunks(self._spool.new_files()):
-            self._spool.track(self._taken_up(some))
+            found = self._taken_up(some)
+            self.state_tracked()
+            self._spool.track(found)
         self._follow_open()
         self._answer_asks()
+        self.go_on()
+        self.state_tracked()
 
-    def _recount(self) -> None:
-        """Hold the tracked files against the books, which may have been lost, or older."""
-        size_bytes = 0
-        for some in _chunks(self._spool.tracked_files()):
-            size_bytes += sum(file.size_bytes for file in self._taken_up(some))
-        self._spool.state_tracked(size_bytes)
+    def go_on(self) -> None:
+        """Hold the next tracked files against the books. Cost: 20 ms or less."""
+        some = next(self._tracked, [])
+        self._taken_up(some)
+        self.is_complete = not some
+
+    def state_tracked(self) -> None:
+        """Tell writers what the tracked files hold."""
+        totals = self._files.totals()
+        size_bytes = sum(totals[state].size_bytes for state in ("closed", "shipping", "failed"))
+        if size_bytes != self._stated_bytes and self._spool.directory.exists():
+            self._spool.state_tracked(size_bytes)
+            self._stated_bytes = size_bytes
 
     def _taken_up(self, found: Sequence[SpoolFile]) -> list[SpoolFile]:
         """Bring files into the books; delete those that are shipped; return the others."""
@@ -80,8 +91,8 @@ class Discovery:
             )
             return
         LOG.warning("file %s is torn (%d bytes): its writer died", one.id, one.size_bytes)
-        reason = "torn: its writer died before its write returned; removed"
-        self._fail(FileRecord(one.id, one.created_us, "failed", one.size_bytes, error=reason))
+        reason = f"torn: its writer died before its write returned; {one.size_bytes} bytes removed"
+        self._fail(FileRecord(one.id, one.created_us, "failed", error=reason))
 
     def _follow_open(self) -> None:
         """Note the files that are being written, and those that were and are nowhere now."""
@@ -93,7 +104,7 @@ class Discovery:
             if record.id not in ids and self._vanished(record.id):
                 reason = "gone from the disk before it was finished"
                 LOG.error("file %s is %s", record.id, reason)
-                self._files.update(record.id, state="failed", error=reason)
+                self._files.update(record.id, state="failed", error=reason, size_bytes=0)
 
     def _vanished(self, file_id: str) -> bool:
         """Tell whether a file is nowhere; looked for in the order in which files move."""
@@ -101,7 +112,7 @@ class Discovery:
 
     def _fail(self, record: FileRecord) -> None:
         if not self._files.add([record]):
-            self._files.update(record.id, state="failed", error=record.error)
+            self._files.update(record.id, state="failed", error=record.error, size_bytes=0)
 
     def _answer_asks(self) -> None:
         for ask in asks(self._spool.directory):

@@ -115,9 +115,10 @@ class Shipper:
         self._discovery.run()
         self._prune()
         started = self._resumed() or self._begun(everything=everything)
-        if started is None:
-            return None
-        return self._send(*started)
+        while started is None and not self._discovery.is_complete:
+            self._discovery.go_on()
+            started = self._begun(everything=everything)
+        return None if started is None else self._send(*started)
 
     def postpone(self, error: BaseException, delay_s: float) -> None:
         """Note in the books that the shipment in flight failed and when it is tried again."""
@@ -151,7 +152,8 @@ class Shipper:
             except DamagedFileError as error:
                 LOG.error("%s; it stays where it is, as failed", error)  # noqa: TRY400
                 damaged = self._spool.id_of(error.path)
-                self.files.update(damaged, state="failed", error=str(error))
+                gone = {} if error.path.exists() else {"size_bytes": 0}
+                self.files.update(damaged, state="failed", error=str(error), **gone)
                 continue
             self._packer.check(self._store)
             ship_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{uuid.uuid4().hex[:12]}"
@@ -192,6 +194,7 @@ class Shipper:
                 confirmed.add(key)
         self.files.finish(shipment.id)
         self._spool.remove(shipment.files)
+        self._discovery.state_tracked()
         return ShipReport(1, len(shipment.files), cargo.records, len(shipment.keys), sent_bytes)
 
     def _confirmed_of(self, shipment: Shipment) -> set[str]:

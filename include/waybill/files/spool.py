@@ -29,7 +29,7 @@ OPEN = ".open"
 TRACKED = "tracked"
 """Folder of the files that the books know."""
 _TRACKED_BYTES = "tracked.bytes"
-"""What the files in ``tracked`` hold, written by the books' owner: never less than there is."""
+"""What the files in ``tracked`` hold, written by the books' owner."""
 _DAMAGED = "damaged"
 _TRIES = 5
 
@@ -169,9 +169,9 @@ class Spool:
         yield from self._entries(self.tracked, self.ending)
 
     def used_bytes(self) -> int:
-        """Return the bytes that finished and unfinished files hold; may be more, never less.
+        """Return the bytes that finished and unfinished files hold.
 
-        Cost: a listing of the files that are not tracked yet.
+        Of the tracked ones it is what the books say. Cost: a listing of the others.
         """
         new = sum(file.size_bytes for file in (*self.new_files(), *self.open_files()))
         return new + self._tracked_bytes()
@@ -179,28 +179,24 @@ class Spool:
     def track(self, files: Sequence[SpoolFile]) -> None:
         """Move new files to the tracked ones; for the owner of the books, which know them."""
         self.tracked.mkdir(exist_ok=True)
-        self._state(self._tracked_bytes() + sum(file.size_bytes for file in files))
         for file in files:
             with contextlib.suppress(FileNotFoundError):
                 file.path.rename(self.tracked / file.path.name)
 
     def remove(self, ids: Iterable[str]) -> None:
         """Delete finished files, durably; one that is gone is no error. For the books' owner."""
-        freed = 0
         for path in map(self.path, ids):
-            with contextlib.suppress(FileNotFoundError):
-                size = path.stat().st_size
-                path.unlink()
-                freed += size if path.parent == self.tracked else 0
+            path.unlink(missing_ok=True)
         for folder in (self.directory, self.tracked):
             if folder.exists():
                 sync_directory(folder)
-        self._state(max(0, self._tracked_bytes() - freed))
 
     def state_tracked(self, size_bytes: int) -> None:
-        """Say what the tracked files hold; for the books' owner, once it has counted them."""
-        if self.tracked.exists():
-            self._state(size_bytes)
+        """Say what the tracked files hold, for ``used_bytes``; for the books' owner."""
+        target = self.directory / _TRACKED_BYTES
+        fresh = target.with_suffix(".fresh")
+        fresh.write_text(str(size_bytes))
+        fresh.rename(target)
 
     def take_over(self) -> list[Abandoned]:
         """Finish, cut or remove the files that dead processes left open."""
@@ -269,12 +265,6 @@ class Spool:
             return int((self.directory / _TRACKED_BYTES).read_text())
         except (FileNotFoundError, ValueError):  # never stated, or by a machine that lost its power
             return sum(file.size_bytes for file in self.tracked_files())
-
-    def _state(self, tracked_bytes: int) -> None:
-        target = self.directory / _TRACKED_BYTES
-        fresh = target.with_suffix(".fresh")
-        fresh.write_text(str(tracked_bytes))
-        fresh.rename(target)
 
 
 def sync_directory(directory: Path) -> None:
