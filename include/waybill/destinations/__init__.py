@@ -15,6 +15,7 @@ Invariants
   I5  A row that the destination refuses parks alone. A row that lost only to a refused one is
       judged again, as if the refused one had not come.
   I6  A commit number that comes back with other contents stops the load: the tracker was replaced.
+  I7  What a load changes of a table's number of rows is noted in the load's own transaction.
 
 Outcomes of a row, against the better ones of its key in the load, then the table or tombstone
   newer (higher source version; or equal, and later intake with other content)    delivered
@@ -27,24 +28,28 @@ same two versions (children of one parent) are beyond I3: the first to come stay
 
 from waybill.destinations.model import (
     Commit,
+    CountLook,
     Destination,
     LoadOutcome,
     Note,
     OutcomeCount,
     Park,
     RefusedRow,
+    RowCount,
     Rows,
 )
 from waybill.destinations.opening import open_destination
 
 __all__ = [
     "Commit",
+    "CountLook",
     "Destination",
     "LoadOutcome",
     "Note",
     "OutcomeCount",
     "Park",
     "RefusedRow",
+    "RowCount",
     "Rows",
     "open_destination",
 ]

@@ -149,6 +149,13 @@ class MergeStatements:
         condition = f" AND s._waybill_n >= {low} AND s._waybill_n < {high}"
         return self._merge(self._effective(condition))
 
+    def count_met(self) -> str:
+        """Count, as ``rows``, the target's rows whose key is in the stage."""
+        return self._render(
+            f"SELECT COUNT(*) AS rows FROM {self._target} AS t WHERE EXISTS "  # noqa: S608
+            f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
+        )
+
     def _merge(self, source: str) -> str:
         own = [c.name for c in self.spec.columns]
         free = [name for name in own if name not in self.spec.key]

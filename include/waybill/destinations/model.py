@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -92,6 +93,33 @@ class RefusedRow:
     replay_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CountLook:
+    """A look at how many rows a table has."""
+
+    spec: TableSpec
+    every_s: float = 0.0
+    """None is made when the last was less long ago."""
+    small_rows: int = 5_000_000
+    """A table that has more by the server's estimate is not counted at each look,"""
+    exact_every_s: float = 86_400.0
+    """but so often; or when the estimate is far off."""
+    accepted_at: datetime | None = None
+    """When somebody said that what is there is right: so it is at the first count after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """How many rows a table has, and should have."""
+
+    spec: TableSpec
+    counted: int
+    expected: int
+    """What loads added less what they took away, and the rows that were there beside them."""
+    beside: int
+    """Rows that no load put there; negative: loaded ones that were gone when first looked at."""
+
+
 Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
 """Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load,
 before the destination commits; what it wrote is garbage when the load fails afterwards."""
@@ -137,6 +165,17 @@ class Destination(Protocol):
                 the answer to its commit was lost) all of it: call again.
             InputError: it is not configured as it must be, or a table conflicts.
             StopError: a commit number comes back with other contents, or an error without a class.
+        """
+        ...
+
+    def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
+        """Count the rows of tables that are due, each in one snapshot with what loads put there.
+
+        Tables that no load has written to are left out, and those that are not due.
+
+        Raises:
+            RetryError: the destination is away, or a count takes more than 5 minutes.
+            InputError: it is not configured as it must be.
         """
         ...
 

@@ -24,7 +24,7 @@ from waybill.ledger.commit import (
     commit_load,
     write_replayed_earlier,
 )
-from waybill.ledger.intake import IntakeCommit, Position, commit_intake, read_position
+from waybill.ledger.intake import IntakeCommit, Position, commit_intake, note_run, read_position
 from waybill.ledger.positions import (
     acquire_lease,
     committed,
@@ -70,6 +70,7 @@ __all__ = [
     "knows_refusal",
     "last_commit_number",
     "load_position",
+    "note_run",
     "read_balance",
     "read_position",
     "read_watermarks",

@@ -54,6 +54,13 @@ def read_position(tracker: TrackerStore, pipeline_id: str) -> Position:
     return Position(int(row.sequence), row.cursor, int(row.rows_read))
 
 
+def note_run(tracker: TrackerStore, pipeline_id: str) -> None:
+    """Note that a run of a pipeline's ingestion ended, whether or not it found anything new."""
+    changed = update(connector_positions).where(connector_positions.c.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        connection.execute(changed.values(updated_at=func.clock_timestamp()))
+
+
 def commit_intake(
     tracker: TrackerStore, commit: IntakeCommit, record_parked: Callable[[Connection, int], None]
 ) -> bool:

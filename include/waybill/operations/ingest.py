@@ -36,7 +36,14 @@ from waybill.events import (
     ordering_key,
     source_version,
 )
-from waybill.ledger import IntakeCommit, PageMark, Position, commit_intake, read_position
+from waybill.ledger import (
+    IntakeCommit,
+    PageMark,
+    Position,
+    commit_intake,
+    note_run,
+    read_position,
+)
 from waybill.operations.claims import check_in
 from waybill.operations.ingest_traces import PageTraces
 from waybill.operations.settling import Settling
@@ -147,6 +154,7 @@ class _Run:
             self._settling.broken_off(left)
             raise _not_delivered(left)
         self._settling.end(left=self._count_between(position.cursor, None))
+        note_run(intake.tracker, intake.pipeline.id)
         return IngestReport(
             pipeline=intake.pipeline.name,
             read=position.rows_read - first,

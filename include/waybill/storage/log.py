@@ -150,6 +150,35 @@ class KafkaLog:
         finally:
             consumer.close()
 
+    def first(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
+        """Return {partition: (time in ms since the epoch, value)} of one record of each.
+
+        Args:
+            topic: its name.
+            offsets: {partition: the record's offset}; it must be there.
+
+        Raises:
+            RetryError: one was not given within 15 s.
+        """
+        from confluent_kafka import TopicPartition
+
+        found: dict[int, tuple[int, bytes]] = {}
+        deadline = time.monotonic() + _ANSWER_S
+        consumer = self._consumer()
+        try:
+            for number, offset in offsets.items():
+                consumer.assign([TopicPartition(topic, number, offset)])
+                while number not in found:
+                    message = consumer.poll(1.0)
+                    if time.monotonic() > deadline or (message is not None and message.error()):
+                        words = "nothing came" if message is None else message.error()
+                        raise RetryError(f"reading {topic}/{number} at {offset}: {words}")
+                    if message is not None and message.partition() == number:
+                        found[number] = (int(message.timestamp()[1]), message.value() or b"")
+        finally:
+            consumer.close()
+        return found
+
     def _create(self, name: str) -> None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import NewTopic

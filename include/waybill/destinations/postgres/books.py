@@ -2,8 +2,10 @@
 
 ``_waybill_commits``     (destination, commit_number), counts, what was parked, when
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
+``_waybill_tables``      (table), rows that all loads added less those they took away, the rows that
+                         were there beside them, when that was looked at
 
-Both are in schema ``waybill`` and are made when they are missing. A commit's counts are
+All are in schema ``waybill`` and are made when they are missing. A commit's counts are
 {"rows": [[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded,
 duplicate, parked], …], "replays": {replay id: {outcome: rows}}}; in books of older releases just
 the list of rows.
@@ -26,6 +28,7 @@ from waybill.pipelines import TableSpec
 SCHEMA = "waybill"
 COMMITS = f"{quoted(SCHEMA)}.{quoted('_waybill_commits')}"
 TOMBSTONES = f"{quoted(SCHEMA)}.{quoted('_waybill_tombstones')}"
+TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_tables')}"
 _LOCK = "pg_advisory_xact_lock(hashtextextended('waybill books', 0))"
 _CREATE = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
@@ -37,19 +40,22 @@ _CREATE = (
     "_waybill_id text NOT NULL, _waybill_source_version bigint NOT NULL, "
     "_waybill_intake_version bigint NOT NULL, "
     "deleted_at timestamptz NOT NULL, PRIMARY KEY (table_schema, table_name, key_hash))",
+    f"CREATE TABLE IF NOT EXISTS {TABLES} (table_schema text NOT NULL, table_name text NOT NULL, "
+    "rows bigint NOT NULL, baseline bigint, looked_at timestamptz, counted_at timestamptz, "
+    "PRIMARY KEY (table_schema, table_name))",
 )
-_BOTH_EXIST = (
-    "SELECT count(*) = 2 AS found FROM pg_catalog.pg_class c "  # noqa: S608
+_ALL_EXIST = (
+    "SELECT count(*) = 3 AS found FROM pg_catalog.pg_class c "  # noqa: S608
     "JOIN pg_catalog.pg_namespace n "
     f"ON n.oid = c.relnamespace WHERE n.nspname = '{SCHEMA}' "
-    "AND c.relname IN ('_waybill_commits', '_waybill_tombstones')"
+    "AND c.relname IN ('_waybill_commits', '_waybill_tombstones', '_waybill_tables')"
 )
 
 
 def create_books(session: Session) -> None:
     """Create the tables unless they are there; safe when several loaders do it at once."""
     with session.transaction():
-        if session.query(_BOTH_EXIST)["found"][0].as_py():
+        if session.query(_ALL_EXIST)["found"][0].as_py():
             return
         session.query(f"SELECT {_LOCK}::text")
         for statement in _CREATE:

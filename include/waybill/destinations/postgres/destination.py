@@ -9,8 +9,16 @@ from typing import Self
 
 from waybill.destinations.batch import TableBatch, batches_of, outcomes_of
 from waybill.destinations.merging import literal
-from waybill.destinations.model import Commit, LoadOutcome, Note, Park, RefusedRow
-from waybill.destinations.postgres import books
+from waybill.destinations.model import (
+    Commit,
+    CountLook,
+    LoadOutcome,
+    Note,
+    Park,
+    RefusedRow,
+    RowCount,
+)
+from waybill.destinations.postgres import books, counting
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.refusing import Refused
 from waybill.destinations.postgres.schema import ensure_tables
@@ -58,6 +66,15 @@ class PostgresDestination:
             self._forget()
             raise
 
+    def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
+        """Count the rows of tables that are due; see the protocol."""
+        self._make_books()
+        found = []
+        for look in looks:
+            with self._session.transaction():
+                found.append(counting.count_rows(self._session, look))
+        return [one for one in found if one is not None]
+
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
@@ -92,13 +109,16 @@ class PostgresDestination:
 
     def _prepare(self, commits: Sequence[Commit], numbers: Sequence[int]) -> None:
         """Make books and tables before the load, so that it holds no lock on their definitions."""
-        if not self._has_books:
-            books.create_books(self._session)
-            self._has_books = True
+        self._make_books()
         with self._session.transaction():
             known = books.loaded(self._session, self.name, numbers)
         fresh = [commit for commit in commits if commit.number not in known]
         self._ensure([batch.spec for batch in batches_of(fresh)])
+
+    def _make_books(self) -> None:
+        if not self._has_books:
+            books.create_books(self._session)
+            self._has_books = True
 
     def _ensure(self, specs: Sequence[TableSpec]) -> None:
         new = [s for s in specs if self._ensured.get((s.schema_name, s.name)) != s]
@@ -111,8 +131,9 @@ class PostgresDestination:
         self._take_tables(batches)
         refused: list[RefusedRow] = []
         for index, batch in enumerate(batches):
-            errors = TableLoad(self._session, batch, str(index)).run()
-            refused += _described(batch, errors)
+            load = TableLoad(self._session, batch, str(index))
+            refused += _described(batch, load.run())
+            counting.note_change(self._session, batch.spec, load.change)
         descriptor = park(refused) if refused else None
         return _with_parked(outcomes_of(commits, batches), refused, descriptor)
 

@@ -8,14 +8,14 @@ of a key.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.batch import PARKED, TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
-from waybill.destinations.postgres import books
+from waybill.destinations.postgres import books, counting
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.refusing import Refused, halve, merge_by_halves
 from waybill.destinations.postgres.staging import (
@@ -41,6 +41,8 @@ class TableLoad:
     session: Session
     batch: TableBatch
     label: str
+    change: int = field(default=0, init=False)
+    """Rows that the table has more for this load."""
 
     def run(self) -> Refused:
         """Load; return what was refused.
@@ -113,9 +115,22 @@ class TableLoad:
 
     def _merge(self, statements: MergeStatements, *, judged: bool) -> Refused:
         whole = statements.merge(judged=judged)
-        if self.session.attempt(lambda: self.session.execute(whole)) is None:
+        tells = counting.merge_tells(self.session)
+        before = 0 if tells else counting.rows_of_stage(self.session, statements)
+        if self.session.attempt(lambda: self._merge_whole(whole, tells=tells)) is None:
+            if not tells:
+                self.change += counting.rows_of_stage(self.session, statements) - before
             return {}
-        return merge_by_halves(self.session, statements, self.batch.columns.num_rows)
+        before = counting.rows_of_stage(self.session, statements)
+        refused = merge_by_halves(self.session, statements, self.batch.columns.num_rows)
+        self.change += counting.rows_of_stage(self.session, statements) - before
+        return refused
+
+    def _merge_whole(self, merge: str, *, tells: bool) -> None:
+        if tells:
+            self.change += counting.merge_counted(self.session, merge)
+        else:
+            self.session.execute(merge)
 
     def _park(self, statements: MergeStatements, refused: Iterable[int]) -> None:
         """Give the verdict "parked"."""

@@ -189,6 +189,7 @@ ledger_minutes = Table(
     Column("minute", Integer, nullable=False),
     *[count_column(name) for name in COUNT_COLUMNS],
     PrimaryKeyConstraint("pipeline_id", "event_name", "stage", "minute"),
+    Index("ix_ledger_minutes_time", "pipeline_id", "minute"),
 )
 
 ledger_totals = Table(
