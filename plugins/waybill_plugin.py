@@ -13,7 +13,7 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 class WaybillPlugin(AirflowPlugin):
-    """Waybill in Airflow: its page "Parked events" and the REST API under ``/waybill``."""
+    """Waybill in Airflow: its pages, and the REST API under ``/waybill``."""
 
     name = "waybill"
     external_views: ClassVar[list[dict[str, Any]]] = [
@@ -23,7 +23,14 @@ class WaybillPlugin(AirflowPlugin):
             "destination": "nav",
             "url_route": "waybill-parked",
             "category": "browse",
-        }
+        },
+        {
+            "name": "Balance",
+            "href": "waybill/balance",
+            "destination": "nav",
+            "url_route": "waybill-balance",
+            "category": "browse",
+        },
     ]
 
     @property

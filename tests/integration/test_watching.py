@@ -140,8 +140,7 @@ def test_a_pipeline_gone_quiet_is_told_once_with_its_habit_and_ends_when_events_
     [breach] = looked(tracker)
     assert breach.key.kind == "quiet"
     assert breach.words == (
-        "orders usually brings 80 events between 13:43 and 14:30 (median of 4 weeks); "
-        "0 since 13:42"
+        "orders usually brings 80 events between 13:43 and 14:30 (median of 4 weeks); 0 since 13:42"
     )
     [same] = looked(tracker, NOW + timedelta(days=40))  # no habit is left of it by then
     assert same.id == breach.id

@@ -9,6 +9,8 @@ from fastapi.routing import APIRoute
 from tests.support import web_app
 from tests.support.web_app import OWN
 
+from waybill.operations.auditing import BreachKey, open_breach
+
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
 
@@ -17,15 +19,25 @@ BODIES = {
     "/api/undo-discard": {"partition_id": 1, "why": "test"},
     "/api/partitions/{partition_id}/auto-replay": {"on_change": "any"},
     "/api/pipelines/{pipeline_id}/release": {"why": "test"},
+    "/api/breaches/{breach_id}/close": {"why": "test"},
 }
-OF_A_TEAM = ("{partition_id}", "{pipeline_id}")
-NO_TEAM = {"/parked", "/static/{name}", "/api/me", "/api/catalogue", "/api/openapi.json"}
+OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}")
+NO_TEAM = {
+    "/parked",
+    "/balance",
+    "/static/{name}",
+    "/api/me",
+    "/api/catalogue",
+    "/api/openapi.json",
+}
 """Routes that tell nothing about any team's events."""
 LISTS = {
     "/api/names": "pipelines",
     "/api/partitions": "partitions",
     "/api/timelines": None,
     "/api/audit": "entries",
+    "/api/balance": "pipelines",
+    "/api/breaches": "breaches",
 }
 """Routes that show each user the own teams' only: where in the answer."""
 
@@ -42,9 +54,11 @@ def routes():
 
 
 def ask(web, user, method, path, partition_id, **given):
+    pipeline_id = web.lot.parking.partition(partition_id).pipeline_id
     filled = path.format(
         partition_id=partition_id,
-        pipeline_id=web.lot.parking.partition(partition_id).pipeline_id,
+        pipeline_id=pipeline_id,
+        breach_id=breach_of(web, pipeline_id),
         name="parked.js",
         dag_id="replay",
         run_id="nobody",
@@ -54,6 +68,13 @@ def ask(web, user, method, path, partition_id, **given):
     if body and "partition_id" in body:
         body["partition_id"] = partition_id
     return web.ask(user, method, filled, params=query, json=body, **given)
+
+
+def breach_of(web, pipeline_id):
+    """Return the id of a pipeline's open breach, opened when it has none."""
+    key = BreachKey(pipeline_id, "quiet")
+    with web.lot.tracker.transaction() as connection:
+        return open_breach(connection, key, words="nothing comes", tell=False).id
 
 
 def test_there_are_the_routes_that_these_tests_know(airflow_app):
@@ -127,7 +148,14 @@ def test_lists_show_the_own_teams_only(web):
     assert (
         web.get("otto", "/api/partitions", params={"pipeline": "boxes"})["total"]["partitions"] == 1
     )
-    assert set(LISTS) == {"/api/names", "/api/partitions", "/api/timelines", "/api/audit"}
+    assert set(LISTS) == {
+        "/api/names",
+        "/api/partitions",
+        "/api/timelines",
+        "/api/audit",
+        "/api/balance",  # of these two, see test_web_balance
+        "/api/breaches",
+    }
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ class Desk:
         objects: ObjectStore,
         destinations: Mapping[str, DestinationSettings],
     ) -> None:
-        self._tracker = tracker
+        self.tracker = self._tracker = tracker
         self._objects = objects
         self._destinations = destinations
         self._looks = Looks()

@@ -157,20 +157,23 @@ class PipelineSeat:
     team: str
 
 
-def _at_hold(
-    access: Annotated[Access, Depends(_anywhere("replay"))],
-    pipeline_id: Annotated[
-        str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")
-    ],
-) -> PipelineSeat:
-    team = desk().team(pipeline_id)
-    require(access, "replay", team or "")
-    if team is None:
-        raise HTTPException(
-            status.HTTP_404_NOT_FOUND,
-            f"there is no pipeline {pipeline_id[:80]!r}; /names gives the ids of those there are",
-        )
-    return PipelineSeat(access, pipeline_id, team)
+PipelineId = Annotated[str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")]
+
+
+def _at_pipeline(permission: Permission) -> Callable[..., PipelineSeat]:
+    def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineSeat:
+        if not access.may_anywhere(permission):
+            raise _refused(access, permission)
+        team = desk().team(pipeline_id)
+        require(access, permission, team or "")
+        if team is None:
+            raise HTTPException(
+                status.HTTP_404_NOT_FOUND,
+                f"there is no pipeline {pipeline_id[:80]!r}; /names gives the ids that there are",
+            )
+        return PipelineSeat(access, pipeline_id, team)
+
+    return allowed
 
 
 PartitionId = Annotated[
@@ -189,5 +192,6 @@ Viewer = Annotated[Access, Depends(_anywhere("view"))]
 Discarder = Annotated[Access, Depends(_anywhere("discard"))]
 ViewerSeat = Annotated[Seat, Depends(_at_partition("view"))]
 ReplayerSeat = Annotated[Seat, Depends(_at_partition("replay"))]
-HoldSeat = Annotated[PipelineSeat, Depends(_at_hold)]
+HoldSeat = Annotated[PipelineSeat, Depends(_at_pipeline("replay"))]
+PipelineViewer = Annotated[PipelineSeat, Depends(_at_pipeline("view"))]
 DownloaderSeat = Annotated[Seat, Depends(_at_partition("download"))]

@@ -28,6 +28,14 @@ def page(_access: Viewer) -> HTMLResponse:
 
 
 @router.get(
+    "/balance", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of the balance"
+)
+def balance_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Balance", which Airflow shows in a frame."""
+    return HTMLResponse(_file("balance.html").read_text(encoding="utf-8"))
+
+
+@router.get(
     "/static/{name}",
     response_class=FileResponse,
     responses={200: _ANY_FILE, **_NO_FILE},
