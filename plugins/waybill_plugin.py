@@ -31,6 +31,13 @@ class WaybillPlugin(AirflowPlugin):
             "url_route": "waybill-balance",
             "category": "browse",
         },
+        {
+            "name": "Where is that event?",
+            "href": "waybill/trails",
+            "destination": "nav",
+            "url_route": "waybill-trails",
+            "category": "browse",
+        },
     ]
 
     @property

@@ -20,11 +20,13 @@ BODIES = {
     "/api/partitions/{partition_id}/auto-replay": {"on_change": "any"},
     "/api/pipelines/{pipeline_id}/release": {"why": "test"},
     "/api/breaches/{breach_id}/close": {"why": "test"},
+    "/api/trails": {"ids": ["nothing"]},
 }
 OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}")
 NO_TEAM = {
     "/parked",
     "/balance",
+    "/trails",
     "/static/{name}",
     "/api/me",
     "/api/catalogue",
@@ -62,6 +64,7 @@ def ask(web, user, method, path, partition_id, **given):
         name="parked.js",
         dag_id="replay",
         run_id="nobody",
+        query_id="00000000-0000-4000-8000-000000000000",
     )
     query = {"ids": str(partition_id)} if path == "/api/timelines" else None
     body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
@@ -81,6 +84,7 @@ def test_there_are_the_routes_that_these_tests_know(airflow_app):
     paths = {path for _, path in routes()}
     known = NO_TEAM | set(LISTS) | {path for path in paths for one in OF_A_TEAM if one in path}
     known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
+    known |= {path for path in paths if path.startswith("/api/trails")}
     assert paths == known
     assert len(routes()) >= 20
 
@@ -108,7 +112,7 @@ def test_another_teams_partition_is_refused_by_every_route(web):
     own, others, nobodys = web.two_teams()
     tried = 0
     for method, path in routes():
-        if path in NO_TEAM or path in LISTS or path.startswith("/api/runs/"):
+        if path in NO_TEAM or path in LISTS or path.startswith(("/api/runs/", "/api/trails")):
             continue
         for partition_id in (others, nobodys):
             answer = ask(web, "pia", method, path, partition_id)

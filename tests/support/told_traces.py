@@ -26,18 +26,17 @@ def way(
 ) -> str:
     """Write the way of events: taken in, then parked in an object or mapped; returns the batch."""
     batch = commit(lot)
+    first = {"topic": "events.aviation.warehouse", "host": "node-a"}
     log = {"topic": "events.aviation.warehouse", "kafka_partition": 3, "kafka_offset": 0}
-    write(spool, event_ids, "ingestion", "accepted", 0, topic=log["topic"], host="node-a")
+    write(spool, event_ids, "ingestion", "accepted", 0, **first, **own)
+    each = {**log, "attempt": 0, "batch": batch, **own}
     if parked_key:
-        write(
-            spool, event_ids, "transformation", "parked", 0.9, **log, attempt=0, batch=batch,
-            error_type="null_value", object_key=parked_key, host="worker-1",
-        )  # fmt: skip
-    else:
-        each = {**log, "attempt": 0, "batch": batch}
-        write(spool, event_ids, "transformation", "passed", 1.0, **each)
-        if staged:
-            write(spool, event_ids, "mapping", "passed", 1.0, object_key="staged/x", **each)
+        why = {"error_type": "null_value", "object_key": parked_key, "host": "worker-1"}
+        write(spool, event_ids, "transformation", "parked", 0.9, **why, **each)
+        return batch
+    write(spool, event_ids, "transformation", "passed", 1.0, **each)
+    if staged:
+        write(spool, event_ids, "mapping", "passed", 1.0, object_key="staged/x", **each)
     return batch
 
 
@@ -54,13 +53,18 @@ def commit(lot) -> str:
 
 
 def keyed(
-    spool: Path, event_id: str, key: str, *, name: str = "flight", after_s: float = 0
+    spool: Path,
+    event_id: str,
+    key: str,
+    *,
+    name: str = "flight",
+    pipeline_id: str = "pl-1",
+    after_s: float = 0,
 ) -> None:
     """Write the line by which an event is found by its primary key, a JSON array."""
-    write(
-        spool, [key_id("pl-1", name, key)], "key", "accepted", after_s,
-        event_name=name, refers_to=event_id,
-    )  # fmt: skip
+    line = key_id(pipeline_id, name, key)
+    more = {"event_name": name, "pipeline_id": pipeline_id, "refers_to": event_id}
+    write(spool, [line], "key", "accepted", after_s, **more)
 
 
 def ship(spool: Path, bucket: S3Settings) -> None:

@@ -129,9 +129,8 @@ class TrailDesk:
             personal: this person asked it, or may see what is personal: the key is not masked.
         """
         key = asked.question.key
-        if not personal and self._key_is_personal(key):
-            hidden = replace(asked.question, key=replace(key, values=(MASK,)))  # type: ignore[type-var]
-            asked = replace(asked, question=hidden)
+        if key is not None and not personal and self._key_is_personal(key):
+            asked = _masked(asked, key)
         if asked.answer is None or _covers(teams, asked.question.teams):
             return asked
         return replace(asked, answer=self._cut(asked.answer, key, teams or ()))
@@ -174,6 +173,15 @@ class TrailDesk:
         if found is None:
             raise InputError(f"question {query_id} was removed meanwhile; ask again")
         return found
+
+
+def _masked(asked: Asked, key: KeyOf) -> Asked:
+    """Return a question without the values of its key, also in the ways that were tried."""
+    answer = asked.answer
+    if answer is not None:
+        answer = answer | {"ways": [way | {"key": MASK} for way in answer["ways"]]}
+    question = replace(asked.question, key=replace(key, values=(MASK,)))
+    return replace(asked, question=question, answer=answer)
 
 
 def _covers(teams: tuple[str, ...] | None, asked_for: tuple[str, ...] | None) -> bool:

@@ -82,6 +82,10 @@ class Question:
             None if given["teams"] is None else tuple(given["teams"]),
         )
 
+    def for_teams(self, teams: tuple[str, ...] | None) -> Question:
+        """Return the question of somebody who may look for these teams; None: for all."""
+        return replace(self, teams=teams)
+
     @property
     def words(self) -> str:
         """Return the question in few words, for a list."""

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 
 from waybill.errors import InputError, RetryError, WaybillError
-from waybill_airflow.web import books, deciding, looking, pages, runs
+from waybill_airflow.web import books, deciding, looking, pages, runs, trails
 from waybill_airflow.web.guard import refuse_foreign, signed_in
 from waybill_airflow.web.models import problems
 from waybill_airflow.web.opened import OPENED
@@ -112,7 +112,8 @@ def make_app() -> FastAPI:
     """Return the app; Airflow runs its lifespan."""
     app = FastAPI(
         title="Waybill",
-        description="Parked events: look, dry-run, replay, discard, download. The balance.",
+        description="Parked events: look, dry-run, replay, discard, download. The balance. Where "
+        "events are.",
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -124,7 +125,7 @@ def make_app() -> FastAPI:
     )
     app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
-    for part in (pages, looking, deciding, runs, books):
+    for part in (pages, looking, deciding, runs, books, trails):
         app.include_router(part.router)
     return app
 

@@ -1,4 +1,4 @@
-"""The desk and the settings of this web server, opened at the first request and kept."""
+"""The desks and the settings of this web server, opened at the first request and kept."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from fastapi import HTTPException, status
 from pydantic import ValidationError
 
 from waybill.settings import Settings
-from waybill.wiring import opened_desk
+from waybill.wiring import opened_desk, opened_trails
 
 if TYPE_CHECKING:
     from waybill.operations.desk import Desk
+    from waybill.operations.trails_desk import TrailDesk
 
 
 class _Opened:
@@ -24,6 +25,7 @@ class _Opened:
         self._stack = ExitStack()
         self._settings: Settings | None = None
         self._desk: Desk | None = None
+        self._trails: TrailDesk | None = None
 
     def settings(self) -> Settings:
         with self._lock:
@@ -38,10 +40,17 @@ class _Opened:
                 self._desk = self._stack.enter_context(opened_desk(settings))
             return self._desk
 
+    def trails(self) -> TrailDesk:
+        settings = self.settings()
+        with self._lock:
+            if self._trails is None:
+                self._trails = self._stack.enter_context(opened_trails(settings))
+            return self._trails
+
     def close(self) -> None:
         with self._lock:
             self._stack.close()
-            self._settings = self._desk = None
+            self._settings = self._desk = self._trails = None
 
 
 def _read_settings() -> Settings:
@@ -65,4 +74,9 @@ def desk() -> Desk:
     return OPENED.desk()
 
 
-__all__ = ["OPENED", "desk"]
+def trails() -> TrailDesk:
+    """Return the desk where people ask for events."""
+    return OPENED.trails()
+
+
+__all__ = ["OPENED", "desk", "trails"]

@@ -27,6 +27,12 @@ def page(_access: Viewer) -> HTMLResponse:
     return HTMLResponse(_file("parked.html").read_text(encoding="utf-8"))
 
 
+@router.get("/trails", response_class=HTMLResponse, responses=_NO_FILE, summary="The other page")
+def trails_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Where is that event?", which Airflow shows in a frame."""
+    return HTMLResponse(_file("trails.html").read_text(encoding="utf-8"))
+
+
 @router.get(
     "/balance", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of the balance"
 )

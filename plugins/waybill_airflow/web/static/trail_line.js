@@ -1,0 +1,122 @@
+// A trail as a line: its stops with times, durations and places; each replay is a branch of its own.
+
+import { openInAirflow } from "./address.js";
+import { h, icon } from "./dom.js";
+import { count, many, plain, time } from "./words.js";
+
+const ICONS = { delivered: "check", parked: "hold", replaying: "replay", quarantined: "alert", discarded: "trash", "in flight": "clock", split: "next", unknown: "info" };
+const PARKED_PAGE = "plugin/waybill-parked/waybill/parked";
+
+/** Return one trail. */
+export function drawTrail(trail, small = false) {
+  return h(
+    "article", { class: `trail ${kind(trail.state)}${small ? " child" : ""}`, "data-event": trail.event_id },
+    h(
+      "header", {},
+      h("div", { class: "who" }, h("h2", { class: "mono" }, trail.event_id), h("p", { class: "muted" }, source(trail))),
+      h("p", { class: "verdict" }, icon(ICONS[trail.state] ?? "info"), h("span", {}, sentence(trail.said))),
+    ),
+    legs(trail).map((stops, index) => leg(stops, index, trail)),
+    notes(trail),
+    trail.children.length > 0 && h("section", { class: "children", "aria-label": "What was made of it" }, trail.children.map((child) => drawTrail(child, true))),
+  );
+}
+
+function source(trail) {
+  const where = [trail.pipeline || trail.pipeline_id, trail.event_name || "(empty)"].join(" / ");
+  return trail.team ? `${where}, team ${trail.team}` : where;
+}
+
+function sentence(words) {
+  return `${words.charAt(0).toUpperCase()}${words.slice(1)}.`;
+}
+
+function legs(trail) {
+  const found = new Map();
+  for (const stop of trail.stops) found.set(stop.leg, [...(found.get(stop.leg) ?? []), stop]);
+  return [...found.values()];
+}
+
+function leg(stops, index, trail) {
+  const [first] = stops;
+  return h(
+    "section", { class: `leg${first.leg ? " branch" : ""}`, "data-leg": first.leg, "aria-label": first.leg ? `Replay ${first.leg}` : "First way" },
+    first.leg > 0 && h("h3", {}, icon("replay"), `Replay ${first.leg}`, by(first)),
+    h("ol", { class: "stops" }, stops.map((stop, at) => line(stop, at === 0 && index === 0, trail))),
+  );
+}
+
+function by(stop) {
+  const row = stop.replay;
+  return row ? h("span", { class: "muted" }, ` by ${row.requested_by}`) : null;
+}
+
+function line(stop, isFirst, trail) {
+  const instant = new Date(stop.at);
+  const clock = Number.isNaN(instant.getTime()) ? stop.at : instant.toISOString();
+  return h(
+    "li", { class: `stop ${kind(stop.outcome)}` },
+    stop.after_s !== null && !isFirst && h("span", { class: "after", title: `${stop.after_s} s after the stop before` }, span(stop.after_s)),
+    h("span", { class: "dot", "aria-hidden": "true" }),
+    h("div", { class: "stop-time" }, h("strong", {}, clock.slice(11, 23)), h("span", { class: "muted" }, clock.slice(0, 10))),
+    h(
+      "div", { class: "stop-body" },
+      h("p", { class: "what" }, h("strong", {}, stop.phase), h("span", { class: `verdict-chip ${kind(stop.outcome)}` }, stop.outcome), stop.error_type && h("code", {}, stop.error_type)),
+      places(stop),
+      parkedNow(stop),
+      links(stop, trail),
+    ),
+  );
+}
+
+function places(stop) {
+  const found = [...String(stop.place).split("  "), stop.host && `host ${stop.host}`, batchWords(stop)].filter(Boolean);
+  return found.length > 0 && h("p", { class: "places" }, found.map((one) => h("span", {}, one)));
+}
+
+function batchWords(stop) {
+  const row = stop.batch_row;
+  return row ? `commit ${count(row.commit_number)} of ${row.destination}` : "";
+}
+
+function parkedNow(stop) {
+  const now = stop.parked;
+  if (!now) return null;
+  const state = now.state === "in part" ? Object.entries(now.states).map(([name, number]) => `${count(number)} ${name}`).join(", ") : now.state;
+  const who = now.by ? ` by ${now.by}` : "";
+  const when = now.at && now.state !== "parked" ? `, ${time(now.at)} UTC` : "";
+  return h("p", { class: "now" }, h("strong", {}, "Now: "), `${state}${who}${when}${now.why ? `: ${now.why}` : ""}`);
+}
+
+function links(stop, trail) {
+  const found = [];
+  if (stop.parked) found.push(["Parked partition", `${PARKED_PAGE}#id=${stop.parked.partition_id}`]);
+  if (stop.replay?.run_id) found.push(["Replay's run", `dags/replay/runs/${encodeURIComponent(stop.replay.run_id)}`]);
+  if (stop.phase === "ingestion" && trail.pipeline) found.push(["Ingestion's runs", `dags/${encodeURIComponent(`ingest_${trail.pipeline}`)}/runs`]);
+  return found.length > 0 && h("p", { class: "links" }, found.map(([words, path]) => h("button", { type: "button", class: "link", "data-path": path, onclick: () => openInAirflow(path) }, words, icon("open"))));
+}
+
+function notes(trail) {
+  const found = [
+    trail.left_out > 0 && `${many(trail.left_out, "stop")} left out, as there are too many.`,
+    trail.uncommitted > 0 && `${many(trail.uncommitted, "trace")} of batches that did not commit left out.`,
+    trail.more > 0 && `${many(trail.more, "more event")} made of it.`,
+  ].filter(Boolean);
+  return found.length > 0 && h("div", { class: "trail-notes muted" }, found.map((words) => h("p", {}, words)));
+}
+
+function kind(state) {
+  return plain(state).replaceAll(" ", "-");
+}
+
+/** Seconds → "42 ms", "1.25 s", "3 min 5 s", "2 h 10 min", "3 d 4 h". */
+export function span(seconds) {
+  if (seconds < 0.0005) return "0 s";
+  if (seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds < 10) return `${seconds.toFixed(2)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${seconds.toFixed(1)} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 86_400) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86_400)} d ${Math.floor((whole % 86_400) / 3600)} h`;
+}

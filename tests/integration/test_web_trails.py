@@ -1,0 +1,159 @@
+"""Questions about events over the REST API: asked, told to who may see, listed, cancelled."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from tests.support import told_traces as told
+from tests.support import web_app
+from tests.unit.tracing.samples import ids
+
+from waybill.operations import trace_queries
+from waybill.operations.trails_question import ask_for_ids
+
+pytestmark = pytest.mark.serves
+airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+ONE, TWO, OTHERS, UNKNOWN = ids(4)
+
+
+@pytest.fixture
+def spool(web, tmp_path, monkeypatch):
+    """A spool with an event of team aviation by key, and one of shipping."""
+    folder = tmp_path / "spool"
+    monkeypatch.setenv("WAYBILL_TRACES__SPOOL_DIR", str(folder))
+    web.deploy("pl-1", "flights", "aviation", key=("n",))
+    web.deploy("pl-2", "boxes", "shipping", key=("n",))
+    told.way(web.lot, folder, [ONE])
+    told.keyed(folder, ONE, '["4711"]')
+    told.write(folder, [OTHERS], "ingestion", "accepted", 0, pipeline_id="pl-2")
+    return folder
+
+
+def test_a_question_is_answered_in_one_request_and_written_down(web, spool):
+    said = web.post("uma", "/api/trails", {"ids": [f" {ONE.upper()} ", ONE]})
+    assert (said["state"], said["asked_by"]) == ("done", "uma")
+    [trail] = said["answer"]["trails"]
+    assert (trail["event_id"], trail["pipeline"], trail["state"]) == (ONE, "flights", "in flight")
+    assert [stop["phase"] for stop in trail["stops"]] == ["ingestion", "transformation", "mapping"]
+    assert trail["stops"][1]["place"] == "events.aviation.warehouse/3@0"
+    assert trail["stops"][1]["batch_row"]["destination"] == "warehouse"
+    assert said["answer"]["searched"]["spool_files"] >= 4
+    [entry] = web.audit()
+    assert entry[:3] == ("uma", "ask_trail", "events")
+    assert entry[3]["query_id"] == said["id"]
+
+
+def test_an_event_of_another_team_is_as_one_that_is_not_known(web, spool):
+    for user, own, foreign in (("uma", ONE, OTHERS), ("otto", OTHERS, ONE)):
+        said = web.post(user, "/api/trails", {"ids": [own, foreign, UNKNOWN]})["answer"]
+        assert [trail["event_id"] for trail in said["trails"]] == [own]
+        assert said["missing"] == [{"id": foreign, "nearest": []}, {"id": UNKNOWN, "nearest": []}]
+    everything = web.post("ann", "/api/trails", {"ids": [ONE, OTHERS]})["answer"]
+    assert len(everything["trails"]) == 2
+
+
+def test_nothing_of_another_team_is_told_as_near(web, spool):
+    said = web.post("otto", "/api/trails", {"ids": [f"{ONE}/1", "4711"]})["answer"]
+    assert [one["nearest"] for one in said["missing"]] == [[], []]
+    said = web.post("uma", "/api/trails", {"ids": [f"{ONE}/1", "4711"]})["answer"]
+    assert all("primary key" in n or "is known" in n for m in said["missing"] for n in m["nearest"])
+    assert all(one["nearest"] for one in said["missing"])
+
+
+def test_a_key_is_asked_of_a_pipeline_that_one_may_see(web, spool):
+    said = web.post("uma", "/api/trails", {"pipeline": "flights", "key": ["4711"]})
+    assert [trail["event_id"] for trail in said["answer"]["trails"]] == [ONE]
+    assert said["answer"]["ways"] == [{"event_name": "flight", "key": '["4711"]', "events": 1}]
+    foreign = {"pipeline": "flights", "key": ["4711"]}
+    assert web.ask("otto", "POST", "/api/trails", json=foreign).status_code == 403
+    nobodys = {"pipeline": "nope", "key": ["4711"]}
+    assert web.ask("otto", "POST", "/api/trails", json=nobodys).status_code == 403
+    assert web.ask("ann", "POST", "/api/trails", json=nobodys).status_code == 404
+    assert [row[3].get("key") for row in web.audit()] == [["4711"]]
+
+
+def test_a_personal_key_is_quoted_to_who_asked_only(web, spool):
+    web.deploy("pl-4", "people", "aviation", personal=("mail",), key=("mail",))
+    body = {"pipeline": "people", "key": ["ann@example.org"]}
+    asked = web.post("uma", "/api/trails", body)["id"]
+    assert web.get("uma", f"/api/trails/{asked}")["question"]["key"]["values"] == body["key"]
+    assert "ann@example.org" not in str(web.audit())
+    grants = [{"who": "vic", "teams": "*", "permissions": ["view"]}]
+    web.grant([*web_app.GRANTS, *grants])
+    shown = web.get("vic", f"/api/trails/{asked}")
+    assert "ann@example.org" not in str(shown)
+    assert "ann@example.org" not in str(web.get("vic", "/api/trails"))
+    assert "ann@example.org" in str(web.get("ann", f"/api/trails/{asked}"))
+
+
+def test_others_questions_are_told_to_who_may_see_every_team_only(web, spool):
+    asked = web.post("uma", "/api/trails", {"ids": [ONE]})["id"]
+    for method, path in (("GET", ""), ("POST", "/cancel")):
+        assert web.ask("pia", method, f"/api/trails/{asked}{path}").status_code == 404
+    assert web.get("pia", "/api/trails")["queries"] == []
+    assert [one["id"] for one in web.get("uma", "/api/trails")["queries"]] == [asked]
+    assert [one["id"] for one in web.get("ann", "/api/trails")["queries"]] == [asked]
+    assert web.get("ann", f"/api/trails/{asked}")["answer"]["trails"][0]["event_id"] == ONE
+
+
+def test_what_one_may_no_longer_see_is_cut_from_what_was_found(web, spool):
+    asked = web.post("ann", "/api/trails", {"ids": [ONE, OTHERS]})["id"]
+    grants = [{"who": "ann", "teams": ["shipping"], "permissions": ["view"]}]
+    web.grant(grants)
+    said = web.get("ann", f"/api/trails/{asked}")["answer"]
+    assert [trail["event_id"] for trail in said["trails"]] == [OTHERS]
+    assert said["missing"] == [{"id": ONE, "nearest": []}]
+
+
+def test_a_question_that_takes_long_is_polled_and_cancelled(web, spool, monkeypatch):
+    monkeypatch.setattr("waybill_airflow.web.trails._WAIT_S", 0.0)
+    said = web.post("uma", "/api/trails", {"ids": [ONE]}, status=202)
+    for _ in range(200):
+        found = web.get("uma", f"/api/trails/{said['id']}")
+        if found["state"] == "done":
+            break
+    assert found["answer"]["trails"][0]["event_id"] == ONE
+    tracker = web.lot.tracker
+    waits = trace_queries.ask(tracker, ask_for_ids([ONE]), who="uma", runner="elsewhere")
+    cancelled = web.post("uma", f"/api/trails/{waits}/cancel")
+    assert (cancelled["state"], cancelled["cancel_asked"]) == ("running", True)
+    done = web.post("uma", f"/api/trails/{found['id']}/cancel")
+    assert (done["state"], done["cancel_asked"]) == ("done", False)
+
+
+def test_too_many_open_questions_are_refused(web, spool):
+    for _ in range(trace_queries.MOST_WAITING):
+        trace_queries.ask(web.lot.tracker, ask_for_ids([ONE]), who="uma", runner="elsewhere")
+    answer = web.ask("uma", "POST", "/api/trails", json={"ids": [ONE]})
+    assert (answer.status_code, "20 questions open" in answer.json()["detail"]) == (429, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "give `ids`"),
+        ({"ids": ["a"], "pipeline": "flights", "key": ["1"]}, "give `ids`"),
+        ({"pipeline": "flights"}, "a key is asked for by"),
+        ({"key": ["1"]}, "a key is asked for by"),
+        ({"ids": []}, "no event id"),
+        ({"ids": ["a\x00"]}, "NUL"),
+        ({"ids": ["x" * 501]}, "at most 500"),
+        ({"ids": [str(n) for n in range(1001)]}, "at most 1000"),
+        (
+            {"ids": ["a"], "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
+            "before",
+        ),
+        ({"ids": ["a"], "since": "2026-01-02"}, "since"),
+        ({"ids": ["a"], "nonsense": 1}, "nonsense"),
+    ],
+)
+def test_what_is_no_question_is_refused(web, spool, body, words):
+    answer = web.ask("uma", "POST", "/api/trails", json=body)
+    assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.text
+    assert web.audit() == []
+
+
+def test_an_unknown_question_and_what_is_no_id_are_told_apart(web, spool):
+    assert web.ask("ann", "GET", f"/api/trails/{UUID(int=1)}").status_code == 404
+    assert web.ask("ann", "GET", "/api/trails/nothing").status_code == 422
