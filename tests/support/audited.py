@@ -47,6 +47,7 @@ class Way:
         self._servers = kafka.bootstrap_servers
         self._pages = self._commits = self._loaded = 0
         self._staged: list[PackedCounts] = []
+        self.batches: list[str] = []
 
     def event(self, number: int, minute: int = 0, **changes: Any) -> Event:
         values = {"stage": "transformation", "attempt": 0, **changes}
@@ -125,6 +126,7 @@ class Way:
             staged=staged(f"{self.topic.name}-{self._commits}"),
         )
         commit_batch(self.tracker, done, nothing_parked)
+        self.batches.append(str(done.batch_id))
 
     def load(self, *, lose: bool = False) -> None:
         """Load all that was committed; ``lose``: its rows are counted nowhere."""

@@ -6,6 +6,7 @@ auditing_round      one round: all that changed and all that moves, in one momen
                     auditing_snapshot (that moment), auditing_verdicts (what the counts say),
                     auditing_sums, auditing_ranges (beside the minutes), auditing_list (what there
                     is to do), auditing_writing (what is written, and told)
+auditing_naming     the ids of a breach's events, once the minute's traces are in (auditing_ids)
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from waybill.operations.auditing_breaches import (
     read_breaches,
     settle,
 )
+from waybill.operations.auditing_naming import (
+    NamedMinute,
+    NamingLimits,
+    NamingReport,
+    name_breaches,
+)
 from waybill.operations.auditing_round import AuditLimits, AuditReport, audit
 from waybill.operations.auditing_states import MinuteState, Verdict, minute_states
 
@@ -30,11 +37,15 @@ __all__ = [
     "Breach",
     "BreachKey",
     "MinuteState",
+    "NamedMinute",
+    "NamingLimits",
+    "NamingReport",
     "Opened",
     "Verdict",
     "audit",
     "close_breach",
     "minute_states",
+    "name_breaches",
     "open_breach",
     "read_breaches",
     "settle",

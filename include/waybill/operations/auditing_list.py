@@ -23,7 +23,7 @@ SELECT list.pipeline_id, list.event_name, list.minute, list.changed, list.fence,
 FROM audit_minutes AS list
 LEFT JOIN intake_watermarks AS water USING (pipeline_id)
 LEFT JOIN audit_rounds AS rounds ON rounds.number = list.fence
-WHERE list.changed > list.audited OR (list.state = 'moving'
+WHERE list.changed > list.audited OR (list.state IN ('moving', 'mixed')
   AND (water.open IS NOT TRUE OR list.minute < water.open_from_minute))
 ORDER BY list.changed = list.audited, list.minute LIMIT :most
 """)
@@ -33,7 +33,8 @@ UPDATE audit_minutes AS list SET audited = given.changed, state = given.state,
   fence = CASE WHEN given.fenced THEN coalesce(list.fence, :round) ELSE list.fence END,
   balanced_at = CASE WHEN given.state = 'balanced'
     THEN coalesce(list.balanced_at, clock_timestamp()) END,
-  ids = CASE WHEN given.state = 'balanced' AND list.state = 'balanced' THEN list.ids ELSE '' END
+  ids = CASE WHEN list.changed = list.audited AND list.state = given.state THEN list.ids
+    ELSE '' END
 FROM unnest(CAST(:pipelines AS text[]), CAST(:names AS text[]), CAST(:minutes AS int[]),
   CAST(:changed AS bigint[]), CAST(:states AS text[]), CAST(:stages AS text[]),
   CAST(:fenced AS boolean[]))
@@ -47,6 +48,17 @@ USING unnest(CAST(:pipelines AS text[]), CAST(:names AS text[]), CAST(:minutes A
   CAST(:changed AS bigint[])) AS given (pipeline_id, event_name, minute, changed)
 WHERE list.pipeline_id = given.pipeline_id AND list.event_name = given.event_name
   AND list.minute = given.minute AND list.changed = given.changed
+""")
+_UNNAMED = text("""
+SELECT pipeline_id, event_name, minute, changed, state, stages,
+  extract(epoch FROM clock_timestamp() - coalesce(balanced_at, since))::float AS waited_s
+FROM audit_minutes
+WHERE ids = '' AND changed = audited AND state IN ('balanced', 'breach', 'mixed')
+ORDER BY state = 'balanced', minute LIMIT :most
+""")
+_NAMED = text("""
+UPDATE audit_minutes SET ids = :ids WHERE pipeline_id = :pipeline AND event_name = :name
+  AND minute = :minute AND changed = :changed
 """)
 _ROUND = text("INSERT INTO audit_rounds (ends) VALUES (CAST(:ends AS jsonb)) RETURNING number")
 _REPORT = text("UPDATE audit_rounds SET report = CAST(:report AS jsonb) WHERE number = :number")
@@ -71,12 +83,24 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
+class Unnamed:
+    """One minute whose ids were not compared since it changed."""
+
+    key: MinuteKey
+    changed: int
+    state: str
+    stages: Mapping[str, Any]
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a round says of one minute."""
 
     due: Due
     state: str
-    """moving, breach, or balanced: its ids are still to be compared; empty: take it off."""
+    """moving; breach; mixed: both; balanced: its ids are still to be compared; empty: take it off.
+    """
     stages: Mapping[str, Any]
     fenced: bool
     """All its first-pass events were in the log when this round looked."""
@@ -96,6 +120,30 @@ def read_due(connection: Connection, *, most: int) -> list[Due]:
 def _due(row: RowMapping) -> Due:
     key = (row["pipeline_id"], row["event_name"], row["minute"])
     return Due(key, row["changed"], row["ids"], row["ends"], row["state"])
+
+
+def read_unnamed(connection: Connection, *, most: int) -> list[Unnamed]:
+    """Return minutes whose ids are to be compared, those with a breach first."""
+    return [
+        Unnamed(
+            (row["pipeline_id"], row["event_name"], row["minute"]),
+            row["changed"],
+            row["state"],
+            row["stages"],
+            row["waited_s"],
+        )
+        for row in connection.execute(_UNNAMED, {"most": most}).mappings()
+    ]
+
+
+def end_naming(connection: Connection, one: Unnamed, said: str) -> None:
+    """Say that a minute's ids were compared: take it off if it is in balance, else note it."""
+    columns = dict(zip(("pipeline", "name", "minute"), one.key, strict=True))
+    if one.state == "balanced" and said == "compared":
+        due = Due(one.key, one.changed, "", None, one.state)
+        connection.execute(_TAKE_OFF, _columns([due]))
+    else:
+        connection.execute(_NAMED, {**columns, "changed": one.changed, "ids": said})
 
 
 def begin_round(connection: Connection, in_log: InLog) -> int:

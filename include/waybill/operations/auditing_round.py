@@ -188,7 +188,7 @@ class _Round:
         write_seen(self._connection, seen, report.number)
         states = Counter(one.state for one in seen)
         report.looked_at = len(seen)
-        report.moving, report.breaches = states["moving"], states["breach"]
+        report.moving, report.breaches = states["moving"], states["breach"] + states["mixed"]
         report.balanced = len(seen) - report.moving - report.breaches
         report.opened = self._writer.tell()
         report.explained = self._writer.explained
@@ -258,6 +258,8 @@ class _Round:
 
 def _state(stages: dict[str, dict[str, object]]) -> str:
     verdicts = {str(one["verdict"]) for one in stages.values()}
+    if {"breach", "moving"} <= verdicts:
+        return "mixed"
     return next((v for v in ("breach", "moving") if v in verdicts), "balanced")
 
 

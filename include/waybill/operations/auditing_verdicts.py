@@ -52,12 +52,6 @@ class Judgement:
     stages: dict[str, Judged]
     gaps: list[Gap] = field(default_factory=list)
 
-    @property
-    def state(self) -> Verdict:
-        """Return the worst of the stages."""
-        found = {one.verdict for one in self.stages.values()}
-        return next((v for v in ("breach", "moving") if v in found), "balanced")
-
 
 @dataclass(frozen=True, slots=True)
 class Sight:
