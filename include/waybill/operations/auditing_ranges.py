@@ -63,7 +63,7 @@ def check_ranges(connection: Connection, reached: Reached) -> list[RangeFault]:
 
     asked = {"after": orjson.dumps(reached.after).decode(), "most": MOST_BATCHES}
     rows = connection.execute(_BATCHES, asked).all()
-    faults = []
+    faults: list[RangeFault] = []
     for row in rows:
         faults += _follow(reached.ends, row.commit_number, row.offsets)
         reached.after[row.destination] = int(row.commit_number)

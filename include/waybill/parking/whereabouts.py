@@ -114,10 +114,8 @@ def whereabouts(
     if not leaves:
         return None
     own, is_copy = _own(tracker, objects, leaves, place.event_id)
-    if is_copy:
-        state, decisions = COPY, ()
-    else:
-        state, decisions = own["state"], tuple(_decisions(tracker, own, values))
+    state = COPY if is_copy else own["state"]
+    decisions = () if is_copy else tuple(_decisions(tracker, own, values))
     return Whereabouts(
         state, own["since"], own["partition_id"], own["object_key"], own["replay_id"], decisions
     )
