@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking bench-replay-latency faults-producer faults-parking
+.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking bench-replay-latency faults-producer faults-parking faults-tracker
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -48,6 +48,9 @@ faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may 
 
 faults-parking: venv java  ## 50 SIGKILLs of a replay, 1,000 random interleavings (KILLS=<n>, PLAYS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.parking_campaign $(ARGS)
+
+faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: the auditor must name all (EVENTS=<n>; QUICK=1: 100,000)
+	$(BIN)/python -m tests.faults.tracker_campaign $(ARGS)
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt

@@ -110,21 +110,20 @@ class Recording(Bench):
 
 def sizes_of(settings: Any, ways: int) -> dict[str, Any]:
     """Return CPU µs and bytes a trace, in the spool and in the store."""
-    from waybill.files import FileManager, Shipper
     from waybill.storage import open_objects
-    from waybill.tracing import Recorder, TracePacker, trace_spool
+    from waybill.tracing import Recorder, run_shipper, trace_spool
 
     folder = settings.home / "ways"
     recorder, spool = Recorder(folder), trace_spool(folder)
     cpu_s, traces = record_ways(recorder, ways)
     spooled = spool.used_bytes()
     objects = open_objects(settings.s3)
-    with FileManager(folder / "books") as files:
-        packer = TracePacker(buckets=settings.traces.buckets)
-        shipper = Shipper(spool, files, objects, packer, roll_s=0, roll_bytes=1)
-        while shipper.step(everything=True) is not None:
-            pass
-    shipped = sum(item.size for item in objects.list("traces/dt="))
+    before = sum(item.size for item in objects.list("traces/"))
+    own = settings.traces.model_copy(update={"spool_dir": folder})
+    report = run_shipper(own, objects, lambda: True, drain_s=120.0)
+    if report.records != traces:
+        raise SystemExit(f"of {traces} traces {report.records} were shipped")
+    shipped = sum(item.size for item in objects.list("traces/")) - before
     return {
         "recorder_cpu_us_per_trace": round(cpu_s / traces * 1e6, 3),
         "bytes_per_trace": round(shipped / traces, 2),
