@@ -22,7 +22,7 @@ def write(spool: Path, event_ids: list[str], phase: str, outcome: str, after_s: 
 
 
 def way(
-    lot, spool: Path, event_ids: list[str], *, parked_key: str = "", staged: bool = True
+    lot, spool: Path, event_ids: list[str], *, parked_key: str = "", staged: bool = True, **own
 ) -> str:
     """Write the way of events: taken in, then parked in an object or mapped; returns the batch."""
     batch = commit(lot)
