@@ -13,6 +13,7 @@ from tests.support.memory_traces import MemoryTraces, made
 from waybill.operations import trace_queries
 from waybill.operations.trace_queries import Beat, TooManyQuestionsError
 from waybill.operations.trace_queries_runner import Runner
+from waybill.operations.trails import Books
 from waybill.operations.trails_desk import TrailDesk
 from waybill.operations.trails_question import ask_for_ids
 from waybill.settings import TrackerSettings
@@ -43,8 +44,9 @@ def tracker(opened):
 def make_runner(tracker):
     made_ones = []
 
-    def make(traces, committed=lambda batches: batches):
-        runner = Runner(tracker, lambda: traces, committed, shipped_after_s=5.0)
+    def make(traces):
+        books = Books(tracker, lambda batches: batches, lambda _: None)
+        runner = Runner(books, lambda: traces, shipped_after_s=5.0)
         made_ones.append(runner)
         return runner
 
@@ -188,7 +190,8 @@ def test_while_it_runs_it_says_how_far_it_is_and_by_which_execution(tracker, mak
     told = threading.Event()
     for _ in range(200):
         found = read(tracker, asked.id)
-        if (found.objects, found.external_id, found.state) == (3, "execution-1", "running"):
+        told_of = (found.objects, found.external_id, found.backend, found.state)
+        if told_of == (3, "execution-1", "duckdb", "running"):
             break
         told.wait(0.05)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
@@ -11,6 +13,7 @@ from waybill.operations.trails_known import read_known
 from waybill.operations.trails_verdict import verdict_of
 from waybill.parking import Decision, PartitionFilter
 from waybill.parking.selection import select_segments, to_segment
+from waybill.parking.whereabouts import whereabouts
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -25,14 +28,18 @@ def stop(key, n=0):
     )  # fmt: skip
 
 
+def known(lot, *stops):
+    return read_known(lot.tracker, stops, partial(whereabouts, lot.tracker, lot.objects))
+
+
 def now(lot, key, n=0):
-    found = read_known(lot.tracker, [stop(key, n)]).parked_now(stop(key, n))
+    found = known(lot, stop(key, n)).parked_now(stop(key, n))
     assert found is not None
     return found
 
 
 def verdict(lot, key):
-    return verdict_of([stop(key)], read_known(lot.tracker, [stop(key)]))
+    return verdict_of([stop(key)], known(lot, stop(key)))
 
 
 def mark_all(lot, replay):
@@ -55,7 +62,7 @@ def test_a_replay_is_named_while_it_runs_and_afterwards(lot):
     mark_all(lot, replay)
     lot.parking.finish_replay(replay.id)
     assert now(lot, key).state == "replayed"
-    assert read_known(lot.tracker, [stop(key)]).replays[str(replay.id)].run_id == "run-1"
+    assert known(lot, stop(key)).replays[str(replay.id)].run_id == "run-1"
     assert "replayed by ann" in verdict(lot, key).said
     lot.parking.clean_up(grace_s=0)
     assert (now(lot, key).state, now(lot, key).replay_id) == (
@@ -86,24 +93,16 @@ def test_what_was_put_back_is_parked_again_by_nobody(lot):
     assert (now(lot, key).state, now(lot, key).by) == ("parked", "")
 
 
-def test_a_segment_that_was_cut_is_followed_and_where_one_cannot_tell_both_parts_are_said(lot):
-    key = lot.park([make_event(n) for n in range(4)])
-    window = PartitionFilter(event_name="flight", until="2013-01-01T02:00:00Z")
-    lot.parking.discard(window, ANNA)
-    found = now(lot, key, 3)
-    assert found.states == {"parked": 2, "discarded": 2}
-    assert found.state == "in part"
-
-
-def test_two_stops_at_one_object_are_told_apart_by_their_offsets(lot):
-    key = lot.park([make_event(n, fingerprint=f"{n:016x}") for n in range(2)])
-    numbers = lot.sql("SELECT count(*) FROM segments")
-    known = read_known(lot.tracker, [stop(key, 0), stop(key, 1)])
-    assert len(known.parked) == 2, numbers
-    assert {one.state for one in known.parked.values()} == {"parked"}
+def test_an_answer_for_very_many_looks_for_some_seconds_and_says_what_it_did_not_ask(
+    lot, monkeypatch
+):
+    monkeypatch.setattr("waybill.operations.trails_known.LOOK_S", -1.0)
+    key = lot.park([make_event()])
+    found = verdict_of([stop(key)], known(lot, stop(key)))
+    assert (found.state, "not looked up" in found.said) == ("parked", True)
 
 
 def test_of_another_partition_nothing_is_said(lot):
     key = lot.park([make_event()])
     other = made("e", "mapping", "parked", object_key=key, error_type="null_value")
-    assert read_known(lot.tracker, [other]).parked_now(other) is None
+    assert known(lot, other).parked_now(other) is None

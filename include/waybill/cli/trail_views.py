@@ -117,12 +117,10 @@ def _stop(stop: Mapping[str, Any], at: datetime, indent: str) -> Iterator[Text]:
 
 
 def _now(now: Mapping[str, Any], stop: Mapping[str, Any]) -> str:
-    parts = ", ".join(f"{number:,} {state}" for state, number in sorted(now["states"].items()))
-    state = parts if now["state"] == "in part" else now["state"]
     by = f" by {now['by']}" if now["by"] else ""
     run = (stop.get("replay") or {}).get("run_id")
     ran = f", run {run}" if run else ""
-    return f"now {state}{by}{ran} (partition {now['partition_id']})"
+    return f"now {now['state']}{by}{ran} (partition {now['partition_id']})"
 
 
 def _replay(stop: Mapping[str, Any]) -> str:

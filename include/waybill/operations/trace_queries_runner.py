@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 from waybill.errors import RetryError, WaybillError
 from waybill.operations import trace_queries
 from waybill.operations.trace_queries import Asked, Beat
-from waybill.operations.trails import Committed
+from waybill.operations.trails import Books
 from waybill.operations.trails_answer import Answering
 from waybill.storage import TrackerStore
 from waybill.tracing import QueryCancelledError, Trace, TraceQuery, Watched
@@ -45,13 +45,12 @@ def runner_name() -> str:
 class Work:
     """One question while it runs, and why it ends early."""
 
-    def __init__(self, tracker: TrackerStore, query_id: UUID, *, runner: str, backend: str) -> None:
+    def __init__(self, tracker: TrackerStore, query_id: UUID, *, runner: str) -> None:
         self.watch = Watched()
         self.ended_by: Literal["", "cancel", "limit", "lost", "close"] = ""
         self._tracker = tracker
         self._query_id = query_id
         self._runner = runner
-        self._backend = backend
         self._until = time.monotonic() + LIMIT_S
         self._over = threading.Event()
 
@@ -94,7 +93,7 @@ class Work:
             watch.objects,
             watch.bytes_scanned,
             watch.external_id,
-            self._backend,
+            watch.searched[0].backend if watch.searched else "",
         )
         return trace_queries.beat(self._tracker, self._query_id, said, runner=self._runner)
 
@@ -103,24 +102,22 @@ class Runner:
     """Runs questions one at a time, or in threads. Safe for several threads.
 
     Args:
-        tracker: the questions, and what trails are joined with.
+        books: the questions, and what trails are joined with.
         traces: opens what looks traces up; called once, when the first question is there.
-        committed: tells which batches count.
         shipped_after_s: longest that a trace usually waits before it is shipped, in seconds.
     """
 
     def __init__(
         self,
-        tracker: TrackerStore,
+        books: Books,
         traces: Callable[[], TraceQuery],
-        committed: Committed,
         *,
         shipped_after_s: float,
     ) -> None:
         self.name = runner_name()
-        self._tracker = tracker
+        self._books = books
+        self._tracker = books.tracker
         self._open_traces = traces
-        self._committed = committed
         self._shipped_after_s = shipped_after_s
         self._traces: TraceQuery | None = None
         self._lock = threading.Lock()
@@ -131,7 +128,7 @@ class Runner:
 
     def run(self, asked: Asked) -> None:
         """Run a question that is this runner's, and write what came of it."""
-        work = Work(self._tracker, asked.id, runner=self.name, backend=asked.backend)
+        work = Work(self._tracker, asked.id, runner=self.name)
         with self._lock:
             self._running.add(work)
         try:
@@ -175,7 +172,7 @@ class Runner:
         ) -> dict[str, list[Trace]]:
             return traces.trails(ids, since=since, until=until, watch=work.watch)
 
-        answering = Answering(self._tracker, look, self._committed, asked.question)
+        answering = Answering(self._books, look, asked.question)
         answer = answering.answer()
         answer.note_search(work.watch.searched, shipped_after_s=self._shipped_after_s)
         return answer.to_json()

@@ -13,7 +13,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from waybill.operations.trails_known import Known, read_known
+from waybill.operations.trails_known import Known, WhereParked, read_known
 from waybill.operations.trails_legs import in_legs
 from waybill.operations.trails_verdict import Verdict, verdict_of
 from waybill.storage import TrackerStore
@@ -24,6 +24,15 @@ MOST_STOPS = 200
 """Of one trail in an answer: the first and the last half of them."""
 Committed = Callable[[set[str]], set[str]]
 """Returns which of these batches are committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What trails are joined with."""
+
+    tracker: TrackerStore
+    committed: Committed
+    parked: WhereParked
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,30 +114,28 @@ class Trail:
 
 
 def made_trails(
-    tracker: TrackerStore,
+    books: Books,
     found: dict[str, list[Trace]],
-    committed: Committed,
     *,
     may_tell: Callable[[str], bool],
 ) -> dict[str, list[Trail]]:
     """Return the trails of events: usually one an id, none where nothing may be told.
 
     Args:
-        tracker: where segments, replays and loads stand.
+        books: tell which batches count, and where segments, replays and loads stand.
         found: the traces of each id, in order.
-        committed: tells which batches count.
         may_tell: whether events of a pipeline id may be told.
 
-    Cost: seven statements at most, however many ids.
+    Cost: see ``read_known``.
     """
     own = {
         asked: [stop for stop in stops if stop.phase != "key" and may_tell(stop.pipeline_id)]
         for asked, stops in found.items()
     }
     every = [stop for stops in own.values() for stop in stops]
-    counted = committed({stop.batch for stop in every if stop.batch}) if every else set()
+    counted = books.committed({stop.batch for stop in every if stop.batch}) if every else set()
     kept = [stop for stop in every if not stop.batch or stop.batch in counted]
-    known = read_known(tracker, kept) if every else Known()
+    known = read_known(books.tracker, kept, books.parked) if every else Known()
     return {
         asked: [_family(asked, group, counted, known) for group in _by(_PIPELINE, stops)]
         for asked, stops in own.items()
@@ -220,4 +227,4 @@ def _dated(row: dict[str, Any]) -> dict[str, Any]:
     return {name: v.isoformat() if isinstance(v, datetime) else v for name, v in row.items()}
 
 
-__all__ = ["MOST_STOPS", "Stop", "Trail", "made_trails"]
+__all__ = ["MOST_STOPS", "Books", "Stop", "Trail", "made_trails"]

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from waybill.errors import InputError
 from waybill.events import key_id
-from waybill.operations.trails import Committed, Trail, made_trails
+from waybill.operations.trails import Books, Trail, made_trails
 from waybill.operations.trails_missing import Near, search_words, searched_json
 from waybill.operations.trails_question import KeyOf, Question, key_spellings, spellings
 from waybill.storage import TrackerStore
@@ -100,18 +100,15 @@ class Answering:
     """Answers one question.
 
     Args:
-        tracker: pipelines, batches, segments.
+        books: pipelines, batches, segments.
         look: looks traces up.
-        committed: tells which batches count.
         asked: the question.
     """
 
-    def __init__(
-        self, tracker: TrackerStore, look: Look, committed: Committed, asked: Question
-    ) -> None:
-        self._tracker = tracker
+    def __init__(self, books: Books, look: Look, asked: Question) -> None:
+        self._books = books
+        self._tracker = tracker = books.tracker
         self._look = look
-        self._committed = committed
         self._asked = asked
         self._told: frozenset[str] | None = None
         if asked.teams is not None:
@@ -201,7 +198,7 @@ class Answering:
     def _trails(self, ids: Iterable[str]) -> dict[str, list[Trail]]:
         wanted = list(dict.fromkeys(ids))
         found = self._look(wanted, self._asked.since, self._asked.until)
-        return made_trails(self._tracker, found, self._committed, may_tell=self.may_tell)
+        return made_trails(self._books, found, may_tell=self.may_tell)
 
     def may_tell(self, pipeline_id: str) -> bool:
         """Tell whether the one who asks may hear of a pipeline's events."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from waybill.operations.trails_known import Known, ParkedNow, ReplayRow
+from waybill.operations.trails_known import Known, ParkedNow, ReplayRow, place_of
 from waybill.tracing import Trace
 
 State = Literal[
@@ -152,12 +152,13 @@ _SAID: dict[tuple[str, str], _Say] = {
 def _of_parked(last: Trace, known: Known) -> tuple[State, str]:
     now = known.parked_now(last)
     held = f"parked since {_clock(last.at)} at {last.phase}: {last.error_type}"
+    if now is None and place_of(last) in known.unasked:
+        return "parked", f"{held}; what became of it since was not looked up: ask for fewer events"
     if now is None:
         return "parked", f"{held}; the tracker has no row of it: was the tracker restored?"
     say = _NOW.get(now.state)
     if say is None:
-        parts = ", ".join(f"{number:,} {state}" for state, number in sorted(now.states.items()))
-        return "parked", f"{held}; its part of the parked file is cut up by now: {parts}"
+        return "parked", f"{held}; now {now.state}"
     return say(last, held, now, known)
 
 
@@ -189,6 +190,13 @@ def _thrown_away(last: Trace, _held: str, now: ParkedNow, _known: Known) -> tupl
     return "discarded", f"discarded{who}{when}{why} ({parked}){gone}"
 
 
+def _copied(last: Trace, _held: str, _now: ParkedNow, _known: Known) -> tuple[State, str]:
+    return "duplicate", (
+        f"recognised as a copy at {_clock(last.at)}: the event itself was parked at {last.phase} "
+        f"({last.error_type}) already"
+    )
+
+
 def _quarantined(_last: Trace, held: str, _now: ParkedNow, _known: Known) -> tuple[State, str]:
     return "quarantined", f"{held}; its parked file is damaged or gone: `waybill parked recheck`"
 
@@ -201,6 +209,7 @@ _NOW: dict[str, Callable[[Trace, str, ParkedNow, Known], tuple[State, str]]] = {
     "discarded": _thrown_away,
     "deleted after a discard": _thrown_away,
     "quarantined": _quarantined,
+    "copy": _copied,
 }
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from waybill.settings import Settings
-from waybill.storage import open_tracker
+from waybill.storage import open_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.trails_desk import TrailDesk
@@ -19,15 +19,15 @@ def opened_trails(settings: Settings) -> Iterator[TrailDesk]:
     """Open the desk where people ask for events; at the end its runner gives back what runs."""
     from waybill.ledger import committed  # noqa: PLC0415
     from waybill.operations.trace_queries_runner import Runner  # noqa: PLC0415
+    from waybill.operations.trails import Books  # noqa: PLC0415
     from waybill.operations.trails_desk import TrailDesk  # noqa: PLC0415
+    from waybill.parking.whereabouts import whereabouts  # noqa: PLC0415
     from waybill.tracing import open_traces  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        runner = Runner(
-            tracker,
-            partial(open_traces, settings),
-            partial(committed, tracker),
-            shipped_after_s=settings.traces.roll_s,
-        )
+        objects = open_objects(settings.s3)
+        books = Books(tracker, partial(committed, tracker), partial(whereabouts, tracker, objects))
+        opens, rolls_s = partial(open_traces, settings), settings.traces.roll_s
+        runner = Runner(books, opens, shipped_after_s=rolls_s)
         with closing(runner):
             yield TrailDesk(tracker, runner)

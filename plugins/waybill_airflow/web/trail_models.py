@@ -54,9 +54,8 @@ class ParkedNowOut(BaseModel):
     partition_id: int
     state: str = Field(
         description="parked, replaying, replayed, discarded, quarantined, deleted after a replay, "
-        "deleted after a discard; in part: its part of the file was cut, and one cannot tell."
+        "deleted after a discard; copy: the event itself was parked already."
     )
-    states: dict[str, int] = Field(description="Events by state.")
     replay_id: str
     by: str = Field(description="Who discarded it.")
     why: str

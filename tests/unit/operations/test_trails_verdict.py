@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from tests.support.memory_traces import START, made
 
-from waybill.operations.trails_known import Known, ParkedNow, ReplayRow, StagedRow, _spot
+from waybill.operations.trails_known import Known, ParkedNow, ReplayRow, StagedRow, place_of
 from waybill.operations.trails_legs import in_legs
 from waybill.operations.trails_verdict import verdict_of
 
@@ -23,7 +23,7 @@ LOADED = made("e", "destination", "delivered", 62, object_key="warehouse", repla
 def known(now: ParkedNow | None = None, staged: StagedRow | None = None) -> Known:
     found = Known(replays={"r1": ReplayRow("r1", "run-1", "done", "anna")})
     if now is not None:
-        found.parked[_spot(PARKED)] = now
+        found.parked[place_of(PARKED)] = now
     if staged is not None:
         found.staged["staged/x"] = staged
     return found
@@ -33,19 +33,18 @@ def known(now: ParkedNow | None = None, staged: StagedRow | None = None) -> Know
     ("stops", "rows", "state", "words"),
     [
         ([TAKEN], known(), "in flight", "taken in at 2026-01-01 12:00:00 UTC, in topic events.a.b"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"parked": 1})), "parked",
+        ([TAKEN, PARKED], known(ParkedNow(7, "parked")), "parked",
          "parked since 2026-01-01 12:00:01 UTC at mapping: cast_failed; not replayed yet"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"replaying": 1}, "r1")), "replaying",
+        ([TAKEN, PARKED], known(ParkedNow(7, "replaying", "r1")), "replaying",
          "a replay of anna takes it back now"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"replayed": 1}, "r1", at=START)), "in flight",
+        ([TAKEN, PARKED], known(ParkedNow(7, "replayed", "r1", at=START)), "in flight",
          "replayed by anna at 2026-01-01 12:00:00 UTC; traces of its way since are not in yet"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"discarded": 1}, "", "bob", "test data", START)),
+        ([TAKEN, PARKED], known(ParkedNow(7, "discarded", "", "bob", "test data", START)),
          "discarded", "discarded by bob at 2026-01-01 12:00:00 UTC: test data"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"deleted after a discard": 1}, "", "bob")),
+        ([TAKEN, PARKED], known(ParkedNow(7, "deleted after a discard", "", "bob")),
          "discarded", "cleaned up since"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"quarantined": 1})), "quarantined", "recheck"),
-        ([TAKEN, PARKED], known(ParkedNow(7, {"parked": 2, "replayed": 1})), "parked",
-         "2 parked, 1 replayed"),
+        ([TAKEN, PARKED], known(ParkedNow(7, "quarantined")), "quarantined", "recheck"),
+        ([TAKEN, PARKED], known(ParkedNow(7, "copy")), "duplicate", "parked at mapping"),
         ([TAKEN, PARKED], known(), "parked", "no row"),
         ([TAKEN, PARKED, BACK], known(), "in flight", "sent back by a replay of anna"),
         ([TAKEN, PARKED, BACK, MAPPED], known(), "in flight", "staged at 2026-01-01 12:01:01 UTC, not loaded yet"),

@@ -82,16 +82,15 @@ function batchWords(stop) {
 function parkedNow(stop) {
   const now = stop.parked;
   if (!now) return null;
-  const state = now.state === "in part" ? Object.entries(now.states).map(([name, number]) => `${count(number)} ${name}`).join(", ") : now.state;
   const who = now.by ? ` by ${now.by}` : "";
-  const when = now.at && now.state !== "parked" ? `, ${time(now.at)} UTC` : "";
-  return h("p", { class: "now" }, h("strong", {}, "Now: "), `${state}${who}${when}${now.why ? `: ${now.why}` : ""}`);
+  const when = now.at && now.state !== "parked" && now.state !== "copy" ? `, since ${time(now.at)} UTC` : "";
+  return h("p", { class: "now" }, h("strong", {}, "Now: "), `${now.state}${who}${when}${now.why ? `: ${now.why}` : ""}`);
 }
 
 function links(stop, trail) {
   const found = [];
   if (stop.parked) found.push(["Parked partition", `${PARKED_PAGE}#id=${stop.parked.partition_id}`]);
-  if (stop.replay?.run_id) found.push(["Replay's run", `dags/replay/runs/${encodeURIComponent(stop.replay.run_id)}`]);
+  if (stop.replay?.run_id && (stop.phase === "replay" || stop.parked)) found.push(["Replay's run", `dags/replay/runs/${encodeURIComponent(stop.replay.run_id)}`]);
   if (stop.phase === "ingestion" && trail.pipeline) found.push(["Ingestion's runs", `dags/${encodeURIComponent(`ingest_${trail.pipeline}`)}/runs`]);
   return found.length > 0 && h("p", { class: "links" }, found.map(([words, path]) => h("button", { type: "button", class: "link", "data-path": path, onclick: () => openInAirflow(path) }, words, icon("open"))));
 }
