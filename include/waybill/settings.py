@@ -241,6 +241,29 @@ class Grant(_Section):
     permissions: tuple[Permission, ...] = Field(min_length=1)
 
 
+class AuditSettings(_Section):
+    """The auditor: how much one round reads, how long it waits for names."""
+
+    log_records: int = Field(200_000, ge=0)
+    """Records of a topic that wait for processing are read up to this number, to know of each which
+    minute it is of; beyond it a minute is judged once processing has passed it."""
+    unloaded_batches: int = Field(2_000, ge=0)
+    """The same for committed batches that wait to be loaded."""
+    minutes: int = Field(100_000, ge=1)
+    """Most (pipeline, event name, minute) that one round looks at; what changed comes first."""
+    compare_ids: bool = True
+    """Compare the ids in traces also of minutes whose numbers balance, so that an event lost and
+    another doubled are found; off: ids are read only of breaches."""
+    compare_within_s: float = Field(86_400.0, ge=0)
+    """Minutes in balance that are older than this are not compared by their ids."""
+    naming_patience_s: float = Field(900.0, ge=0)
+    """When the traces of a minute are not all in after this time, what is known is named."""
+    naming_budget_s: float = Field(40.0, gt=0)
+    """After this time a run of the audit reads the traces of no further minute."""
+    named_ids: int = Field(1_000, ge=1)
+    """Ids kept of each breach; the rest is counted."""
+
+
 class AccessSettings(_Section):
     """Who may do what with parked events in Airflow's pages and in the REST API."""
 
@@ -272,6 +295,7 @@ class Settings(BaseSettings):
     traces: TraceSettings = TraceSettings()
     parking: ParkingSettings = ParkingSettings()
     notices: NoticeSettings = NoticeSettings()
+    audit: AuditSettings = AuditSettings()
     destinations: dict[str, DestinationSettings] = {}
     airflow: AirflowSettings = AirflowSettings()
     access: AccessSettings = AccessSettings()

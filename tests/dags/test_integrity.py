@@ -19,6 +19,7 @@ PARAMS = {
     "refresh_tracker": {"grace_s"},
     "probe_held_pipelines": set(),
     "tell_owners": set(),
+    "audit": set(),
     "stream_default": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
@@ -31,6 +32,7 @@ SCHEDULES = {
     "refresh_tracker": "0 * * * *",
     "probe_held_pipelines": "* * * * *",
     "tell_owners": "* * * * *",
+    "audit": "* * * * *",
     "stream_default": "@continuous",
 }
 

@@ -50,6 +50,9 @@ COMMANDS = {
     "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
     "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.queries:app"),
     "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),
+    "audit": Later(
+        "Breaches of the books: look for them, list, show, close.", "waybill.cli.audit:app"
+    ),
 }
 
 app = typer.Typer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,8 @@ _ENDS = (
 )
 _ALWAYS = ("in_first", "passed", "parked")
 _UNLIMITED = 10_000
+_VERDICTS = ("balanced", "moving", "breach")
+_MOST_BREACHES = 10
 
 
 def balance(
@@ -44,6 +47,9 @@ def balance(
         datetime | None, typer.Option(help="Only intake minutes from this time on (UTC).")
     ] = None,
     *,
+    pipeline_option: Annotated[
+        str | None, typer.Option("--pipeline", help="The same as an option.")
+    ] = None,
     minutes: Annotated[bool, typer.Option(help="One line for each intake minute.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -54,12 +60,13 @@ def balance(
     from waybill.wiring import balance as read  # noqa: PLC0415
 
     moment = None if since is None else since.replace(tzinfo=UTC)
+    pipeline = pipeline or pipeline_option
     report = read(Settings(), pipeline=pipeline, since=moment)
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     else:
         _show_balance(report, minutes=minutes, narrowed=pipeline is not None or since is not None)
-    if report.unaccounted and not report.in_flight:
+    if report.unaccounted:
         raise typer.Exit(2)
 
 
@@ -70,12 +77,14 @@ def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> No
     if not report.pipelines:
         console.print(f"Nothing was taken in{' that matches' if narrowed else ' yet'}.")
         return
-    alarm = "yellow" if report.in_flight else "bold red"
+    alarm = "bold red"
     for group in report.pipelines:
         _print_whole(console, _stage_table(group, alarm))
     if minutes:
         _print_whole(console, _minute_table(report, alarm))
     console.print(_equation(report))
+    for line in _notes(report):
+        console.print(line, markup=False, soft_wrap=True)
     if not report.unaccounted and report.quarantined:
         console.print(
             f"in balance; {report.quarantined:,} quarantined: `waybill parked recheck` once their "
@@ -84,12 +93,25 @@ def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> No
         )
     elif not report.unaccounted:
         console.print("in balance", style="bold green")
-    elif report.in_flight:
-        console.print(
-            "moving; counts are settling, ask again once nothing is in flight", style=alarm
-        )
     else:
         console.print(f"{report.unaccounted:,} unaccounted for", style=alarm)
+
+
+def _notes(report: BalanceReport) -> Iterator[str]:
+    """Yield what is not in the sums: what moves, what was accounted for, what is open."""
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    if report.verdicts:
+        said = [f"{report.verdicts.get(name, 0):,} {name}" for name in _VERDICTS]
+        yield f"stages of intake minutes: {', '.join(said)}"
+    for pipeline, why in report.settling.items():
+        yield plain(f"moving: {pipeline}: {why}")
+    if report.accounted:
+        yield f"{report.accounted:,} explained or closed by name: `waybill audit breaches --all`"
+    for one in report.open_breaches[:_MOST_BREACHES]:
+        yield plain(f"breach {one['id']}: {one['pipeline']} / {one['event_name']}: {one['words']}")
+    if len(report.open_breaches) > _MOST_BREACHES:
+        yield f"and {len(report.open_breaches) - _MOST_BREACHES:,} more: `waybill audit breaches`"
 
 
 def _print_whole(console: Console, table: Table) -> None:

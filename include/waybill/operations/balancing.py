@@ -6,11 +6,13 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold
 from waybill.ledger.balance import read_books
+from waybill.operations.auditing_breaches import read_breaches
 from waybill.operations.auditing_snapshot import InLog, Moment, take_moment
+from waybill.operations.auditing_verdicts import Sight, judge
 from waybill.operations.registry import active_pipelines
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore
@@ -18,7 +20,15 @@ from waybill.storage.tracker.tables import parked_partitions
 
 _BESIDE = ("in_flight", "in_flight_replayed", "replayed_as_parents", "parents")
 STAGES = ("ingestion", "transformation", "mapping", "destination")
-_Books: TypeAlias = tuple[list[BalanceRow], dict[tuple[str, str, str], ParkedEvents], Counter[str]]
+_Books: TypeAlias = tuple[
+    list[BalanceRow], dict[tuple[str, str, str], ParkedEvents], Counter[str], int
+]
+_ACCOUNTED = text("""
+SELECT coalesce(sum(abs(gap)), 0) FROM breaches WHERE state <> 'open'
+  AND kind IN ('on_the_way', 'in_stage', 'parked', 'replays') AND detail ->> 'stands' = 'true'
+  AND (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
+  AND (CAST(:since AS int) IS NULL OR minute >= :since)
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,13 @@ class BalanceReport:
     settling: dict[str, str] = field(default_factory=dict)
     """Pipelines with minutes that are not whole yet, and why: their way from ingestion to the log
     is not judged."""
+    accounted: int = 0
+    """Gaps that were explained or closed by name (``waybill audit breaches --all``); not counted in
+    ``unaccounted``."""
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """How many (event name, intake minute, stage) are balanced, moving, a breach."""
+    open_breaches: list[dict[str, Any]] = field(default_factory=list)
+    """What the auditor has found and nobody has closed, the newest first."""
     quarantined: int = 0
     """Parked events whose files are damaged or gone: they wait until these are mended."""
 
@@ -99,10 +116,11 @@ def balance(
             in_log=in_log.counts,
             replays_in_log=in_log.replayed,
         )
-        return rows, parked, _parked_states(connection, pipeline_id)
+        accounted = _accounted(connection, pipeline_id, since_minute)
+        return rows, parked, _parked_states(connection, pipeline_id), accounted
 
     found, moment = take_moment(tracker, log, pipelines.values(), read, strict=True)
-    rows, parked, states = found
+    rows, parked, states, accounted = found
     names = {pipeline.id: pipeline.name for pipeline in pipelines.values()}
     totals: dict[tuple[str, str], dict[str, StageCounts]] = {}
     breaches: dict[tuple[str, str], Counter[str]] = {}
@@ -125,13 +143,32 @@ def balance(
         )
         for key, stages in sorted(totals.items())
     ]
-    report = _report(groups, rows, states, unaccounted)
+    report = _report(groups, rows, states, max(0, unaccounted - accounted))
+    asked = None if pipeline_id is None else [pipeline_id]
     return replace(
         report,
         sent_unmarked=sum(one.unmarked for one in parked.values()),
         in_wal=sum(one.waiting for one in moment.whole.values()),
         settling=_settling(rows, moment, names),
+        accounted=min(unaccounted, accounted),
+        verdicts=_verdicts(rows, moment),
+        open_breaches=[
+            one.to_json() for one in read_breaches(tracker, pipeline_ids=asked, states=["open"])
+        ],
     )
+
+
+def _verdicts(rows: list[BalanceRow], moment: Moment) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for row in rows:
+        judged = judge(row, Sight(moment.of(row.pipeline_id), log_known=True))
+        found.update(one.verdict for one in judged.stages.values())
+    return dict(found)
+
+
+def _accounted(connection: Connection, pipeline_id: str | None, since: int | None) -> int:
+    asked = {"pipeline": pipeline_id, "since": since}
+    return int(connection.execute(_ACCOUNTED, asked).scalar_one())
 
 
 def _settled_breaches(row: BalanceRow, moment: Moment) -> dict[str, int]:

@@ -3,6 +3,15 @@
 The CLI, the Airflow operators and tests call these; nothing here decides anything.
 """
 
+from waybill.wiring.auditing import (
+    audit_round,
+    breach,
+    breaches,
+    close_breach,
+    name_breaches,
+    run_audit,
+    tell_audit_failed,
+)
 from waybill.wiring.books import (
     balance,
 )
@@ -51,8 +60,12 @@ from waybill.wiring.trails import (
 __all__ = [
     "application_last_words",
     "application_status",
+    "audit_round",
     "balance",
+    "breach",
+    "breaches",
     "clean_up_parked_files",
+    "close_breach",
     "current_user",
     "deployed_pipelines",
     "due_auto_replays",
@@ -60,6 +73,7 @@ __all__ = [
     "held_pipelines",
     "keep_auto_replays",
     "migrate",
+    "name_breaches",
     "opened_desk",
     "opened_parking",
     "opened_trails",
@@ -69,6 +83,7 @@ __all__ = [
     "refresh_tracker",
     "replay_outcome",
     "replayable",
+    "run_audit",
     "run_deploy",
     "run_dry_run",
     "run_ingest",
@@ -78,5 +93,6 @@ __all__ = [
     "set_auto_replay",
     "start_application",
     "stop_application",
+    "tell_audit_failed",
     "waiting_notices",
 ]

@@ -1,4 +1,4 @@
-"""``waybill balance``: every digit is shown, and an alarm is raised only at rest."""
+"""``waybill balance``: every digit is shown, and what is not accounted for is an alarm."""
 
 from __future__ import annotations
 
@@ -97,10 +97,30 @@ def test_a_gap_at_rest_is_an_alarm(shown: Any) -> None:
     assert "7 unaccounted for" in said
 
 
-def test_a_gap_while_events_move_is_said_to_be_settling(shown: Any) -> None:
-    said = shown(report(gap=-7, in_flight=12))
-    assert "moving; counts are settling" in said
-    assert "7 unaccounted for" not in said
+def test_a_gap_is_an_alarm_also_while_events_move(shown: Any) -> None:
+    assert "7 unaccounted for" in shown(report(gap=-7, in_flight=12), code=2)
+
+
+def test_what_moves_what_was_explained_and_what_is_open_is_said(shown: Any) -> None:
+    breach = {"id": 4, "pipeline": "flights", "event_name": "flight", "words": "1 \x1b[1mmissing"}
+    found = replace(
+        report(), settling={"flights": "ingestion goes on"}, accounted=3,
+        verdicts={"balanced": 1200, "moving": 4}, open_breaches=[breach] * 12,
+    )  # fmt: skip
+    said = shown(found, columns=200)
+    assert "moving: flights: ingestion goes on" in said
+    assert "3 explained or closed by name" in said
+    assert "stages of intake minutes: 1,200 balanced, 4 moving, 0 breach" in said
+    assert said.count("breach 4: flights / flight: 1 \\x1b[1mmissing") == 10
+    assert "and 2 more: `waybill audit breaches`" in said
+
+
+def test_the_pipeline_may_be_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(wiring, "balance", lambda _, **kw: asked.append(kw) or report())
+    for words in (["flights"], ["--pipeline", "flights"]):
+        assert CliRunner().invoke(app, ["balance", *words]).exit_code == 0
+    assert [one["pipeline"] for one in asked] == ["flights", "flights"]
 
 
 def test_books_that_balance_say_so(shown: Any) -> None:

@@ -1,0 +1,142 @@
+"""``waybill audit``: one round by hand, the breaches there are, and closing one by name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.deciding import Who, Why, decision
+
+if TYPE_CHECKING:
+    from waybill.operations.auditing import Breach
+
+app = typer.Typer(no_args_is_help=True, help="Breaches of the books: look for them, list, close.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+Number = Annotated[int, typer.Argument(help="The breach's number.", metavar="ID")]
+_SHOWN = 20
+
+
+@app.command()
+def run(*, as_json: AsJson = False) -> None:
+    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if breaches are new."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import run_audit  # noqa: PLC0415
+
+    report = run_audit(Settings())
+    if as_json:
+        _print_json(report)
+    elif not report["number"]:
+        typer.echo("Another round is at work; this one did nothing.")
+    else:
+        _show_round(report)
+    if report["opened"]:
+        raise typer.Exit(2)
+
+
+@app.command("breaches")
+def breaches_(
+    *,
+    pipeline: Annotated[str | None, typer.Option(help="Only this one, by name or id.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option(help="Only those seen from this time on (UTC).")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also those that ended.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List breaches, the newest first. Exit code 2 if one is open."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import breaches  # noqa: PLC0415
+
+    moment = None if since is None else since.replace(tzinfo=UTC)
+    states = None if everything else ("open",)
+    found = breaches(Settings(), pipeline=pipeline, states=states, since=moment)
+    if as_json:
+        _print_json([one.to_json() for one in found])
+    else:
+        for one in found:
+            _line(f"{one.id:>6}  {one.state:<9}  {one.pipeline} / {_place(one)}")
+            _line(f"        {one.words}")
+        if not found:
+            typer.echo("No breach is open." if not everything else "There was no breach.")
+    if any(one.state == "open" for one in found):
+        raise typer.Exit(2)
+
+
+@app.command()
+def show(breach_id: Number, *, as_json: AsJson = False) -> None:
+    """Show one breach: what is wrong, since when, which events."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import breach  # noqa: PLC0415
+
+    found = breach(Settings(), breach_id)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        _show(found)
+
+
+@app.command()
+def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Close an open breach by name: known, and dealt with or accepted."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import close_breach  # noqa: PLC0415
+
+    done = close_breach(Settings(), breach_id, decision(who, why))
+    if as_json:
+        _print_json(done.to_json())
+    else:
+        _line(f"breach {done.id} closed by {done.ended_by}: {done.reason}")
+
+
+def _show_round(report: dict[str, Any]) -> None:
+    _line(
+        f"round {report['number']}: {report['looked_at']:,} minutes looked at, "
+        f"{report['balanced']:,} in balance, {report['moving']:,} moving, {report['breaches']:,} "
+        f"with a breach; {report['explained']:,} breaches explained, {report['seconds']} s"
+    )
+    for words in report["opened"]:
+        _line(f"  new: {words}")
+    for named in (report["naming"] or {}).get("named", []):
+        ids = f"{len(named['missing']):,} missing, {len(named['doubled']):,} doubled"
+        _line(f"  named: {named['stage']} of {named['event_name']}: {ids}")
+    if problem := report.get("naming_problem"):
+        _line(f"  not named: {problem}")
+
+
+def _show(one: Breach) -> None:
+    _line(f"breach {one.id}, {one.state}: {one.pipeline} / {_place(one)}")
+    _line(f"  {one.words}")
+    _line(f"  first seen {_time(one.first_seen_at)}, last {_time(one.last_seen_at)}")
+    for name, ids in (("missing", one.missing), ("doubled", one.doubled)):
+        for event_id in ids[:_SHOWN]:
+            _line(f"  {name}: {event_id}   (waybill trail {event_id})")
+        if len(ids) > _SHOWN:
+            _line(f"  {name}: and {len(ids) - _SHOWN:,} more: --json shows them")
+    if one.named_at is None and one.state == "open" and one.key.minute:
+        _line("  its events are named once the traces of its minute are in")
+    if one.ended_at is not None:
+        _line(f"  {one.state} {_time(one.ended_at)} by {one.ended_by}: {one.reason}")
+
+
+def _place(one: Breach) -> str:
+    names = [one.key.event_name, one.key.stage, one.key.kind]
+    return " / ".join(name for name in names if name)
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _line(words: str) -> None:
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    typer.echo(plain(words))
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value).decode())

@@ -1,0 +1,1 @@
+"""Notifiers: who hears of a task that fails."""
