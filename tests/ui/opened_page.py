@@ -35,6 +35,8 @@ def hash_of(**view: object) -> str:
 class OpenedPage:
     """One browser window with the page in Airflow's frame."""
 
+    plugin, path, title = PLUGIN, PAGE, "Parked events"
+
     def __init__(self, web: Web, context: BrowserContext, *, dark: bool) -> None:
         self.web = web
         self.expected: list[str] = []
@@ -51,11 +53,11 @@ class OpenedPage:
 
     @property
     def frame(self) -> FrameLocator:
-        return self.page.frame_locator("iframe[title='Parked events']")
+        return self.page.frame_locator(f"iframe[title='{self.title}']")
 
     def goto(self, view: str) -> None:
         """Open the page with what stands behind `#`, as from a shared link."""
-        self.page.goto(f"{self.web.url}{PLUGIN}{PAGE if view else ''}{view}")
+        self.page.goto(f"{self.web.url}{self.plugin}{self.path if view else ''}{view}")
         self.frame.locator("main:not([aria-busy])").wait_for()
 
     def rows(self) -> Locator:

@@ -19,7 +19,8 @@ export function refusal(me, permission, team) {
   return "";
 }
 
-function mayFor(me, permission, team) {
+/** Tell whether a user has a permission for a team. */
+export function mayFor(me, permission, team) {
   if (me.by_team) return (me.everywhere ?? []).includes(permission) || (me.by_team[team] ?? []).includes(permission);
   return me.teams === "all" || me.teams.includes(team);
 }

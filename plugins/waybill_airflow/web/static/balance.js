@@ -1,0 +1,156 @@
+// The page "Balance": the breaches, and how each minute stands, of all pipelines or of one.
+
+import { tellOuter } from "./address.js";
+import { Breaches } from "./breaches.js";
+import { ask } from "./client.js";
+import { fill, h, icon } from "./dom.js";
+import { Heat, legend } from "./heat.js";
+import { named } from "./names.js";
+import { problem } from "./notices.js";
+import { followTheme } from "./theme.js";
+import { ago, count, many } from "./words.js";
+
+const AGAIN_MS = 20_000;
+const STALE_MS = 5 * 60_000;
+const SPANS = [["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"], ["7d", "7 d"]];
+const IN_WORDS = { "1h": "hour", "6h": "6 hours", "24h": "24 hours", "7d": "7 days" };
+
+const page = document.getElementById("page");
+const view = { span: "6h", pipeline: "" };
+const heat = new Heat();
+let world = null;
+let breaches = null;
+let asked = null;
+let timer = 0;
+let parts = null;
+
+function read() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  view.span = SPANS.some(([span]) => span === given.get("span")) ? given.get("span") : "6h";
+  view.pipeline = given.get("pipeline") ?? "";
+}
+
+function hashOf({ span, pipeline }) {
+  const given = Object.entries({ span: span === "6h" ? "" : span, pipeline }).filter(([, value]) => value);
+  return `#${new URLSearchParams(given).toString()}`;
+}
+
+function go(part) {
+  history.pushState(null, "", location.pathname + location.search + hashOf({ ...view, ...part }));
+  return show();
+}
+
+/** Draw the page's frame for the view, and ask. */
+function show() {
+  read();
+  tellOuter();
+  parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), crumbs: h("div", {}) };
+  fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state, breaches.element,
+    h("div", { class: "heat-bar" }, spans(), legend()), heat.element);
+  return load();
+}
+
+function spans() {
+  return h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Time range"), SPANS.map(([span, words]) =>
+    h("label", {}, h("input", { type: "radio", name: "span", value: span, checked: span === view.span, onchange: () => go({ span }).then(() => page.querySelector(`[value="${span}"]`)?.focus()) }), h("span", {}, words))));
+}
+
+/** Ask for the view's numbers; an answer that a later question made stale is dropped. */
+async function load() {
+  clearTimeout(timer);
+  asked?.abort();
+  const own = new AbortController();
+  asked = own;
+  try {
+    const { signal } = own;
+    const query = { span: view.span };
+    const whole = ask("/balance", { query, signal });
+    const rows = view.pipeline ? ask(`/balance/${encodeURIComponent(view.pipeline)}/minutes`, { query: { ...query, limit: 200 }, signal }) : null;
+    const [found, own_rows] = await Promise.all([whole, rows]);
+    if (asked !== own) return;
+    world.teams = new Map(found.pipelines.map((one) => [one.id, one.team]));
+    const open = await breaches.load(view.pipeline, signal);
+    if (asked !== own) return;
+    draw(found, own_rows, open);
+  } catch (error) {
+    if (error.name !== "AbortError") fill(parts.state, problem(error, load));
+  } finally {
+    if (asked === own) {
+      page.removeAttribute("aria-busy");
+      timer = setTimeout(() => (document.hidden ? null : load()), AGAIN_MS);
+    }
+  }
+}
+
+function draw(found, rows, open) {
+  const pipeline = found.pipelines.find((one) => one.id === view.pipeline);
+  const shown = view.pipeline ? found.pipelines.filter((one) => one === pipeline) : found.pipelines;
+  document.title = pipeline ? `${pipeline.name} · Balance` : "Balance";
+  fill(parts.title, pipeline ? pipeline.name : "Balance");
+  fill(parts.words, pipeline ? totals(pipeline) : "Every event that was taken in is delivered, parked, filtered, discarded by name, or still on its way: for every minute.");
+  fill(parts.crumbs, view.pipeline && h("nav", { class: "crumbs", "aria-label": "Breadcrumb" }, h("a", { href: hashOf({ ...view, pipeline: "" }) }, icon("back"), "All pipelines")));
+  drawTotals(found, shown, open);
+  fill(parts.state, audited(found));
+  const lines = rows ? rows.rows.map(eventRow) : shown.map(pipelineRow);
+  const more = (rows ?? found).more;
+  if (!lines.length || (!view.pipeline && !shown.some((one) => one.cells.length))) {
+    heat.element.hidden = !lines.length;
+    parts.state.append(empty(found.pipelines.length, rows));
+  } else heat.element.hidden = false;
+  if (more) parts.state.append(h("p", { class: "muted" }, `${many(more, rows ? "event name" : "pipeline")} more, left out here.`));
+  if (lines.length) heat.draw(rows ?? found, lines, rows ? "event names" : "pipelines");
+}
+
+function drawTotals(found, shown, open) {
+  const tile = (number, words, look) => h("div", { class: `tile ${look ?? ""}` }, h("strong", {}, number), h("span", {}, words));
+  const parked = shown.reduce((sum, one) => sum + one.totals.parked, 0);
+  fill(parts.totals,
+    !view.pipeline && tile(count(found.pipelines.length), found.pipelines.length === 1 ? "pipeline" : "pipelines"),
+    tile(count(open), open === 1 ? "open breach" : "open breaches", open ? "bad" : ""), tile(count(parked), "parked now"),
+    h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: load }, icon("refresh")));
+}
+
+function totals(pipeline) {
+  const all = pipeline.totals;
+  const left = [["delivered", all.delivered], ["parked", all.parked], ["filtered", all.filtered], ["superseded", all.superseded], ["duplicates", all.duplicate], ["discarded", all.discarded]];
+  const made = all.made > 0 ? ` (and ${count(all.made)} made of them)` : "";
+  return `Since its first event ${count(all.taken_in)} taken in${made}: ${left.filter(([, number]) => number).map(([words, number]) => `${count(number)} ${words}`).join(", ") || "all still on their way"}.`;
+}
+
+function audited(found) {
+  const at = found.audited_at;
+  if (at && Date.now() - Date.parse(at) < STALE_MS) return h("p", { class: "muted audited" }, icon("check"), `The auditor looked ${ago(at)}.`);
+  const words = at ? `The auditor looked ${ago(at)} for the last time: minutes since then may look better or worse than they are.` : "The auditor has not looked yet.";
+  return h("div", { class: "callout warning", role: "status" }, icon("alert"), h("div", {}, h("p", {}, words, " Its DAG is ", h("code", {}, "audit"), ": see that it is not paused.")));
+}
+
+function empty(pipelines, rows) {
+  const words = !pipelines ? ["No pipeline is deployed yet.", "Deploy one with `waybill pipelines deploy`; its minutes show here."]
+    : [`Nothing came in during the last ${IN_WORDS[view.span]}.`, rows && view.span !== "7d" ? "Choose a longer range." : "What comes in shows here within a minute."];
+  return h("div", { class: "empty" }, icon("clock"), h("p", {}, words[0]), h("p", { class: "muted" }, words[1]));
+}
+
+function pipelineRow(one) {
+  const label = [h("a", { href: hashOf({ ...view, pipeline: one.id }), title: `The event names of ${one.name}` }, one.name), h("span", { class: "sub" }, one.team, one.open_breaches > 0 && h("span", { class: "bad" }, ` · ${many(one.open_breaches, "breach").replace("breachs", "breaches")}`))];
+  return { key: one.id, name: one.name, label, cells: one.cells };
+}
+
+function eventRow(one) {
+  return { key: one.event_name, name: one.event_name || "(empty)", label: h("span", { class: "event-name" }, named(one.event_name)), cells: one.cells };
+}
+
+async function start() {
+  try {
+    world = { me: await ask("/me"), teams: new Map() };
+    breaches = new Breaches(world, load);
+    await show();
+  } catch (error) {
+    fill(page, problem(error, start));
+    page.removeAttribute("aria-busy");
+  }
+}
+
+followTheme();
+addEventListener("popstate", () => world && show());
+document.addEventListener("visibilitychange", () => !document.hidden && world && load());
+start();

@@ -1,0 +1,229 @@
+"""The page "Balance": the heat map, breaches in words, and the dialog that closes one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+from tests.ui.balanced_books import WEEK, Books
+from tests.ui.opened_page import OpenedPage, hash_of
+
+from waybill.operations.auditing import BreachKey
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+LOST = ["5a1e0000000000000000000000000001", "a/../b?id=2&x=<b>"]
+
+
+class OpenedBalance(OpenedPage):
+    """The page "Balance" in Airflow's frame."""
+
+    plugin, path, title = "/plugin/waybill-balance", "/waybill/balance", "Balance"
+
+    def row(self, name):
+        return self.frame.locator("tbody tr", has=self.frame.get_by_role("rowheader", name=name))
+
+    def card(self):
+        return self.frame.locator(".cell-card")
+
+    def breach(self, number):
+        return self.frame.locator(f"article[data-id='{number}']")
+
+
+@pytest.fixture(scope="module")
+def books(web):
+    books = Books(web.lot)
+    books.pipeline("pl-b-orders", "b-orders")
+    books.pipeline("pl-b-clicks", "b-clicks")
+    books.pipeline("pl-b-idle", "b-idle")
+    books.minutes("pl-b-orders", "order", list(range(4, WEEK, 7)))
+    books.minutes("pl-b-orders", HOSTILE, [100], mean=60, lost=2)
+    books.judge("pl-b-orders", HOSTILE, 100, "mapping", "breach", gap=2, why="2 were lost")
+    books.on_the_way("pl-b-clicks", "click", [1])
+    return books
+
+
+@pytest.fixture
+def open_balance(web, signed_in, books):
+    opened = []
+
+    def open_one(view="", *, user="admin", dark=False):
+        one = OpenedBalance(web, signed_in[user], dark=dark)
+        opened.append(one)
+        one.goto(view)
+        one.frame.locator("table.cells, .empty").first.wait_for()
+        return one
+
+    yield open_one
+    for one in opened:
+        one.close()
+    assert [fault for one in opened for fault in one.faults()] == []
+
+
+def lose(books, ids=(), kind="on_the_way"):
+    """Open a breach of a minute of its own."""
+    lose.minutes += 1
+    key = BreachKey("pl-b-orders", kind, "order", "mapping", books.now - 1000 - lose.minutes)
+    gap = len(ids) or 2
+    return books.breach(key, f"{gap} of 60 events did not come", gap=gap, missing=list(ids))
+
+
+lose.minutes = 0
+
+
+def test_each_minute_has_a_mark_of_its_verdict_and_its_numbers_in_words(open_balance, books):
+    one = open_balance()
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("Balance")
+    [breach] = one.row("b-orders").locator("td.breach").all()
+    expect(breach).to_have_attribute("aria-label", re.compile(r"breach, 2 missing or too many\. "))
+    expect(one.row("b-clicks").locator("td.moving")).to_have_count(1)
+    expect(one.row("b-idle").locator("td.nothing")).to_have_count(72)
+    assert one.row("b-orders").locator("td.balanced").count() > 40
+    shapes = {
+        verdict: one.frame.locator(f"td.{verdict} > i").first.evaluate(
+            "e => [e.offsetHeight, getComputedStyle(e).borderTopWidth]"
+        )
+        for verdict in ("balanced", "moving", "breach", "nothing")
+    }
+    assert len({tuple(shape) for shape in shapes.values()}) == 4, shapes
+    breach.hover()
+    expect(one.card()).to_contain_text("2 missing or too many")
+    expect(one.card()).to_contain_text("mapping: 2 were lost")
+    expect(one.card()).to_contain_text("2 did not come here")
+    equation = one.card().locator("dd").first.inner_text()
+    taken, passed = re.fullmatch(r"([\d,]+) in = ([\d,]+) passed on", equation).groups()
+    assert taken == passed
+    one.frame.get_by_role("heading", level=1).hover()
+    expect(one.card()).to_be_hidden()
+
+
+def test_the_arrow_keys_walk_through_the_cells(open_balance):
+    one = open_balance()
+    cells = one.row("b-orders").locator("td[data-place]")
+    cells.nth(70).focus()
+    expect(one.card()).to_contain_text("b-orders")
+    one.page.keyboard.press("ArrowLeft")
+    expect(cells.nth(69)).to_be_focused()
+    one.page.keyboard.press("Home")
+    expect(cells.nth(0)).to_be_focused()
+    one.page.keyboard.press("ArrowLeft")
+    expect(cells.nth(0)).to_be_focused()
+    one.page.keyboard.press("End")
+    one.page.keyboard.press("ArrowUp")
+    expect(cells.nth(71)).not_to_be_focused()
+    one.page.keyboard.press("ArrowDown")
+    expect(cells.nth(71)).to_be_focused()
+    expect(one.frame.locator("td[tabindex='0']")).to_have_count(1)
+    one.page.keyboard.press("Escape")
+    expect(one.card()).to_be_hidden()
+
+
+def test_a_range_is_chosen_kept_in_the_address_and_shared(open_balance):
+    one = open_balance()
+    for words, columns in (("1 h", 60), ("24 h", 96), ("7 d", 84)):
+        one.frame.get_by_role("radio", name=words, exact=True).check(force=True)
+        expect(one.row("b-orders").locator("td[data-place]")).to_have_count(columns)
+    assert one.page.url.endswith("#span=7d")
+    other = open_balance(hash_of(span="7d"))
+    expect(other.row("b-orders").locator("td[data-place]")).to_have_count(84)
+    expect(other.row("b-orders").locator("td.balanced, td.breach")).to_have_count(84)
+
+
+def test_a_pipelines_event_names_have_rows_of_their_own_and_names_are_text(open_balance):
+    one = open_balance()
+    one.frame.get_by_role("link", name="b-orders", exact=True).click()
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("b-orders")
+    headers = one.frame.get_by_role("rowheader")
+    expect(headers).to_have_text([HOSTILE, "order"])
+    expect(one.row(HOSTILE).locator("td.breach")).to_have_count(1)
+    one.frame.get_by_role("link", name="All pipelines").click()
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("Balance")
+
+
+def test_a_pipeline_without_events_says_so(open_balance):
+    one = open_balance(hash_of(pipeline="pl-b-idle"))
+    expect(one.frame.locator(".empty")).to_contain_text("Nothing came in during the last 6 hours")
+    expect(one.frame.get_by_role("grid")).to_be_hidden()
+
+
+def test_an_auditor_that_does_not_look_is_told(open_balance, books):
+    books.lot.sql("DELETE FROM audit_rounds")
+    one = open_balance()
+    expect(one.frame.locator(".callout")).to_contain_text("The auditor has not looked yet")
+    books.audited()
+    one.frame.get_by_role("button", name="Refresh").click()
+    expect(one.frame.locator(".audited")).to_contain_text("The auditor looked just now")
+    expect(one.frame.locator(".callout")).to_have_count(0)
+
+
+def test_a_breach_names_its_events_with_links_to_their_trails(open_balance, books):
+    number = lose(books, LOST)
+    one = open_balance(hash_of(pipeline="pl-b-orders"))
+    breach = one.breach(number)
+    expect(breach.get_by_role("heading")).to_have_text("Lost on the way")
+    expect(breach).to_contain_text("2 of 60 events did not come")
+    links = breach.get_by_role("link")
+    expect(links).to_have_text(LOST)
+    expect(links.nth(1)).to_have_attribute("href", "trails?id=a%2F..%2Fb%3Fid%3D2%26x%3D%3Cb%3E")
+
+
+def test_a_breach_is_closed_with_a_reason_and_listed_as_ended(open_balance, books):
+    number = lose(books)
+    one = open_balance(hash_of(pipeline="pl-b-orders"))
+    one.breach(number).get_by_role("button", name="Close…").click()
+    one.confirm()
+    expect(one.frame.locator("dialog")).to_be_visible()  # a reason is asked for
+    one.frame.get_by_label("Why is it none?").fill("sent twice by hand")
+    one.confirm()
+    expect(one.frame.locator(".notice")).to_contain_text(f"Breach {number} is closed")
+    expect(one.breach(number)).to_have_count(0)
+    one.frame.get_by_text("Breaches that ended").click()
+    expect(one.breach(number)).to_contain_text(
+        "closed by name just now (admin): sent twice by hand"
+    )
+    [[who, why]] = books.lot.sql(
+        "SELECT who, detail ->> 'why' FROM audit_log WHERE target = :target",
+        target=f"breach {number}",
+    )
+    assert (who, why) == ("admin", "sent twice by hand")
+
+
+def test_who_may_only_look_is_told_why_nothing_can_be_closed(open_balance, books):
+    number = lose(books)
+    one = open_balance(hash_of(pipeline="pl-b-orders"), user="vera")
+    button = one.breach(number).get_by_role("button", name="Close…")
+    expect(button).to_have_attribute("aria-disabled", "true")
+    button.click(force=True)
+    expect(one.frame.locator("dialog")).to_have_count(0)
+    button.hover()
+    expect(one.breach(number).get_by_role("tooltip")).to_contain_text("permission “discard”")
+
+
+def test_what_changes_is_shown_without_a_reload_and_the_keyboard_stays(open_balance, books):
+    one = open_balance()
+    cell = one.row("b-idle").locator("td[data-place]").nth(20)
+    cell.focus()
+    number = lose(books)
+    ago = (71 - 30) * 5
+    books.minutes("pl-b-idle", "late", [ago])
+    one.frame.locator("main").evaluate(
+        "() => document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    expect(one.row("b-idle").locator("td.balanced")).to_have_count(1)
+    expect(
+        one.breach(number).or_(one.frame.get_by_role("button", name=re.compile("Show .* more")))
+    ).not_to_have_count(0)
+    expect(cell).to_be_focused()
+
+
+def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_balance):
+    one = open_balance(dark=True)
+    one.page.set_viewport_size({"width": 400, "height": 860})
+    main = one.frame.locator("main")
+    assert main.evaluate("e => document.documentElement.scrollWidth <= innerWidth")
+    frame = one.frame.locator(".heat-frame")
+    assert frame.evaluate("e => e.scrollWidth > e.clientWidth")
+    one.row("b-orders").locator("td[data-place]").last.focus()
+    box = one.card().bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 400
