@@ -14,6 +14,7 @@ from waybill_airflow.failures import as_task_failures, read_settings
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
+    CompactTracesOperator,
     RefreshTrackerOperator,
     TellOwnersOperator,
 )
@@ -161,6 +162,18 @@ def test_telling_returns_its_report_and_fails_at_once_where_a_message_is_stuck(c
     calls.record("send_notices", SendReport(failed=1, stuck=["smtp: message 7 to ann waits"]))
     with pytest.raises(AirflowFailException, match="message 7 to ann"):
         TellOwnersOperator(task_id="t").execute(context())
+
+
+def test_compacting_returns_its_report_and_fails_at_once_where_an_object_is_damaged(calls):
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from waybill.tracing import CompactionReport
+
+    calls.record("compact_traces", CompactionReport(hours=2))
+    assert CompactTracesOperator(task_id="t").execute(context())["hours"] == 2
+    calls.record("compact_traces", CompactionReport(damaged=("traces/x is damaged",)))
+    with pytest.raises(AirflowFailException, match="traces/x"):
+        CompactTracesOperator(task_id="t").execute(context())
 
 
 def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):

@@ -1,19 +1,15 @@
-"""``waybill traces``: carry traces from this node to the object store."""
+"""``waybill traces``: carry traces from this node to the object store; compact them there."""
 
 from __future__ import annotations
 
 import signal
 import threading
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="Event traces: ship them.")
-
-
-@app.callback()
-def _group() -> None:
-    """Event traces; their files: ``waybill files``."""
+app = typer.Typer(no_args_is_help=True, help="Event traces: ship and compact them.")
 
 
 @app.command()
@@ -41,3 +37,42 @@ def ship(
     report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
     counted = asdict(report)
     typer.echo(orjson.dumps({"traces": counted.pop("records"), **counted}).decode())
+
+
+@app.command()
+def compact(
+    hour: Annotated[
+        datetime | None, typer.Option(help="Only the hour (UTC) that holds this time.")
+    ] = None,
+) -> None:
+    """Move shipped traces into their buckets, and delete what that replaced before; then report.
+
+    The DAG compact_traces does the same every 15 minutes. Safe to stop and to repeat.
+    """
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import compact_traces  # noqa: PLC0415
+
+    zoned = None if hour is None else hour.replace(tzinfo=hour.tzinfo or UTC)
+    report = compact_traces(Settings(), hour=zoned)
+    typer.echo(orjson.dumps(report.to_json()).decode())
+    if report.damaged:
+        raise typer.Exit(1)
+
+
+@app.command()
+def ddl(
+    since: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="First day to look for. Default: of the store."),
+    ] = None,
+) -> None:
+    """Print the statements that make the tables over the traces in Athena."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import trace_tables  # noqa: PLC0415
+
+    for statement in trace_tables(
+        Settings(), since_day=None if since is None else f"{since:%Y-%m-%d}"
+    ):
+        typer.echo(f"{statement};\n")

@@ -12,7 +12,7 @@ Layout
   traces/_compacted/dt=…/hour=HH/<run>.json                         what was compacted, for shippers
   bucket = crc32(text of the event id before its first "/") modulo the number of buckets, with three
   digits. One more bucket, numbered as there are buckets, is the fresh one: a node ships one object
-  an hour into it, and compaction (``compact``) cuts an hour's fresh objects into its buckets.
+  an hour into it, and compaction (``Compactor``) cuts an hour's fresh objects into its buckets.
 
 Invariants
   I1  A trace holds no payload.
@@ -28,8 +28,10 @@ Invariants
 """
 
 from waybill.tracing.athena_traces import AthenaTraces
+from waybill.tracing.compaction import CompactionReport, Compactor
 from waybill.tracing.duckdb_traces import DuckDbTraces
-from waybill.tracing.layout import bucket_of
+from waybill.tracing.layout import Hour, bucket_of
+from waybill.tracing.projection import table_statements
 from waybill.tracing.query import MINUTE_SCHEMA, TraceQuery
 from waybill.tracing.recorder import Recorder, open_recorder
 from waybill.tracing.selection import open_traces
@@ -44,7 +46,10 @@ __all__ = [
     "PHASES",
     "TRACE_SCHEMA",
     "AthenaTraces",
+    "CompactionReport",
+    "Compactor",
     "DuckDbTraces",
+    "Hour",
     "QueryCancelledError",
     "QueryWatch",
     "Recorder",
@@ -58,6 +63,7 @@ __all__ = [
     "open_recorder",
     "open_traces",
     "run_shipper",
+    "table_statements",
     "trace_spool",
     "traces",
 ]

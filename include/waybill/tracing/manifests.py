@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -56,6 +56,8 @@ class Manifest:
     """Runs of this hour that died while writing: their outputs never count."""
     changed_us: int = 0
     """When the state became this."""
+    beat_us: int = field(default=0, compare=False)
+    """When its run was last heard of, while it writes."""
 
     @property
     def at(self) -> Hour:
@@ -75,6 +77,10 @@ class Manifest:
     def finished(self) -> Manifest:
         """Return it as it is once every output is in the store."""
         return replace(self, state="done", changed_us=time.time_ns() // 1000)
+
+    def beaten(self) -> Manifest:
+        """Return it as its run says now that it lives."""
+        return replace(self, beat_us=time.time_ns() // 1000)
 
     def encode(self) -> bytes:
         """Return it as it is stored."""

@@ -8,11 +8,17 @@ mistake. By time it is an integer of a known range: every bucket of the hours as
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from waybill.tracing.layout import PREFIX
+from waybill.tracing.layout import NEW_BUCKETS, PREFIX, Layout, bucket_prefix, place_of
+from waybill.tracing.store import TraceStore, stated_layout
 from waybill.tracing.trace import TRACE_SCHEMA
+
+if TYPE_CHECKING:
+    from waybill.settings import Settings
 
 BY_ID = "traces_by_id"
 BY_TIME = "traces_by_time"
@@ -95,3 +101,35 @@ def projections(s3_bucket: str, *, buckets: int, since_day: str) -> tuple[Projec
         Projection(BY_ID, location, (injected, days, hours)),
         Projection(BY_TIME, location, (counted, days, hours)),
     )
+
+
+def table_statements(
+    settings: Settings, store: TraceStore, *, since_day: str | None = None
+) -> list[str]:
+    """Return the statements that make both tables, for the store as it is.
+
+    Args:
+        settings: the store's bucket, and Athena's database.
+        store: states the number of buckets.
+        since_day: first day to look for, YYYY-MM-DD; None: the first one that has traces.
+
+    Raises:
+        RetryError: the store is away.
+
+    Cost: without a day, a listing of two buckets.
+    """
+    layout = stated_layout(store) or Layout(settings.traces.buckets or NEW_BUCKETS)
+    day = since_day or _first_day(store, layout)
+    tables = projections(settings.s3.bucket, buckets=layout.buckets, since_day=day)
+    return [table.ddl(settings.traces.athena_database) for table in tables]
+
+
+def _first_day(store: TraceStore, layout: Layout) -> str:
+    """Return the first day that has traces; today when none has."""
+    hours = [
+        place.hour.start
+        for bucket in (0, layout.fresh)
+        for info in store.list(bucket_prefix(bucket))
+        if (place := place_of(info.key))
+    ]
+    return f"{min(hours, default=datetime.now(UTC)):%Y-%m-%d}"

@@ -98,17 +98,21 @@ class ShippedCargo:
 
     def objects(self, ship_id: str) -> Iterator[tuple[str, MakeBody]]:
         """Yield the objects that are to be sent; expects each to be sent before the next."""
-        resent = _age_s(ship_id) > _SENT_AT_ONCE_S
-        hours = {part.hour for part in self._cargo.parts}
-        gone = compacted_keys(self._store, hours) if resent else set()
-        sent = []
+        keys = set(self.keys(ship_id))
+        gone = self._compacted(ship_id, keys)
         for key, body in self._cargo.objects(ship_id):
             if key not in gone:
                 yield key, body
-                sent.append(key)
-        if _age_s(ship_id) > _SENT_AT_ONCE_S:
-            if doubles := compacted_keys(self._store, hours) & set(sent):
-                self._store.delete(sorted(doubles))
+        self._compacted(ship_id, keys)
+
+    def _compacted(self, ship_id: str, keys: set[str]) -> set[str]:
+        """Return which of these objects were compacted; should they be back, they are deleted."""
+        if _age_s(ship_id) <= _SENT_AT_ONCE_S:
+            return set()
+        gone = keys & compacted_keys(self._store, {part.hour for part in self._cargo.parts})
+        if gone:
+            self._store.delete(sorted(gone))
+        return gone
 
 
 def _age_s(ship_id: str) -> float:

@@ -14,6 +14,8 @@ from waybill.wiring.auditing import (
 )
 from waybill.wiring.books import (
     balance,
+    compact_traces,
+    trace_tables,
 )
 from waybill.wiring.intake import (
     deployed_pipelines,
@@ -66,6 +68,7 @@ __all__ = [
     "breaches",
     "clean_up_parked_files",
     "close_breach",
+    "compact_traces",
     "current_user",
     "deployed_pipelines",
     "due_auto_replays",
@@ -94,5 +97,6 @@ __all__ = [
     "start_application",
     "stop_application",
     "tell_audit_failed",
+    "trace_tables",
     "waiting_notices",
 ]

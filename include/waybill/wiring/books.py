@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from waybill.operations.registry import active_pipeline
 from waybill.settings import Settings
-from waybill.storage import open_log, open_tracker
+from waybill.storage import open_log, open_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.balancing import BalanceReport
+    from waybill.tracing import CompactionReport
 
 
 def balance(
@@ -23,3 +24,21 @@ def balance(
         pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
         minute = None if since is None else int(since.timestamp() // 60)
         return read(tracker, open_log(settings.kafka), pipeline_id=pipeline_id, since_minute=minute)
+
+
+def compact_traces(settings: Settings, *, hour: datetime | None = None) -> CompactionReport:
+    """Compact the traces of every hour that has fresh ones, or of the hour that holds a moment."""
+    from waybill.tracing import Compactor, Hour  # noqa: PLC0415
+
+    traces = settings.traces
+    compactor = Compactor(
+        open_objects(settings.s3), after_s=traces.compact_after_s, kept_s=traces.compacted_kept_s
+    )
+    return compactor.run(None if hour is None else Hour.of(hour))
+
+
+def trace_tables(settings: Settings, *, since_day: str | None = None) -> list[str]:
+    """Return the statements that make the tables over the traces in Athena."""
+    from waybill.tracing import table_statements  # noqa: PLC0415
+
+    return table_statements(settings, open_objects(settings.s3), since_day=since_day)

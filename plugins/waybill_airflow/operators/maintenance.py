@@ -1,4 +1,4 @@
-"""Keep the bucket and the tracker tidy; tell owners what happened."""
+"""Keep bucket, tracker and traces tidy; tell owners what happened."""
 
 from __future__ import annotations
 
@@ -60,6 +60,31 @@ class RefreshTrackerOperator(BaseOperator):
             from waybill.wiring import refresh_tracker  # noqa: PLC0415 - workers only
 
             return refresh_tracker(read_settings(), grace_s=self.grace_s).to_json()
+
+
+class CompactTracesOperator(BaseOperator):
+    """Move shipped traces into the buckets by which they are looked up.
+
+    Safe to kill, to retry and to run twice at once: an hour that a dead run held is taken over ten
+    minutes after it was last heard of.
+
+    :raises AirflowFailException: an object is damaged; its hour stays as it was, all others were
+        compacted before that.
+    :raises waybill.errors.RetryError: the object store did not answer.
+    :returns: the ``CompactionReport`` as a dict.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Compact, and return what was done."""
+        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415 - workers only
+
+        with as_task_failures():
+            from waybill.wiring import compact_traces  # noqa: PLC0415 - workers only
+
+            report = compact_traces(read_settings())
+        if report.damaged:
+            raise AirflowFailException("\n".join(report.damaged))
+        return report.to_json()
 
 
 class TellOwnersOperator(BaseOperator):

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.tracing.samples import ids
 
@@ -54,6 +54,7 @@ def test_keys_are_by_bucket_then_hour_of_utc() -> None:
     assert object_key(7, Hour.of(other_zone), "ship") == expected
 
 
+@settings(deadline=None)
 @given(
     st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)),  # noqa: DTZ001
     st.integers(0, 999),

@@ -80,7 +80,7 @@ def test_files_become_one_fresh_object_an_hour_sorted_by_id(
 def test_row_groups_carry_least_and_greatest_id(
     make: Make, store: FolderStore, spool_dir: Path
 ) -> None:
-    Recorder(spool_dir).write([batch(ids(20_000))])
+    Recorder(spool_dir).write([batch(ids(40_000))])
     make().step()
     (path,) = (store.folder / "traces").rglob("*.parquet")
     metadata = pq.ParquetFile(path).metadata
