@@ -30,6 +30,7 @@ _IN_DICTIONARY = [
 _ROWS_A_GROUP = 32_768
 _ROWS_A_SORTED_GROUP = 16_384
 """Least that a look-up reads: 0.3 MB packed, sorted, with its least and greatest id known."""
+_SHARED_BY = 8
 _WITH_STATISTICS = ["event_id", "pipeline_id", "event_name", "intake_minute", "at"]
 """What questions ask by, so that row groups without it are left out."""
 
@@ -40,8 +41,15 @@ def encode_unsorted(table: pa.Table) -> pa.Buffer:
 
 
 def encode_sorted(table: pa.Table) -> pa.Buffer:
-    """Return an object's bytes for a table sorted by event id: small, in groups that prune."""
+    """Return an object's bytes for a table sorted by event id: small, in groups that prune.
+
+    Times that many traces share lie in a dictionary, others as differences: 4 bytes instead of 8.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     encodings = {"event_id": "DELTA_BYTE_ARRAY", "kafka_offset": "DELTA_BINARY_PACKED"}
+    if pc.count_distinct(table.column("at")).as_py() * _SHARED_BY > table.num_rows:
+        encodings["at"] = "DELTA_BINARY_PACKED"
     return _encode(table, encodings, _ROWS_A_SORTED_GROUP, statistics=_WITH_STATISTICS)
 
 
@@ -60,7 +68,7 @@ def _encode(
         sink,
         compression="zstd",
         compression_level=1,
-        use_dictionary=_IN_DICTIONARY,
+        use_dictionary=[name for name in _IN_DICTIONARY if name not in encodings],
         column_encoding=encodings,
         write_statistics=statistics,
         row_group_size=group_rows,

@@ -91,6 +91,33 @@ def test_row_groups_carry_least_and_greatest_id(
     assert all(first.max < second.min for first, second in pairwise(spans))
 
 
+def test_a_trace_takes_at_most_20_bytes_in_the_spool_and_shipped(
+    make: Make, store: FolderStore, spool_dir: Path
+) -> None:
+    """The worst there is: one trace an event, ids without any order; one time a task, as it is."""
+    count = 30_000
+    for name in ("a", "b"):
+        Recorder(spool_dir).write(
+            [
+                batch(
+                    ids(count, name),
+                    batch=f"0190a1b2-{name}",
+                    object_key=f"staged/warehouse/{name}",
+                    topic="events.team.warehouse",
+                    kafka_partition=3,
+                    kafka_offset=range(count),
+                    intake_minute=NOON_US // 60_000_000,
+                    at_us=NOON_US + len(name),
+                )
+            ]
+        )
+    waiting = sum(file.size_bytes for file in trace_spool(spool_dir).files())
+    make().step()
+    (info,) = store.list("traces/bucket=")
+    assert info.size / (2 * count) <= 20
+    assert waiting / (2 * count) <= 20
+
+
 def test_files_wait_until_one_is_old_or_all_are_large(make: Make, spool_dir: Path) -> None:
     Recorder(spool_dir).write([batch(ids(5000))])
     assert make(roll_s=3600).step() is None
