@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -277,3 +279,38 @@ def test_ids_and_errors_that_sql_does_not_take_are_kept_in_words(tracker):
     assert (found.asked_by, found.error, found.answer) == (
         "an\\0na", "x\\0", {"trails": [{"said": "a\\0b\\ud800"}]},
     )  # fmt: skip
+
+
+def test_a_question_whose_process_is_killed_is_answered_by_another(
+    tracker, make_runner, monkeypatch
+):
+    """A real process that is killed while it looks; how long it is waited for is shortened."""
+    monkeypatch.setattr(trace_queries, "STALE_S", 1.0)
+    tracker.engine.dispose()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            slow = MemoryTraces()
+            slow.waits = True
+            with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
+                books = Books(own, lambda batches: batches, lambda _: None)
+                desk = TrailDesk(own, Runner(books, lambda: slow, shipped_after_s=5.0))
+                desk.ask(ONE, who="anna", limit_s=0.0)
+                slow.began.wait(WAIT_S)
+                os.write(writing, b"!")
+                signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(reading, 1) == b"!"
+    os.close(reading)
+    os.close(writing)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    [asked] = trace_queries.newest(tracker, asked_by="anna", limit=5)
+    assert asked.state == "running"
+    quick = MemoryTraces(made("e", "ingestion", "accepted"))
+    desk = TrailDesk(tracker, make_runner(quick))
+    desk.read(asked.id)
+    ended = desk.wait(asked.id, limit_s=WAIT_S)
+    assert (ended.state, len(ended.answer["trails"])) == ("done", 1)
