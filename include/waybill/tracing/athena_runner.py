@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 _POLL_S = 0.5
+_SUCCEEDED = "SUCCEEDED"
 Row = Sequence[Any]
 
 
@@ -56,7 +57,13 @@ class AthenaRunner:
             if watch is not None:
                 watch.started(query_id)
                 self._wait(cursor, query_id, watch)
-            yield from rows.result()
+            result = rows.result()
+            if result.state != _SUCCEEDED:
+                raise RetryError(  # pyathena's cursor gives no rows then, and no error
+                    f"Athena's query {query_id} ended as {result.state}: "
+                    f"{result.state_change_reason or 'no reason given'}"
+                )
+            yield from result
 
     def _wait(self, cursor: Any, query_id: str, watch: QueryWatch) -> None:  # noqa: ANN401
         """Tell the watch how far the execution is until it ends; stop it when the watch says so."""
