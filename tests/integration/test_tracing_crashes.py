@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
 import time
 from collections import Counter
-from multiprocessing import forkserver
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.integration import tracing_child
-from tests.servers import CHECKOUT, S3Server
+from tests.servers import S3Server
+from tests.support.processes import PROCESSES, start_server
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
 from waybill.settings import S3Settings
@@ -24,11 +23,6 @@ from waybill.tracing import DuckDbTraces, Recorder, trace_spool
 
 pytestmark = pytest.mark.serves
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PRELOAD = [
-    *("tests.integration.tracing_child", "boto3", "rocksdict", "tenacity", "pytest"),
-    *("pandas", "pyarrow.parquet", "pyarrow.compute"),
-]
 FILES = 3
 OBJECTS = 1
 POINTS = [
@@ -45,10 +39,7 @@ POINTS = [
 @pytest.fixture(scope="module", autouse=True)
 def _quick_processes() -> None:
     """Start the server that processes are forked from, with everything imported once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT / "include"), str(CHECKOUT)]))
-        PROCESSES.set_forkserver_preload(PRELOAD)
-        forkserver.ensure_running()
+    start_server()
 
 
 def _run(point: tuple[str, int, str] | None, spool_dir: Path, s3: S3Settings) -> int | None:

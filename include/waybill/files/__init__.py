@@ -26,11 +26,14 @@ Invariants
 
 from waybill.files.asks import ask_for_retry
 from waybill.files.books import FileReader
+from waybill.files.framing import FRAMES, LINES, Framing
+from waybill.files.limits import SpoolLimit
 from waybill.files.loop import ship_until
 from waybill.files.manager import FileManager
 from waybill.files.pace import Pace
 from waybill.files.packer import Cargo, DamagedFileError, MakeBody, Packer, WholeFilePacker
 from waybill.files.records import FILE_STATES, FileRecord, FileState, Shipment, Total
+from waybill.files.rolling import RollingFile, appended_spool
 from waybill.files.shipper import BOOKS, Shipper, ShipReport
 from waybill.files.spool import Abandoned, Sound, Spool, SpoolFile
 from waybill.files.store import FileStore, put_confirmed
@@ -38,6 +41,8 @@ from waybill.files.store import FileStore, put_confirmed
 __all__ = [
     "BOOKS",
     "FILE_STATES",
+    "FRAMES",
+    "LINES",
     "Abandoned",
     "Cargo",
     "DamagedFileError",
@@ -46,17 +51,21 @@ __all__ = [
     "FileRecord",
     "FileState",
     "FileStore",
+    "Framing",
     "MakeBody",
     "Pace",
     "Packer",
+    "RollingFile",
     "ShipReport",
     "Shipment",
     "Shipper",
     "Sound",
     "Spool",
     "SpoolFile",
+    "SpoolLimit",
     "Total",
     "WholeFilePacker",
+    "appended_spool",
     "ask_for_retry",
     "put_confirmed",
     "ship_until",

@@ -84,15 +84,17 @@ class Discovery:
         return [file for file in found if file.id not in shipped]
 
     def _note_abandoned(self, one: Abandoned) -> None:
-        if one.finished:
-            LOG.warning(
-                "file %s of a dead process is taken over; %d of its %d bytes were a torn tail",
-                *(one.id, one.size_bytes - one.kept_bytes, one.size_bytes),
-            )
+        cut = one.size_bytes - one.kept_bytes
+        if not one.finished:
+            LOG.warning("file %s is torn (%d bytes): its writer died", one.id, cut)
+            error = f"torn: its writer died before its write returned; {cut} bytes removed"
+            self._note(FileRecord(one.id, one.created_us, "failed", error=error))
             return
-        LOG.warning("file %s is torn (%d bytes): its writer died", one.id, one.size_bytes)
-        reason = f"torn: its writer died before its write returned; {one.size_bytes} bytes removed"
-        self._fail(FileRecord(one.id, one.created_us, "failed", error=reason))
+        LOG.warning("file %s of a dead process is taken over", one.id)
+        if cut:
+            LOG.warning("file %s had a torn tail of %d bytes; it is cut and set aside", one.id, cut)
+            note = f"its writer died: a torn tail of {cut} bytes was cut"
+            self._note(FileRecord(one.id, one.created_us, "closed", one.kept_bytes, note=note))
 
     def _follow_open(self) -> None:
         """Note the files that are being written, and those that were and are nowhere now."""
@@ -110,9 +112,11 @@ class Discovery:
         """Tell whether a file is nowhere; looked for in the order in which files move."""
         return not (self._spool.open_path(file_id).exists() or self._spool.path(file_id).exists())
 
-    def _fail(self, record: FileRecord) -> None:
+    def _note(self, record: FileRecord) -> None:
+        """Put a file in the books as it is now, known there or not."""
         if not self._files.add([record]):
-            self._files.update(record.id, state="failed", error=record.error, size_bytes=0)
+            now = {name: getattr(record, name) for name in ("state", "size_bytes", "error", "note")}
+            self._files.update(record.id, **now)
 
     def _answer_asks(self) -> None:
         for ask in asks(self._spool.directory):

@@ -52,8 +52,8 @@ class Sound:
 
     kept_bytes: int
     """Up to here; 0: nothing."""
-    damaged: bool = False
-    """What follows is no write that broke off: it is set aside, not thrown away."""
+    sets_aside: bool = False
+    """Whether what follows is kept elsewhere, or thrown away as what nobody was promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Spool:
     def _cut(self, path: Path, descriptor: int, size: int) -> int:
         """Leave what is whole of an abandoned file as a finished one; return its bytes."""
         sound = self._sound(path)
-        if sound.damaged:
+        if sound.sets_aside and sound.kept_bytes < size:
             self._set_aside(path, sound.kept_bytes)
         if not sound.kept_bytes:
             path.unlink()

@@ -7,23 +7,19 @@ No state is shared between processes; safe across forks; nothing is kept in memo
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from waybill.errors import RetryError
+from waybill.files import SpoolLimit
 from waybill.tracing.parquet import encode_unsorted
 from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import constant_text
 
 if TYPE_CHECKING:
     from waybill.settings import TraceSettings
-
-_LOOK_S = 1.0
-_WAIT_S = 0.2
 
 
 class Recorder:
@@ -46,10 +42,12 @@ class Recorder:
     ) -> None:
         self._spool = trace_spool(spool_dir)
         self._host = host or socket.gethostname()
-        self._threshold_bytes = disk_threshold_bytes
-        self._full_wait_s = full_wait_s
-        self._used_bytes = 0
-        self._looked_at = float("-inf")
+        self._limit = SpoolLimit(
+            self._spool,
+            threshold_bytes=disk_threshold_bytes,
+            full_wait_s=full_wait_s,
+            advice="is `waybill traces ship` running, and does the object store answer?",
+        )
 
     def write(self, batches: Sequence[pa.RecordBatch]) -> Path | None:
         """Write traces as one finished file; on disk when this returns. None: there were none.
@@ -65,9 +63,9 @@ class Recorder:
             return None
         table = pa.Table.from_batches(filled).unify_dictionaries()
         body = memoryview(encode_unsorted(table))
-        self._wait_for_room(len(body))
+        self._limit.wait_for(len(body))
         path = self._spool.store(body)
-        self._used_bytes += len(body)
+        self._limit.wrote(len(body))
         return path
 
     def _with_host(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -77,26 +75,6 @@ class Recorder:
         return batch.set_column(
             place, batch.schema.field(place), constant_text(self._host, batch.num_rows)
         )
-
-    def _wait_for_room(self, more_bytes: int) -> None:
-        deadline = time.monotonic() + self._full_wait_s
-        while self._used(more_bytes) + more_bytes > self._threshold_bytes:
-            if time.monotonic() >= deadline:
-                raise RetryError(
-                    f"trace spool {self._spool.directory} holds {self._used_bytes} of "
-                    f"{self._threshold_bytes} bytes and {more_bytes} more do not fit; "
-                    "is `waybill traces ship` running, and does the object store answer?"
-                )
-            time.sleep(_WAIT_S)
-
-    def _used(self, more_bytes: int) -> int:
-        """Return the spool's bytes: looked up, or what was seen plus what this process wrote."""
-        now = time.monotonic()
-        full = self._used_bytes + more_bytes > self._threshold_bytes
-        if full or now - self._looked_at >= _LOOK_S:
-            self._used_bytes = self._spool.used_bytes()
-            self._looked_at = now
-        return self._used_bytes
 
 
 def open_recorder(settings: TraceSettings) -> Recorder:

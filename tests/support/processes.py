@@ -1,0 +1,25 @@
+"""Processes that start quickly and hold nothing of the tests' own: no threads, no RocksDB."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+
+import pytest
+from tests.servers import CHECKOUT
+
+PROCESSES = multiprocessing.get_context("forkserver")
+_PRELOAD = [
+    *("tests.integration.tracing_child", "tests.unit.files.acts", "tests.unit.files.dying"),
+    *("boto3", "rocksdict", "tenacity", "pytest", "pandas"),
+    *("pyarrow.parquet", "pyarrow.compute"),
+]
+
+
+def start_server() -> None:
+    """Start the process that the others are forked from, with everything imported once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(CHECKOUT / "include"), str(CHECKOUT)]))
+        PROCESSES.set_forkserver_preload(_PRELOAD)
+        forkserver.ensure_running()
