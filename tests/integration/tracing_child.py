@@ -13,7 +13,7 @@ from typing import Any
 from waybill.files import FileManager
 from waybill.settings import S3Settings, TraceSettings
 from waybill.storage import ObjectStore
-from waybill.tracing import Recorder, open_recorder, run_shipper, traces
+from waybill.tracing import Compactor, Recorder, open_recorder, run_shipper, traces
 
 BUCKETS = 4
 
@@ -53,6 +53,16 @@ def ship(spool_dir: Path, s3: S3Settings, point: tuple[str, int, str] | None) ->
         die_at(OWNERS[call], call, number, when)
     settings = TraceSettings(spool_dir=spool_dir, buckets=BUCKETS, roll_s=0.1)
     run_shipper(settings, ObjectStore(s3), lambda: True, drain_s=60)
+
+
+def compact(
+    s3: S3Settings, point: tuple[str, int, str] | None, kept_s: float, lease_s: float = 0.0
+) -> None:
+    """Compact everything, and delete what was replaced so long ago, or die at a point."""
+    if point is not None:
+        call, number, when = point
+        die_at(ObjectStore, call, number, when)
+    Compactor(ObjectStore(s3), after_s=-60, kept_s=kept_s, lease_s=lease_s).run()
 
 
 def ship_on(spool_dir: Path, s3: S3Settings, roll_s: float) -> None:
