@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,11 @@ import pyarrow as pa
 from waybill.events import STAGES
 from waybill.stages import ChainResult, Failure
 from waybill.stages.results import Mapped
-from waybill.tracing import TRACE_SCHEMA, traces
+from waybill.tracing import THROUGH, traces
 
-_Columns = dict[str, Any]
+_NOBODY = Mapped()
+_Alike = tuple[str, str, str, str]
+"""Pipeline id, event name, phase, outcome."""
 _OWN_BATCH = 256
 """Events of one group that are worth a batch of their own: constant columns cost nothing a row."""
 
@@ -65,48 +68,58 @@ def _of_mapped(
     result: ChainResult, common: dict[str, Any], staged_key: str
 ) -> list[pa.RecordBatch]:
     small, batches = _Rows(), list[pa.RecordBatch]()
-    for constants, group, each in _groups(result, staged_key):
+    for (pipeline_id, name, phase, outcome), group in _groups(result):
+        constants = {
+            "pipeline_id": pipeline_id,
+            "event_name": name,
+            "phase": phase,
+            "outcome": outcome,
+            "object_key": "" if phase == "transformation" else staged_key,
+        }
+        each = _each(group)
         if len(group.ids) >= _OWN_BATCH:
-            batches.append(_batch({**constants, **each, **common}))
-        else:
-            small.add(len(group.ids), constants, _each(group))
+            same = {name: _one_or_all(values) for name, values in each.items()}
+            batches.append(_batch({**constants, **same, "event_id": group.ids, **common}))
+        elif group.ids:
+            small.add(len(group.ids), constants, each)
     return [*batches, *small.batches(common)]
 
 
-def _groups(result: ChainResult, staged_key: str) -> Iterator[tuple[_Columns, Mapped, _Columns]]:
-    """Yield events that leave the same trace: what is the same in all, the events, their columns.
-
-    What passed the transformation is nearly always what passed the mapping: the same columns then.
-    """
+def _groups(result: ChainResult) -> Iterator[tuple[_Alike, Mapped]]:
+    """Yield events that leave the same traces; who passed both stages is one line in the spool."""
     ended = result.mapped
     for (pipeline_id, name), group in result.transformed.items():
-        each = _arrays(group)
-        yield _constants(pipeline_id, name, "transformation", "passed"), group, each
-        if ended.get((pipeline_id, name, "passed")) == group:
-            yield _constants(pipeline_id, name, "mapping", "passed", staged_key), group, each
+        mapped = ended.get((pipeline_id, name, "passed"), _NOBODY)
+        through, only = (group, _NOBODY) if group == mapped else _shared(group, mapped)
+        yield (pipeline_id, name, THROUGH, "passed"), through
+        yield (pipeline_id, name, "transformation", "passed"), only
     for (pipeline_id, name, outcome), group in ended.items():
         if outcome != "passed":
-            constants = _constants(pipeline_id, name, "transformation", outcome)
-        elif result.transformed.get((pipeline_id, name)) == group:
+            yield (pipeline_id, name, "transformation", outcome), group
             continue
-        else:
-            constants = _constants(pipeline_id, name, "mapping", "passed", staged_key)
-        yield constants, group, _arrays(group)
+        transformed = result.transformed.get((pipeline_id, name), _NOBODY)
+        if group != transformed:
+            yield (pipeline_id, name, "mapping", outcome), _shared(group, transformed)[1]
 
 
-def _constants(
-    pipeline_id: str, name: str, phase: str, outcome: str, object_key: str = ""
-) -> _Columns:
-    return {
-        "pipeline_id": pipeline_id,
-        "event_name": name,
-        "phase": phase,
-        "outcome": outcome,
-        "object_key": object_key,
-    }
+def _shared(group: Mapped, other: Mapped) -> tuple[Mapped, Mapped]:
+    """Return those of a group that are in another as well, and those that are not."""
+    known = set(zip(other.ids, other.partitions, other.offsets, strict=True))
+    there = [one in known for one in zip(group.ids, group.partitions, group.offsets, strict=True)]
+    return _chosen(group, there), _chosen(group, [not one for one in there])
 
 
-def _each(group: Mapped) -> _Columns:
+def _chosen(group: Mapped, which: Sequence[bool]) -> Mapped:
+    return Mapped(
+        list(compress(group.ids, which)),
+        list(compress(group.attempts, which)),
+        list(compress(group.offsets, which)),
+        list(compress(group.partitions, which)),
+        list(compress(group.minutes, which)),
+    )
+
+
+def _each(group: Mapped) -> dict[str, Any]:
     return {
         "event_id": group.ids,
         "kafka_partition": group.partitions,
@@ -116,14 +129,9 @@ def _each(group: Mapped) -> _Columns:
     }
 
 
-def _arrays(group: Mapped) -> _Columns:
-    """Return the columns of a group that has a batch of its own as arrays, made once."""
-    if len(group.ids) < _OWN_BATCH:
-        return {}
-    return {
-        name: pa.array(values, TRACE_SCHEMA.field(name).type)
-        for name, values in _each(group).items()
-    }
+def _one_or_all(values: list[Any]) -> Any:  # noqa: ANN401
+    """Return a column's value where all are the same: one costs less than many to write down."""
+    return values[0] if values.count(values[0]) == len(values) else values
 
 
 def _of_failures(

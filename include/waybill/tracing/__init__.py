@@ -37,13 +37,14 @@ from waybill.tracing.recorder import Recorder, open_recorder
 from waybill.tracing.selection import open_traces
 from waybill.tracing.shipping import TracePacker, run_shipper, trace_spool
 from waybill.tracing.store import TraceStore
-from waybill.tracing.trace import OUTCOMES, PHASES, TRACE_SCHEMA, Trace, traces
+from waybill.tracing.trace import OUTCOMES, PHASES, THROUGH, TRACE_SCHEMA, Trace, traces
 from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, Watched
 
 __all__ = [
     "MINUTE_SCHEMA",
     "OUTCOMES",
     "PHASES",
+    "THROUGH",
     "TRACE_SCHEMA",
     "AthenaTraces",
     "CompactionReport",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from waybill.tracing.layout import line_of
-from waybill.tracing.trace import TEXT_COLUMNS, TRACE_SCHEMA
+from waybill.tracing.trace import TEXT_COLUMNS, THROUGH, TRACE_SCHEMA, constant_text
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -91,7 +91,7 @@ def read_whole(path: Path | pa.BufferReader) -> pa.Table:
         path, read_dictionary=list(TEXT_COLUMNS), page_checksum_verification=True, memory_map=False
     )
     with file:
-        return _rows(file)
+        return unfolded(_rows(file))
 
 
 def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
@@ -106,7 +106,7 @@ def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
             found = _with_children(column, frozenset(event_ids))
         if not pc.any(found).as_py():
             return TRACE_SCHEMA.empty_table()
-        return _rows(file).filter(found)
+        return unfolded(_rows(file).filter(found))
 
 
 def _with_children(column: pa.ChunkedArray, event_ids: frozenset[str]) -> pa.Array:
@@ -121,6 +121,26 @@ def _rows(file: pq.ParquetFile) -> pa.Table:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))
     return table.select(TRACE_SCHEMA.names)
+
+
+def unfolded(table: pa.Table) -> pa.Table:
+    """Return a table with two lines for each that stands for two; they come last."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    phases = table.column("phase").cast(pa.string())
+    folded = pc.fill_null(pc.equal(phases, THROUGH), fill_value=False)
+    if not pc.any(folded).as_py():
+        return table
+    both = table.filter(folded)
+    mapped = _with_text(both, "phase", "mapping")
+    transformed = _with_text(_with_text(both, "phase", "transformation"), "object_key", "")
+    return pa.concat_tables([table.filter(pc.invert(folded)), transformed, mapped])
+
+
+def _with_text(table: pa.Table, name: str, value: str) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    field = table.schema.field(place)
+    return table.set_column(place, field, constant_text(value, table.num_rows).cast(field.type))
 
 
 def is_whole(path: Path) -> bool:

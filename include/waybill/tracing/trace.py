@@ -29,6 +29,10 @@ PHASES = (
 """In the order of an event's way; a trail is sorted by time, then by this. A line of phase ``key``
 is found under ``waybill.events.key_id`` and names an event of that primary key in ``refers_to``."""
 
+THROUGH = "through"
+"""Phase of a line in a spool that stands for two: it passed transformation and mapping, in one task
+and as one event. Whoever reads a spool file gets the two; nothing else knows of it."""
+
 OUTCOMES = (
     "accepted",
     "passed",
@@ -78,7 +82,7 @@ MEMORY_SCHEMA = pa.schema(
         for field in TRACE_SCHEMA
     ]
 )
-_KNOWN = {"phase": frozenset(PHASES), "outcome": frozenset(OUTCOMES)}
+_KNOWN = {"phase": frozenset((*PHASES, THROUGH)), "outcome": frozenset(OUTCOMES)}
 
 Texts: TypeAlias = str | Sequence[str | None] | pa.Array | None
 Numbers: TypeAlias = int | Sequence[int | None] | pa.Array | None

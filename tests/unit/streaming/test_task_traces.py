@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.unit.stages.made import chained, event, pipeline
 from tests.unit.streaming.test_storms import BROKEN, doing
@@ -12,6 +13,9 @@ from tests.unit.streaming.test_storms import BROKEN, doing
 from waybill.events import HELD_ERROR, encode
 from waybill.stages import Chain, ChainResult, Chunk, Plan
 from waybill.streaming.task_traces import trace_batches
+from waybill.tracing import THROUGH
+from waybill.tracing.parquet import unfolded
+from waybill.tracing.trace import MEMORY_SCHEMA
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -20,7 +24,7 @@ def rows_of(result: ChainResult) -> list[dict[str, Any]]:
     batches = trace_batches(
         result, topic="t", batch_id="b", staged_key="staged/x", parked_key="parked/y", now=NOW
     )
-    rows = [row for batch in batches for row in batch.to_pylist()]
+    rows = unfolded(pa.Table.from_batches(batches, MEMORY_SCHEMA)).to_pylist()
     return sorted(rows, key=lambda row: (row["event_id"], row["phase"]))
 
 
@@ -63,7 +67,7 @@ def test_many_small_groups_make_few_batches() -> None:
     batches = trace_batches(
         chained(plans, events), topic="t", batch_id="b", staged_key="s", parked_key="", now=NOW
     )
-    assert [batch.num_rows for batch in batches] == [180]
+    assert [batch.num_rows for batch in batches] == [90]
 
 
 def test_what_has_no_id_has_no_trace() -> None:
@@ -101,3 +105,18 @@ def transform(event):
         ("e1", "mapping", "refund"), ("e1", "transformation", "order"),
         ("e2", "mapping", "order"), ("e2", "transformation", "order"),
     ]  # fmt: skip
+
+
+def test_who_passes_both_stages_is_one_line_also_beside_others() -> None:
+    events = doing((300, None), (1, "fail"), (1, "many"), (300, None))
+    batches = trace_batches(
+        chained(pipeline(BROKEN), events), topic="t", batch_id="b", staged_key="staged/x",
+        parked_key="parked/y", now=NOW,
+    )  # fmt: skip
+    lines = pa.Table.from_batches(batches, MEMORY_SCHEMA)
+    through = [row["event_id"] for row in lines.to_pylist() if row["phase"] == THROUGH]
+    assert through == [f"e{n}" for n in (*range(300), *range(302, 602))]
+    rows = rows_of(chained(pipeline(BROKEN), events))
+    passed = [(r["event_id"], r["phase"], r["object_key"]) for r in rows if r["event_id"] == "e7"]
+    assert passed == [("e7", "mapping", "staged/x"), ("e7", "transformation", None)]
+    assert len(rows) == 2 * 600 + 2 + 4

@@ -9,8 +9,8 @@ from tests.unit.tracing.samples import batch, ids
 
 from waybill.errors import RetryError
 from waybill.settings import TraceSettings
-from waybill.tracing import Recorder, open_recorder, trace_spool
-from waybill.tracing.parquet import read_whole
+from waybill.tracing import THROUGH, Recorder, open_recorder, trace_spool
+from waybill.tracing.parquet import read_events, read_whole
 
 
 def test_batches_of_one_call_become_one_finished_file(tmp_path: Path) -> None:
@@ -69,3 +69,22 @@ def test_the_configured_recorder_writes_where_settings_say(tmp_path: Path) -> No
     path = open_recorder(TraceSettings(spool_dir=tmp_path)).write([batch(["a"])])
     assert path is not None
     assert path.parent == tmp_path
+
+
+def test_a_line_that_stands_for_two_is_read_as_two(tmp_path) -> None:
+    columns = {"object_key": "staged/x", "kafka_offset": [1, 2], "intake_minute": 29_000_000}
+    through = batch(["a", "b"], phase=THROUGH, outcome="passed", **columns)
+    other = batch(["c"], phase="destination", outcome="delivered")
+    path = Recorder(tmp_path).write([through, other])
+    expected = [
+        ("a", "mapping", "staged/x", 1), ("a", "transformation", None, 1),
+        ("b", "mapping", "staged/x", 2), ("b", "transformation", None, 2),
+    ]  # fmt: skip
+    names = ["event_id", "phase", "object_key", "kafka_offset"]
+
+    def rows(table):
+        return sorted(tuple(row[name] for name in names) for row in table.to_pylist())
+
+    assert rows(read_whole(path)) == [*expected, ("c", "destination", None, None)]
+    assert rows(read_events(path, ["b"])) == expected[2:]
+    assert {row["outcome"] for row in read_events(path, ["b"]).to_pylist()} == {"passed"}
