@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -46,8 +48,8 @@ def tracker(opened):
 def make_runner(tracker):
     made_ones = []
 
-    def make(traces):
-        books = Books(tracker, lambda batches: batches, lambda _: None)
+    def make(traces, parked=lambda _: None):
+        books = Books(tracker, lambda batches: batches, parked)
         runner = Runner(books, lambda: traces, shipped_after_s=5.0)
         made_ones.append(runner)
         return runner
@@ -184,6 +186,38 @@ def test_a_running_question_is_cancelled_from_elsewhere(tracker, make_runner):
     assert (ended.state, ended.answer) == ("cancelled", None)
 
 
+def test_it_is_cancelled_also_while_it_looks_what_became_of_what_parked(tracker, make_runner):
+    one = made("e", "mapping", "parked", object_key="parked/x", error_type="x")
+    asks, desks = [], []
+
+    def parked(place):
+        asks.append(place)
+        trace_queries.cancel(tracker, desks[0].newest(asked_by="anna", limit=1)[0].id, who="bob")
+        assert slow_end.wait(WAIT_S)
+
+    many = [replace(one, at=one.at, object_key=f"parked/{n}") for n in range(3)]
+    desk = TrailDesk(tracker, make_runner(MemoryTraces(*many), parked))
+    desks.append(desk)
+    slow_end = CancelSeen(tracker)
+    assert desk.run(ONE, who="anna").state == "cancelled"
+    assert len(asks) == 1
+
+
+class CancelSeen:
+    """Waits until the runner has heard twice that a question is to be cancelled."""
+
+    def __init__(self, tracker):
+        self._tracker = tracker
+
+    def wait(self, limit_s):
+        seen, until = set(), time.monotonic() + limit_s
+        while len(seen) < 3 and time.monotonic() < until:
+            with self._tracker.transaction() as connection:
+                seen.add(connection.execute(text("SELECT seen_at FROM trace_queries")).scalar())
+            threading.Event().wait(0.02)
+        return len(seen) >= 3
+
+
 def test_while_it_runs_it_says_how_far_it_is_and_by_which_execution(tracker, make_runner):
     traces = MemoryTraces()
     traces.waits = True
@@ -281,12 +315,8 @@ def test_ids_and_errors_that_sql_does_not_take_are_kept_in_words(tracker):
     )  # fmt: skip
 
 
-def test_a_question_whose_process_is_killed_is_answered_by_another(
-    tracker, make_runner, monkeypatch
-):
-    """A real process that is killed while it looks; how long it is waited for is shortened."""
-    monkeypatch.setattr(trace_queries, "STALE_S", 1.0)
-    tracker.engine.dispose()
+def kill_while_it_looks(tracker):
+    """Ask in a process of its own, and kill it once it looks traces up."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -307,6 +337,15 @@ def test_a_question_whose_process_is_killed_is_answered_by_another(
     os.close(writing)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
+
+
+def test_a_question_whose_process_is_killed_is_answered_by_another(
+    tracker, make_runner, monkeypatch
+):
+    """A real process that is killed while it looks; how long it is waited for is shortened."""
+    monkeypatch.setattr(trace_queries, "STALE_S", 1.0)
+    tracker.engine.dispose()
+    kill_while_it_looks(tracker)
     [asked] = trace_queries.newest(tracker, asked_by="anna", limit=5)
     assert asked.state == "running"
     quick = MemoryTraces(made("e", "ingestion", "accepted"))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
@@ -24,6 +25,7 @@ from waybill.operations import trace_queries
 from waybill.operations.trace_queries import Asked, Beat
 from waybill.operations.trails import Books
 from waybill.operations.trails_answer import Answering
+from waybill.parking.whereabouts import ParkedPlace, Whereabouts
 from waybill.storage import TrackerStore
 from waybill.tracing import QueryCancelledError, Trace, TraceQuery, Watched
 
@@ -172,7 +174,12 @@ class Runner:
         ) -> dict[str, list[Trace]]:
             return traces.trails(ids, since=since, until=until, watch=work.watch)
 
-        answering = Answering(self._books, look, asked.question)
+        def parked(place: ParkedPlace) -> Whereabouts | None:
+            if work.watch.cancelled():
+                raise QueryCancelledError("the question was cancelled")
+            return self._books.parked(place)
+
+        answering = Answering(replace(self._books, parked=parked), look, asked.question)
         answer = answering.answer()
         answer.note_search(work.watch.searched, shipped_after_s=self._shipped_after_s)
         return answer.to_json()

@@ -121,9 +121,10 @@ def search_words(searched: Sequence[Searched], shipped_after_s: float) -> list[s
     read = f": {hours:,} with traces, {objects:,} objects read"
     where = "" if first.backend == "athena" else read
     last = f"{max(10, round(shipped_after_s * 3)):,} seconds"
+    waiting = f"{files:,} trace files of the machine that looked, which are not shipped yet"
+    also = f", and {waiting}." if files else "; the machine that looked has shipped all of its own."
     return [
-        f"The trace store was searched ({when}{where}), and {files:,} trace files of the machine "
-        "that looked, which are not shipped yet.",
+        f"The trace store was searched ({when}{where}){also}",
         f"What other machines have not shipped yet is not seen: usually the last {last}.",
     ]
 
