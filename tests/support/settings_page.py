@@ -31,6 +31,7 @@ TITLES = {
     "traces": "Traces",
     "parking": "Parked files",
     "notices": "Being told",
+    "audit": "The auditor",
     "airflow": "Airflow, as the command line reaches it",
     "access": "Access to parked events in Airflow",
     "stack": "Embedded stack",
