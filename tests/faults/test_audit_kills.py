@@ -80,6 +80,20 @@ def test_a_run_that_dies_anywhere_is_no_breach(settings: Any, point: str) -> Non
     assert all(why.endswith("are on their way to it") for why in states(settings))
 
 
+def test_what_a_dead_run_left_of_a_source_that_changed_is_counted(settings: Any) -> None:
+    """Also where the source gives nothing any more."""
+    child = children.start(settings, _DIE.format(patch=POINTS["in Kafka, the page not counted"]))
+    child.wait(timeout=90)
+    path = settings.pipelines_dir / "orders" / "orders.csv"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    report = wiring.run_ingest(settings, "orders")
+    assert (report.read, report.resumed, report.pages) == (0, 500, 1)
+    assert audited(settings) == []
+    books = wiring.balance(settings)
+    assert (books.ingested, books.in_flight, books.unaccounted) == (500, 500, 0)
+    assert books.settling == {}
+
+
 def test_rounds_beside_a_running_ingestion_see_no_breach(settings: Any) -> None:
     ended = threading.Event()
     rounds: list[list[Any]] = []

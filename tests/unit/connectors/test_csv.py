@@ -244,3 +244,17 @@ def test_a_file_that_is_not_there_is_named(tmp_path, path):
     source = Source(connector="csv", event="e", path=path)
     with pytest.raises(InputError, match="source"):
         open_connector(source, tmp_path).count()
+
+
+def test_records_are_counted_between_any_two_positions(opened):
+    connector = opened("number,amount\n1,2\n3\n4,5\n6,7\n", page_rows=2)
+    pages = list(connector.read(None))
+    cursors = [page.cursor for page in pages]
+    assert [connector.count_between(p.start, p.cursor) for p in pages] == [
+        len(p.rows) + len(p.bad) for p in pages
+    ]
+    assert connector.count_between(None, None) == connector.count() == 4
+    assert connector.count_between(cursors[0], None) == 1
+    assert connector.count_between(cursors[-1], None) == 0
+    assert connector.count_between(None, {"file": "another", "row": 1}) is None
+    assert connector.count_between({"file": "another", "row": 1}, cursors[-1]) == 4

@@ -1,0 +1,86 @@
+"""Where a run of ingestion moves its watermark to: never above what may still be on its way."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from waybill.ledger.watermarks import PageMark
+from waybill.operations import settling
+from waybill.operations.settling import Settling
+from waybill.producer import LosslessProducer
+from waybill.storage import TrackerStore
+
+
+class Producer:
+    """Knows how far Kafka acknowledged."""
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.waiting = 0
+
+    def settled(self, lsn: int) -> bool:
+        return lsn < self.low
+
+    def __len__(self) -> int:
+        return self.waiting
+
+
+def counts(*minutes: int) -> list[tuple[str, list[list[Any]]]]:
+    return [("p", [["order", "ingestion", minute, [1]] for minute in minutes])]
+
+
+@pytest.fixture
+def producer() -> Producer:
+    return Producer()
+
+
+@pytest.fixture
+def begun(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Begin a run at minute 100, which a dead one left open where ``left`` says."""
+
+    def begin(left: int | None = None) -> Settling:
+        found = (100 if left is None else left, left is not None)
+        monkeypatch.setattr(settling, "open_watermark", lambda *_, **__: found)
+        tracker = cast("TrackerStore", None)
+        made = Settling(tracker, cast("LosslessProducer", producer), "p", lambda: 105)
+        made.begin()
+        return made
+
+    return begin
+
+
+def test_a_page_that_kafka_has_not_keeps_the_watermark_at_its_first_minute(
+    begun: Any, producer: Producer
+) -> None:
+    run = begun()
+    producer.waiting = 7
+    assert run.page(10, counts(101, 100)) == PageMark(100, 7)
+    assert run.page(20, counts(102)) == PageMark(100, 7)
+    producer.low, producer.waiting = 11, 3
+    assert run.page(30, counts(103)) == PageMark(102, 3)
+    producer.low, producer.waiting = 41, 0
+    assert run.page(40, counts(104)) == PageMark(105, 0)
+
+
+def test_a_page_of_no_events_moves_it_to_now(begun: Any, producer: Producer) -> None:
+    producer.low = 100
+    assert begun().page(10, []) == PageMark(105, 0)
+
+
+def test_what_a_dead_run_left_keeps_it_until_kafka_has_the_first_page(
+    begun: Any, producer: Producer
+) -> None:
+    run = begun(left=60)
+    assert run.recovered(counts(62)) == PageMark(60, 0)
+    assert run.page(10, counts(103)) == PageMark(60, 0)
+    assert run.page(20, counts(104)) == PageMark(60, 0)
+    producer.low = 15
+    assert run.page(30, counts(104)) == PageMark(104, 0)
+
+
+def test_a_dead_runs_page_with_an_earlier_minute_lowers_it(begun: Any) -> None:
+    run = begun(left=60)
+    assert run.recovered(counts(58)) == PageMark(58, 0)
+    assert run.page(10, counts(103)).open_from_minute == 58
