@@ -1,9 +1,11 @@
 """Files: records gathered in local files and shipped to the object store, exactly once each.
 
-Any process on a node writes finished files into a spool folder (``Spool``). One process a node, the
-owner, keeps the books of them (``FileManager``) and carries them away (``Shipper``). Others read
-the books meanwhile (``FileReader``). What the files hold is the caller's: a ``Packer`` makes
-objects of them.
+Any process on a node writes files into a spool folder: whole ones (``Spool.store``), or ones that
+records are appended to (``RollingFile``), which roll by size and age. One process a node, the
+owner, keeps the books of them (``FileManager``) and carries them away (``Shipper``,
+``ship_until``), as fast as the store takes them (``Pace``). Others read the books meanwhile
+(``FileReader``). What the files hold is the caller's: a ``Packer`` makes objects of them;
+``WholeFilePacker`` sends each as it is.
 
 Layout
   <spool>/<created µs>-<pid>-<process start ms>-<random>.open      being written, lock held
@@ -15,13 +17,16 @@ Layout
   <spool>/files.rocksdb/                                           the books (``files.books``)
 
 Invariants
-  I1  What a write returned for is on disk: written, synced, renamed, directory synced. What it did
-      not return for was never promised; a torn file is removed and noted.
+  I1  What ``store``, ``sync`` or ``roll`` returned for is on disk; what ``append`` returned for
+      survives the death of its process. What they did not return for was never promised: a file
+      torn from its start is removed and noted, a torn tail is cut and set aside.
   I2  A file's shipment (ship id, files, keys) is in the books before the first PUT. A shipment that
       a death broke off is sent again under the same keys with the same bytes.
   I3  A file is deleted after every object of its shipment is confirmed (ETag, else read back) and
       the books say ``shipped``; never before.
   I4  One process owns the books; every change of state in them is one atomic, synced write.
+  I5  A step of the owner costs the same however many files wait, or were shipped.
+  I6  A full spool makes writers wait, then raises; nothing is dropped.
 """
 
 from waybill.files.asks import ask_for_retry
