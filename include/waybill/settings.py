@@ -257,7 +257,8 @@ class AuditSettings(_Section):
     compare_within_s: float = Field(86_400.0, ge=0)
     """Minutes in balance that are older than this are not compared by their ids."""
     naming_patience_s: float = Field(900.0, ge=0)
-    """When the traces of a minute are not all in after this time, what is known is named."""
+    """When the traces of a minute are not all in after this time, the stages that have theirs are
+    named."""
     naming_budget_s: float = Field(40.0, gt=0)
     """After this time a run of the audit reads the traces of no further minute."""
     named_ids: int = Field(1_000, ge=1)

@@ -171,7 +171,7 @@ def test_a_copy_that_the_destination_recognised_is_explained(traced: Traced) -> 
     assert on_list(traced) == []
 
 
-def test_after_the_time_limit_what_is_known_is_named_in_part(traced: Traced) -> None:
+def test_after_the_time_limit_only_stages_whose_traces_are_in_are_named(traced: Traced) -> None:
     traced.taken(*range(3))
     traced.sent(*range(3))
     traced.through(*range(3), swallow={"e1"})
@@ -183,12 +183,35 @@ def test_after_the_time_limit_what_is_known_is_named_in_part(traced: Traced) -> 
     traced.audit()
     assert traced.name().waiting == 1
     report = traced.name(patience_s=0.0)
-    assert [(n.stage, n.missing, n.whole) for n in report.named] == [
-        ("transformation", ["e1"], False)
-    ]
-    [found] = [b for b in read_breaches(traced.way.tracker) if b.key.stage == "transformation"]
-    assert "in part" in found.detail["named"]
+    assert [(n.stage, n.missing) for n in report.named] == [("transformation", ["e1"])]
     assert on_list(traced) == [("breach", "in part")]
+
+
+def test_lost_traces_of_a_minute_in_balance_name_nobody(traced: Traced) -> None:
+    traced.way.begin(traced.minute)
+    traced.way.page(3, traced.minute, open_from=traced.minute)
+    traced.way.end(traced.minute)
+    traced.sent(*range(3))
+    traced.through(*range(3))
+    traced.ship()
+    traced.audit()
+    assert traced.name().waiting == 1
+    assert traced.name(patience_s=0.0).named == []
+    assert read_breaches(traced.way.tracker) == []
+    assert on_list(traced) == []
+
+
+def test_names_that_stay_the_same_are_told_once(traced: Traced) -> None:
+    traced.taken(*range(3))
+    traced.sent(*range(3))
+    traced.through(*range(3), swallow={"e1"})
+    traced.ship()
+    for _ in range(3):
+        traced.audit()
+        traced.name()
+        traced.way.query("UPDATE audit_minutes SET changed = changed + 1")
+    told = traced.way.query("SELECT detail->>'breach' FROM notices WHERE kind = 'breach'")
+    assert told == [("on_the_way, opened",), ("on_the_way, named",)]
 
 
 def test_traces_of_what_was_never_committed_name_nobody(traced: Traced) -> None:

@@ -137,9 +137,9 @@ def read_unnamed(connection: Connection, *, most: int) -> list[Unnamed]:
 
 
 def end_naming(connection: Connection, one: Unnamed, said: str) -> None:
-    """Say that a minute's ids were compared: take it off if it is in balance, else note it."""
+    """Say how a minute's ids were compared: take it off if it is in balance, else note it."""
     columns = dict(zip(("pipeline", "name", "minute"), one.key, strict=True))
-    if one.state == "balanced" and said == "compared":
+    if one.state == "balanced":
         due = Due(one.key, one.changed, "", None, one.state)
         connection.execute(_TAKE_OFF, _columns([due]))
     else:

@@ -1,9 +1,10 @@
 """Naming: which events a breach is about, once the traces of its minute are in.
 
 They are in when each stage has as many traces of committed batches as the ledger counted events of
-it; after ``patience_s`` the ids that are known are named all the same, and said to be part of them.
-Minutes in balance are compared as well: an event lost and another doubled leave the sums as they
-are. What moves still at a stage is not compared there.
+it; after ``patience_s`` only those stages are compared whose traces, and the traces of the stage
+before, are in: where some are lost, nobody is named by mistake. Minutes in balance are compared as
+well: an event lost and another doubled leave the sums as they are. What moves still at a stage is
+not compared there.
 
 A copy that came in between the log and the transformation, and that the destination took for the
 duplicate it is, is harmless: its breach is explained, and stays so while the gap is the same.
@@ -46,6 +47,8 @@ UPDATE breaches SET ids = CAST(:ids AS jsonb), named_at = clock_timestamp(),
   detail = detail || CAST(:detail AS jsonb)
 WHERE pipeline_id = :pipeline_id AND event_name = :event_name AND stage = :stage
   AND minute = :minute AND kind = :kind AND state = 'open'
+  AND (ids <> CAST(:ids AS jsonb) OR named_at IS NULL)
+RETURNING id
 """)
 _ALIKE = "the ids of both stages are the same"
 
@@ -55,7 +58,7 @@ class NamingLimits:
     """How long is waited, and how much is read."""
 
     patience_s: float = 900.0
-    """After that what is known is named, though traces are not in."""
+    """After that the stages whose traces are in are named, though those of others are not."""
     compare_within_s: float = 86_400.0
     """A minute in balance that is older is not compared: what changed it came long after."""
     minutes: int = 200
@@ -79,7 +82,7 @@ class NamedMinute:
     missing: list[str]
     doubled: list[str]
     whole: bool
-    """All traces were in, and as many ids differ as events."""
+    """As many ids differ as the ledger misses events."""
     harmless: bool = False
 
 
@@ -145,13 +148,15 @@ class _Minute:
             return
         found = self._compare(row)
         late = self._one.waited_s > self._limits.patience_s
-        if not (whole := _all_in(row, found, self._stages())) and not late:
+        ready = [stage for stage in found.stages if _is_in(row, found, stage)]
+        whole = len(ready) == len(found.stages)
+        if not whole and not late:
             self._report.waiting += 1
             return
         self._report.compared += 1
         with self._tracker.transaction() as connection:
-            for stage, ids in found.stages.items():
-                self._write(connection, row, found, stage, ids, whole=whole)
+            for stage in ready:
+                self._write(connection, row, found, stage)
             end_naming(connection, self._one, "compared" if whole else "in part")
 
     def _is_past(self, row: BalanceRow) -> bool:
@@ -199,16 +204,8 @@ class _Minute:
         for other in others:
             yield from self._read(other)
 
-    def _write(
-        self,
-        connection: Connection,
-        row: BalanceRow,
-        found: MinuteIds,
-        stage: str,
-        ids: StageIds,
-        *,
-        whole: bool,
-    ) -> None:
+    def _write(self, connection: Connection, row: BalanceRow, found: MinuteIds, stage: str) -> None:
+        ids = found.stages[stage]
         pipeline_id, event_name, minute = self._one.key
         own = BreachKey(*_key(self._one, stage, "ids"))
         kinds = list(connection.execute(_OPEN, _asked(own)).scalars())
@@ -217,14 +214,15 @@ class _Minute:
                 settle(connection, own, reason=_ALIKE)
             return
         gap = row.on_the_way(stage) + row.stage(stage).left_over()
-        exact = whole and len(ids.missing) - len(ids.doubled) == gap
+        exact = len(ids.missing) - len(ids.doubled) == gap
         named = NamedMinute(pipeline_id, event_name, minute, stage, ids.missing, ids.doubled, exact)
         self._report.named.append(named)
         counted = [kind for kind in kinds if kind != "ids"]
         key = BreachKey(*_key(self._one, stage, counted[0] if counted else "ids"))
         if not counted and not self._open(connection, key, named):
             return
-        self._keep(connection, key, named, gap)
+        if not self._keep(connection, key, named, gap):
+            return
         if stage == "transformation" and _is_harmless(row, found, ids, gap):
             named.harmless = True
             settle(connection, key, reason=_harmless_words(row, ids), stands=True)
@@ -236,7 +234,8 @@ class _Minute:
         words = _named_words(named, gap) + "; in number they balance"
         return open_breach(connection, key, words=words, gap=gap, tell=False) is not None
 
-    def _keep(self, connection: Connection, key: BreachKey, named: NamedMinute, gap: int) -> None:
+    def _keep(self, connection: Connection, key: BreachKey, named: NamedMinute, gap: int) -> bool:
+        """Write the names; False: they were the same before."""
         most = self._limits.ids
         ids = {"missing": named.missing[:most], "doubled": named.doubled[:most]}
         detail = {
@@ -246,7 +245,7 @@ class _Minute:
             "whole": named.whole,
         }
         values = {"ids": orjson.dumps(ids).decode(), "detail": orjson.dumps(detail).decode()}
-        connection.execute(_NAME, {**_asked(key), **values})
+        return connection.execute(_NAME, {**_asked(key), **values}).first() is not None
 
 
 def _key(one: Unnamed, stage: str, kind: str) -> tuple[str, str, str, str, int]:
@@ -258,10 +257,10 @@ def _asked(key: BreachKey) -> dict[str, Any]:
     return asdict(key)
 
 
-def _all_in(row: BalanceRow, found: MinuteIds, stages: list[str]) -> bool:
-    """Tell whether each stage has as many traces as the ledger counted events of it."""
-    needed = {"ingestion", *stages} | ({"mapping"} if "destination" in stages else set())
-    return all(found.have[stage] >= _expected(row, stage) for stage in needed)
+def _is_in(row: BalanceRow, found: MinuteIds, stage: str) -> bool:
+    """Tell whether a stage and the one before have as many traces as the ledger counted events."""
+    two = (STAGES[STAGES.index(stage) - 1], stage)
+    return all(found.have[one] >= _expected(row, one) for one in two)
 
 
 def _expected(row: BalanceRow, stage: str) -> int:
@@ -300,7 +299,7 @@ def _named_words(named: NamedMinute, gap: int) -> str:
             parts.append(f"{len(ids):,} {what}: {', '.join(ids[:_SHOWN])}{more}")
     words = f"{named.stage} of {minute_words(named.minute)}: {'; '.join(parts)}"
     if not named.whole:
-        words += f" (in part: the ledger misses {gap:,}, or not all traces are in)"
+        words += f" (in part: the ledger misses {gap:,})"
     return words
 
 
