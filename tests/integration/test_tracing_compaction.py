@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +17,9 @@ import pytest
 from tests.integration import tracing_child
 from tests.servers import CHECKOUT, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
+from typer.testing import CliRunner
 
+from waybill.cli.traces import app
 from waybill.settings import S3Settings, TraceSettings
 from waybill.storage import ObjectStore
 from waybill.tracing import Compactor, DuckDbTraces, Recorder, Watched, run_shipper
@@ -29,6 +33,7 @@ BUCKETS = tracing_child.BUCKETS
 MINUTE = NOON_US // 60_000_000
 NOON = datetime.fromtimestamp(NOON_US / 1_000_000, UTC)
 DONE = 2
+_time = time.time
 POINTS = [("put", 2, "before"), ("swap", DONE, "after")]
 CLEARING = [("delete", 1, "after")]
 """Every step is killed in memory: tests/unit/tracing/test_compaction.py."""
@@ -125,3 +130,30 @@ def test_a_look_up_reads_its_bucket_alone_once_all_is_compacted(
     watch = Watched()
     assert len(query.trail("twice", watch=watch)) == 2
     assert watch.objects_read == 1
+
+
+def test_the_commands_compact_an_hour_and_print_the_tables(
+    shipped: S3Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert shipped.access_key is not None
+    assert shipped.secret_key is not None
+    for name, value in {
+        "HOME": str(tmp_path),
+        "S3__ENDPOINT_URL": shipped.endpoint_url or "",
+        "S3__BUCKET": shipped.bucket,
+        "S3__ACCESS_KEY": shipped.access_key.get_secret_value(),
+        "S3__SECRET_KEY": shipped.secret_key.get_secret_value(),
+    }.items():
+        monkeypatch.setenv(f"WAYBILL_{name}", value)
+    monkeypatch.setattr("waybill.tracing.compaction.time.time", lambda: _time() + 300)
+    other = CliRunner().invoke(app, ["compact", "--hour", "2026-01-01T05:00:00"])
+    assert (other.exit_code, json.loads(other.output)["hours"]) == (0, 0)
+    done = CliRunner().invoke(app, ["compact", "--hour", f"{NOON:%Y-%m-%dT%H:%M:%S}"])
+    assert (done.exit_code, json.loads(done.output)["objects_before"]) == (0, 3)
+    tables = CliRunner().invoke(app, ["ddl"]).output
+    assert f"'projection.dt.range' = '{NOON:%Y-%m-%d},NOW+1DAYS'" in tables
+    assert f"'projection.bucket.range' = '0,{BUCKETS}'" in tables
+    assert tables.count("CREATE EXTERNAL TABLE") == tables.count(";") == 2
+    assert (
+        "'2025-05-01,NOW+1DAYS'" in CliRunner().invoke(app, ["ddl", "--since", "2025-05-01"]).output
+    )

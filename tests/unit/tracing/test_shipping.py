@@ -235,6 +235,7 @@ def test_a_shipment_that_comes_back_after_its_compaction_is_not_sent_again(
     _later(monkeypatch)
     assert make().step() is not None
     assert list((store.folder / "traces").rglob("*.parquet")) == []
+    assert store.puts.count(key) == 1, "it was not even there for a moment"
     assert files.counts()["shipped"] == 1
     assert trace_spool(spool_dir).files() == []
 
