@@ -241,8 +241,11 @@ class Grant(_Section):
     permissions: tuple[Permission, ...] = Field(min_length=1)
 
 
+WaitingStage = Literal["ingestion", "transformation", "destination"]
+
+
 class AuditSettings(_Section):
-    """The auditor: how much one round reads, how long it waits for names."""
+    """The auditor, how much one round reads and waits; the eager checks, what they tell."""
 
     log_records: int = Field(200_000, ge=0)
     """Records of a topic that wait for processing are read up to this number, to know of each which
@@ -263,6 +266,29 @@ class AuditSettings(_Section):
     """After this time a run of the audit reads the traces of no further minute."""
     named_ids: int = Field(1_000, ge=1)
     """Ids kept of each breach; the rest is counted."""
+    quiet_after_s: float = Field(1200.0, ge=600)
+    """Shorter silences of a pipeline are never told, whatever is usual for it."""
+    late_ingestion_s: float = Field(1800.0, gt=0)
+    """A scheduled run that has not ended so long after it was due is late."""
+    late_transformation_s: float = Field(600.0, gt=0)
+    """Longest that an event should wait in the log before it is processed."""
+    late_destination_s: float = Field(900.0, gt=0)
+    """Longest that mapped rows should wait before they are loaded."""
+    late_of_pipelines: dict[str, dict[WaitingStage, float]] = {}
+    """Other objectives for some pipelines, in seconds: `{"orders": {"destination": 60}}`."""
+    parked_jump_share: float = Field(0.05, gt=0, le=1)
+    """Share of a pipeline's newest events that parks, below which nothing is told."""
+    parked_jump_times: float = Field(3.0, ge=1)
+    """Multiple of the usual share below which nothing is told."""
+    parked_jump_events: int = Field(50, ge=1)
+    """Quarters of an hour with fewer events say nothing about shares."""
+    drift_every_s: float = Field(600.0, ge=60)
+    """Time between two looks at how many rows a destination's table has."""
+    drift_small_rows: int = Field(5_000_000, ge=0)
+    """Tables with more rows, as the server estimates, are not counted at each look."""
+    drift_exact_every_s: float = Field(86_400.0, ge=60)
+    """Time between two counts of such a large table; it is counted at once when the estimate is
+    far from what loads put there."""
 
 
 class AccessSettings(_Section):

@@ -21,6 +21,7 @@ PARAMS = {
     "probe_held_pipelines": set(),
     "tell_owners": set(),
     "audit": set(),
+    "watch": set(),
     "stream_default": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
@@ -35,6 +36,7 @@ SCHEDULES = {
     "probe_held_pipelines": "* * * * *",
     "tell_owners": "* * * * *",
     "audit": "* * * * *",
+    "watch": "* * * * *",
     "stream_default": "@continuous",
 }
 

@@ -164,7 +164,7 @@ def test_a_breach_names_its_events_with_links_to_their_trails(open_balance, book
     expect(breach).to_contain_text("2 of 60 events did not come")
     links = breach.get_by_role("link")
     expect(links).to_have_text(LOST)
-    expect(links.nth(1)).to_have_attribute("href", "trails?id=a%2F..%2Fb%3Fid%3D2%26x%3D%3Cb%3E")
+    expect(links.nth(1)).to_have_attribute("href", "trails#id=a%2F..%2Fb%3Fid%3D2%26x%3D%3Cb%3E")
 
 
 def test_a_breach_is_closed_with_a_reason_and_listed_as_ended(open_balance, books):

@@ -99,7 +99,7 @@ class CountLook:
 
     spec: TableSpec
     every_s: float = 0.0
-    """None is made when the last was less long ago."""
+    """It is not counted again when the last look was less long ago."""
     small_rows: int = 5_000_000
     """A table that has more by the server's estimate is not counted at each look,"""
     exact_every_s: float = 86_400.0
@@ -171,7 +171,8 @@ class Destination(Protocol):
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
         """Count the rows of tables that are due, each in one snapshot with what loads put there.
 
-        Tables that no load has written to are left out, and those that are not due.
+        One that is not due is as at its last count, but for what loads did since. Tables that no
+        load has written to are left out.
 
         Raises:
             RetryError: the destination is away, or a count takes more than 5 minutes.

@@ -148,7 +148,6 @@ class _Look:
                 settings,
                 places,
                 self._parts.limits.drift,
-                told=self.told.standing,
                 accepted=self.told.accepted,
             )
 

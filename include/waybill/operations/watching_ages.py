@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
-Stage = Literal["ingestion", "transformation", "destination"]
+from waybill.settings import WaitingStage
+
+Stage = WaitingStage
 _OVER_SHARE = 0.8
 _UNSCHEDULED = ("@once", "@continuous")
 _CRON = {"@quarterly": "0 0 1 */3 *"}

@@ -1,8 +1,8 @@
 """Drift: a destination's table has other rows than loads put there: somebody deleted, or wrote.
 
 Loads note by how much they change a table's number of rows (``destinations.postgres.counting``).
-A table is counted when it is due; until it is again, what was found stands. Who closes the breach
-by name accepts what is there: from then on it is the right number.
+A table is counted when it is due; until it is again, what was found stands: the destination's own
+books keep it. Who closes the breach by name accepts what is there as right from then on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ def look(
     places: Sequence[Place],
     limits: DriftLimits,
     *,
-    told: Mapping[Key, Finding],
     accepted: Mapping[Key, datetime],
 ) -> list[Finding]:
     """Return which tables of a destination drift.
@@ -67,7 +66,6 @@ def look(
         settings: how to reach it.
         places: its tables.
         limits: of the settings.
-        told: findings that stand; they go on to stand where a table is not due.
         accepted: when somebody closed a drift by name.
 
     Raises:
@@ -86,13 +84,8 @@ def look(
     ]
     with open_destination(name, settings) as destination:
         counts = destination.count_rows(looks)
-    counted = {by_table[one.spec.schema_name, one.spec.name].key: one for one in counts}
-    found = [told[one.key] for one in places if one.key in told and one.key not in counted]
-    return found + [
-        drifted
-        for place in places
-        if (one := counted.get(place.key)) and (drifted := drift(place, one))
-    ]
+    found = [drift(by_table[one.spec.schema_name, one.spec.name], one) for one in counts]
+    return [one for one in found if one is not None]
 
 
 def drift(place: Place, count: RowCount) -> Finding | None:

@@ -64,7 +64,7 @@ class Lateness:
         return [finding for one in oldest.values() for finding in self._told_of(one)]
 
     def _told_of(self, one: Oldest) -> list[Finding]:
-        objective = self.limits.late_after_s[one.stage]
+        objective = self.limits.late_after(one.stage, self._name(one.pipeline_id), one.pipeline_id)
         standing = ("late", one.pipeline_id, "", one.stage) in self.told.standing
         if not is_late(one, self.now, objective, told=standing):
             return []
@@ -83,7 +83,10 @@ class Lateness:
     def _said(self, one: Oldest, age_s: int) -> str:
         if one.stage == "ingestion":
             return one.where
-        pipeline = self.pipelines.get(one.pipeline_id)
-        name = one.pipeline_id if pipeline is None else pipeline.name
+        name = self._name(one.pipeline_id)
         waiting = f"{events(one.waiting)} wait there"
         return f"{name}: {_WAITS[one.stage]} waits for {span(age_s)} ({one.where}; {waiting})"
+
+    def _name(self, pipeline_id: str) -> str:
+        pipeline = self.pipelines.get(pipeline_id)
+        return pipeline_id if pipeline is None else pipeline.name

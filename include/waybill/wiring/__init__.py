@@ -58,6 +58,7 @@ from waybill.wiring.running import (
 from waybill.wiring.trails import (
     opened_trails,
 )
+from waybill.wiring.watching import watch
 
 __all__ = [
     "application_last_words",
@@ -99,4 +100,5 @@ __all__ = [
     "tell_audit_failed",
     "trace_tables",
     "waiting_notices",
+    "watch",
 ]

@@ -11,8 +11,10 @@ from waybill.destinations import RowCount
 from waybill.operations.watching_ages import Oldest, due_run, is_late
 from waybill.operations.watching_drift import Place, drift
 from waybill.operations.watching_findings import clock, span
+from waybill.operations.watching_limits import WatchLimits
 from waybill.operations.watching_parked import JumpLimits, Window, is_over, parked_jump
 from waybill.pipelines import Column, TableSpec
+from waybill.settings import AuditSettings
 
 LIMITS = JumpLimits()
 NOW = datetime(2026, 3, 4, 14, 30, tzinfo=UTC)
@@ -25,7 +27,9 @@ def window(r: random.Random, events: int, share: float) -> Window:
     return Window(events, sum(r.random() < share for _ in range(events)))
 
 
-@pytest.mark.parametrize(("events", "share"), [(60, 0.02), (60, 0.1), (300, 0.0), (2000, 0.3)])
+@pytest.mark.parametrize(
+    ("events", "share"), [(60, 0.01), (60, 0.02), (60, 0.1), (300, 0.0), (2000, 0.3)]
+)
 def test_a_month_of_windows_with_the_same_share_has_no_jump(events, share):
     r = random.Random(f"{events} {share}")
     windows = [window(r, events, share) for _ in range(30 * 96)]
@@ -104,3 +108,14 @@ def test_times_and_spans_are_said_in_words():
     assert clock(minute, minute + 1440) == "14:30 on Wed 04 Mar"
     said = [span(s) for s in (40, 60, 3599, 3600, 7500, 86_400, 90_000, 3 * 86_400 + 4 * 3600)]
     assert said == ["40 s", "1 min", "59 min", "1 h", "2 h 5 min", "1 d", "1 d 1 h", "3 d 4 h"]
+
+
+def test_objectives_are_those_of_the_settings_and_of_single_pipelines():
+    settings = AuditSettings(
+        late_destination_s=120.0, late_of_pipelines={"orders": {"destination": 5.0}}
+    )
+    limits = WatchLimits.of(settings)
+    assert limits.late_after("destination", "orders", "pl-1") == 5.0
+    assert limits.late_after("destination", "refunds", "pl-2") == 120.0
+    assert limits.late_after("transformation", "orders", "pl-1") == 600.0
+    assert WatchLimits.of(AuditSettings()) == WatchLimits()

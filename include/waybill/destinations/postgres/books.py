@@ -2,8 +2,8 @@
 
 ``_waybill_commits``     (destination, commit_number), counts, what was parked, when
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
-``_waybill_tables``      (table), rows that all loads added less those they took away, the rows that
-                         were there beside them, when that was looked at
+``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
+                         were there beside them, what the last count missed, when that was
 
 All are in schema ``waybill`` and are made when they are missing. A commit's counts are
 {"rows": [[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded,
@@ -28,7 +28,7 @@ from waybill.pipelines import TableSpec
 SCHEMA = "waybill"
 COMMITS = f"{quoted(SCHEMA)}.{quoted('_waybill_commits')}"
 TOMBSTONES = f"{quoted(SCHEMA)}.{quoted('_waybill_tombstones')}"
-TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_tables')}"
+TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_row_counts')}"
 _LOCK = "pg_advisory_xact_lock(hashtextextended('waybill books', 0))"
 _CREATE = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
@@ -41,14 +41,14 @@ _CREATE = (
     "_waybill_intake_version bigint NOT NULL, "
     "deleted_at timestamptz NOT NULL, PRIMARY KEY (table_schema, table_name, key_hash))",
     f"CREATE TABLE IF NOT EXISTS {TABLES} (table_schema text NOT NULL, table_name text NOT NULL, "
-    "rows bigint NOT NULL, baseline bigint, looked_at timestamptz, counted_at timestamptz, "
-    "PRIMARY KEY (table_schema, table_name))",
+    "rows bigint NOT NULL, baseline bigint, gap bigint NOT NULL DEFAULT 0, "
+    "looked_at timestamptz, counted_at timestamptz, PRIMARY KEY (table_schema, table_name))",
 )
 _ALL_EXIST = (
     "SELECT count(*) = 3 AS found FROM pg_catalog.pg_class c "  # noqa: S608
     "JOIN pg_catalog.pg_namespace n "
     f"ON n.oid = c.relnamespace WHERE n.nspname = '{SCHEMA}' "
-    "AND c.relname IN ('_waybill_commits', '_waybill_tombstones', '_waybill_tables')"
+    "AND c.relname IN ('_waybill_commits', '_waybill_tombstones', '_waybill_row_counts')"
 )
 
 

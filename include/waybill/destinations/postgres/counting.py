@@ -1,6 +1,6 @@
 """How many rows a table must have: what loads added and took away, kept beside the commits.
 
-Each load notes the net change of its rows in its own transaction, in ``_waybill_tables``. So a
+Each load notes the net change of its rows in its own transaction, in ``_waybill_row_counts``. So a
 table's rows, less what all loads changed, are always the same number: the rows that were there
 before Waybill (the baseline, taken when it is first looked). Where they are not, somebody else
 wrote or deleted. Both are read by one statement, in one snapshot, while loads go on.
@@ -55,13 +55,16 @@ def note_change(session: Session, spec: TableSpec, change: int) -> None:
 
 
 def count_rows(session: Session, look: CountLook) -> RowCount | None:
-    """Look at one table, if it is due, in the session's transaction; None: not due, or not loaded.
+    """Look at one table, in the session's transaction; None: no load has written to it.
+
+    One that is not due is as it was when it was counted last, but for what loads did since: so what
+    a count found is told even if the process that counted died before it told.
 
     Cost: a count of the whole table when it is small or its exact count is due.
     """
     state = session.query(
         "SELECT coalesce(c.reltuples, 0)::bigint AS estimate, c.oid IS NOT NULL AS there, "  # noqa: S608
-        "t.rows + t.baseline AS expected, t.baseline IS NULL AS first, "
+        "t.rows + t.baseline AS expected, t.baseline IS NULL AS first, t.baseline, t.gap, "
         "coalesce(extract(epoch FROM now() - t.looked_at), 1e9)::float8 AS looked_s, "
         "coalesce(extract(epoch FROM now() - t.counted_at), 1e9)::float8 AS counted_s, "
         f"{_accepted(look)} AS accepted "
@@ -73,8 +76,11 @@ def count_rows(session: Session, look: CountLook) -> RowCount | None:
     if not state:
         return None
     [row] = state
+    known = RowCount(
+        look.spec, (row["expected"] or 0) - row["gap"], row["expected"], row["baseline"]
+    )
     if row["looked_s"] < look.every_s and not row["accepted"]:
-        return None
+        return known
     far = abs(row["estimate"] - (row["expected"] or 0)) > _FAR * max(row["expected"] or 0, 1)
     small = row["estimate"] <= look.small_rows
     exact = (
@@ -82,7 +88,7 @@ def count_rows(session: Session, look: CountLook) -> RowCount | None:
     )
     if row["there"] and not exact:
         session.execute(f"UPDATE {TABLES} SET looked_at = now() WHERE {_is(look.spec)}")  # noqa: S608
-        return None
+        return known
     return _counted(session, look.spec, there=row["there"], anew=row["first"] or row["accepted"])
 
 
@@ -94,11 +100,12 @@ def _counted(session: Session, spec: TableSpec, *, there: bool, anew: bool) -> R
         f"rows, baseline FROM {TABLES} WHERE {_is(spec)}"
     ).to_pylist()
     baseline = row["counted"] - row["rows"] if anew else row["baseline"]
+    expected = row["rows"] + baseline
     session.execute(
-        f"UPDATE {TABLES} SET baseline = {baseline}, looked_at = now(), counted_at = now() "  # noqa: S608
-        f"WHERE {_is(spec)}"
+        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - row['counted']}, "  # noqa: S608
+        f"looked_at = now(), counted_at = now() WHERE {_is(spec)}"
     )
-    return RowCount(spec, row["counted"], row["rows"] + baseline, baseline)
+    return RowCount(spec, row["counted"], expected, baseline)
 
 
 def _accepted(look: CountLook) -> str:

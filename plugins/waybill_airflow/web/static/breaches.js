@@ -110,5 +110,5 @@ function events(what, ids, number) {
   if (!number) return null;
   const rest = number - ids.length;
   return h("div", { class: "breach-ids" }, h("span", { class: "label" }, `${count(number)} ${what}`),
-    h("ul", {}, ids.map((id) => h("li", {}, h("a", { href: `trails?id=${encodeURIComponent(id)}` }, h("code", {}, id)))), rest > 0 && h("li", { class: "muted" }, `and ${count(rest)} more`)));
+    h("ul", {}, ids.map((id) => h("li", {}, h("a", { href: `trails#id=${encodeURIComponent(id)}` }, h("code", {}, id)))), rest > 0 && h("li", { class: "muted" }, `and ${count(rest)} more`)));
 }

@@ -1,0 +1,31 @@
+"""Looks for what is out of the usual, before any book breaks. Every minute.
+
+A pipeline gone quiet against its own history, events or runs that wait for too long, a larger share
+that parks, a destination's table that has other rows than loads put there: each is a breach, which
+ends by itself. Its owner is told by `tell_owners`. Beside `audit`, so that counting a large table
+holds no round of the audit up.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG
+
+from waybill_airflow.operators.watch import WatchOperator
+
+with DAG(
+    "watch",
+    schedule="* * * * *",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    default_args={
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "execution_timeout": timedelta(minutes=30),
+    },
+    tags={"waybill", "maintenance"},
+    doc_md=__doc__,
+) as dag:
+    WatchOperator(task_id="watch")
