@@ -10,7 +10,8 @@ missed   active slots that the same hours of each earlier week had, less a slack
 usual    the second largest number of missed slots at which, in the last two weeks, events came
          again by themselves: how irregular the pipeline is
 alarm    missed > 3 x usual; where its hours do not repeat from week to week, > 5 more than that,
-         and a silence half as long again as the longest of six weeks
+         and a silence half as long again as the longest of six weeks; or, whatever was missed, a
+         silence three times that longest
 
 So nights, weekends and monthly closings are no alarm, as the weeks before had them too; a nightly
 job is missed when it did not come; events at random need a silence far beyond their longest. With
@@ -87,9 +88,11 @@ def _against_weeks(history: _History, now_slot: int, weeks: int) -> Silence | No
     usual = learned[-2] if len(learned) > 1 else 0
     silent = now_slot - last - 1
     regular = history.repeats(last - WEEK, slack)
-    if missed <= _TIMES * usual + (0 if regular else _IRREGULAR_MORE):
-        return None
+    by_far = silent > _TIMES * max(history.longest_pause(), 1) and missed > 0
+    enough = missed > _TIMES * usual + (0 if regular else _IRREGULAR_MORE)
     if not regular and silent <= _IRREGULAR_TIMES * history.longest_pause():
+        enough = False
+    if not enough and not by_far:
         return None
     return Silence(last, silent, weeks, missed, longest)
 

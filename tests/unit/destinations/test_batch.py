@@ -15,8 +15,8 @@ from waybill.pipelines import Column
 
 def test_the_public_names_are_these():
     assert waybill.destinations.__all__ == [
-        "Commit", "Destination", "LoadOutcome", "OutcomeCount", "Park", "RefusedRow", "Rows",
-        "open_destination",
+        "Commit", "CountLook", "Destination", "LoadOutcome", "Note", "OutcomeCount", "Park",
+        "RefusedRow", "RowCount", "Rows", "open_destination",
     ]  # fmt: skip
 
 
