@@ -255,7 +255,7 @@ def test_records_the_source_counts_and_nobody_took_in_are_a_breach(way: Way) -> 
 def test_a_second_round_at_once_does_nothing(way: Way) -> None:
     taken(way, 1)
     with way.tracker.transaction() as connection:
-        from waybill.operations.auditing_list import take_turn
+        from waybill.operations.auditing.to_do import take_turn
 
         assert take_turn(connection)
         assert way.audit().number == 0

@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import text
 from tests.support.memory_traces import MemoryTraces, made
 
-from waybill.operations import trace_queries
-from waybill.operations.trace_queries import Beat, TooManyQuestionsError
-from waybill.operations.trace_queries_runner import Runner
-from waybill.operations.trails import Books
-from waybill.operations.trails_desk import TrailDesk
-from waybill.operations.trails_question import ask_for_ids
+from waybill.operations.trails import queries as trace_queries
+from waybill.operations.trails.desk import TrailDesk
+from waybill.operations.trails.queries import Beat, TooManyQuestionsError
+from waybill.operations.trails.question import ask_for_ids
+from waybill.operations.trails.runner import Runner
+from waybill.operations.trails.trail import Books
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 

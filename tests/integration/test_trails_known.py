@@ -9,8 +9,8 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support.memory_traces import made
 
-from waybill.operations.trails_known import read_known
-from waybill.operations.trails_verdict import verdict_of
+from waybill.operations.trails.known import read_known
+from waybill.operations.trails.verdict import verdict_of
 from waybill.parking import Decision, PartitionFilter
 from waybill.parking.selection import select_segments, to_segment
 from waybill.parking.whereabouts import whereabouts

@@ -19,9 +19,9 @@ from waybill.errors import AwayError
 from waybill.events import Event, encode
 from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load, note_run
 from waybill.operations.auditing import close_breach, read_breaches
-from waybill.operations.watching import WatchParts, tell, watch
-from waybill.operations.watching_drift import DriftLimits
-from waybill.operations.watching_limits import WatchLimits
+from waybill.operations.watching.checks import WatchParts, tell, watch
+from waybill.operations.watching.drift import DriftLimits
+from waybill.operations.watching.limits import WatchLimits
 from waybill.parking import Decision
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec, topic_of
 from waybill.settings import DestinationSettings, KafkaSettings

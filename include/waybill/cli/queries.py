@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.operations.trace_queries import Asked
+    from waybill.operations.trails.queries import Asked
 
 app = typer.Typer(no_args_is_help=True, help="Questions about events: list, show, cancel.")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waybill.operations.trace_queries import Asked
-    from waybill.operations.trails_desk import TrailDesk
-    from waybill.operations.trails_question import Question
+    from waybill.operations.trails.desk import TrailDesk
+    from waybill.operations.trails.queries import Asked
+    from waybill.operations.trails.question import Question
 
 _MOST_FILE_BYTES = 4 * 1024**2
 
@@ -85,7 +85,7 @@ def show(asked: Asked, *, as_json: bool) -> None:
 
 
 def _of_ids(texts: list[str], window: tuple[str | None, str | None]) -> Question:
-    from waybill.operations.trails_question import ask_for_ids  # noqa: PLC0415
+    from waybill.operations.trails.question import ask_for_ids  # noqa: PLC0415
 
     since, until = _edges(window)
     return ask_for_ids(texts, since=since, until=until)
@@ -99,7 +99,7 @@ def _of_key(
     window: tuple[str | None, str | None],
 ) -> Question:
     from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.operations.trails_question import ask_for_key  # noqa: PLC0415
+    from waybill.operations.trails.question import ask_for_key  # noqa: PLC0415
 
     if pipeline is None or not key:
         raise _needs_key("--key" if pipeline is None else "--pipeline")
@@ -113,7 +113,7 @@ def _of_key(
 
 
 def _edges(window: tuple[str | None, str | None]) -> tuple[datetime | None, datetime | None]:
-    from waybill.operations.trails_question import parsed_moment  # noqa: PLC0415
+    from waybill.operations.trails.question import parsed_moment  # noqa: PLC0415
 
     return parsed_moment(window[0], "--since"), parsed_moment(window[1], "--until")
 
@@ -121,7 +121,7 @@ def _edges(window: tuple[str | None, str | None]) -> tuple[datetime | None, date
 def _read(file: str | None) -> list[str]:
     """Return the ids of a file, or of what is piped in."""
     from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.operations.trails_question import ids_in  # noqa: PLC0415
+    from waybill.operations.trails.question import ids_in  # noqa: PLC0415
 
     if file is None:
         return []

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, func, select, text
 
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold
 from waybill.ledger.balance import read_books
-from waybill.operations.auditing_breaches import read_breaches
-from waybill.operations.auditing_snapshot import InLog, Moment, take_moment
-from waybill.operations.auditing_verdicts import Sight, judge
+from waybill.operations.auditing.breaches import read_breaches
+from waybill.operations.auditing.snapshot import InLog, Moment, take_moment
+from waybill.operations.auditing.verdicts import Sight, judge
 from waybill.operations.registry import active_pipelines
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore

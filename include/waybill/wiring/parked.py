@@ -140,7 +140,7 @@ def probe_held_pipelines(settings: Settings) -> ProbeReport:
 def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:
     """Reconcile tracker and bucket, fold the ledger into minutes, remove old questions."""
     from waybill.ledger import fold  # noqa: PLC0415
-    from waybill.operations.trace_queries import expire  # noqa: PLC0415
+    from waybill.operations.trails.queries import expire  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
 
     grace = settings.parking.garbage_grace_s if grace_s is None else grace_s

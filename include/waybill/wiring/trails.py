@@ -11,16 +11,16 @@ from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 
 if TYPE_CHECKING:
-    from waybill.operations.trails_desk import TrailDesk
+    from waybill.operations.trails.desk import TrailDesk
 
 
 @contextmanager
 def opened_trails(settings: Settings) -> Iterator[TrailDesk]:
     """Open the desk where people ask for events; at the end its runner gives back what runs."""
     from waybill.ledger import committed  # noqa: PLC0415
-    from waybill.operations.trace_queries_runner import Runner  # noqa: PLC0415
-    from waybill.operations.trails import Books  # noqa: PLC0415
-    from waybill.operations.trails_desk import TrailDesk  # noqa: PLC0415
+    from waybill.operations.trails.desk import TrailDesk  # noqa: PLC0415
+    from waybill.operations.trails.runner import Runner  # noqa: PLC0415
+    from waybill.operations.trails.trail import Books  # noqa: PLC0415
     from waybill.parking.whereabouts import whereabouts  # noqa: PLC0415
     from waybill.tracing import open_traces  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
-    from waybill.operations.watching import Watched
+    from waybill.operations.watching.checks import Watched
 
 
 def watch(settings: Settings) -> Watched:
@@ -19,8 +19,8 @@ def watch(settings: Settings) -> Watched:
         RetryError: the tracker does not answer; what else does not is among the problems.
     """
     from waybill.ledger import fold  # noqa: PLC0415
-    from waybill.operations import watching  # noqa: PLC0415
-    from waybill.operations.watching_limits import WatchLimits  # noqa: PLC0415
+    from waybill.operations.watching import checks as watching  # noqa: PLC0415
+    from waybill.operations.watching.limits import WatchLimits  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)

@@ -14,7 +14,7 @@ from waybill.wiring import opened_desk, opened_trails
 
 if TYPE_CHECKING:
     from waybill.operations.desk import Desk
-    from waybill.operations.trails_desk import TrailDesk
+    from waybill.operations.trails.desk import TrailDesk
 
 
 class _Opened:

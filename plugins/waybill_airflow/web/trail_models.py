@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from waybill.operations.trace_queries import Asked
-from waybill.operations.trails_question import MOST_ID_CHARS, MOST_IDS, MOST_KEY_CHARS
+from waybill.operations.trails.queries import Asked
+from waybill.operations.trails.question import MOST_ID_CHARS, MOST_IDS, MOST_KEY_CHARS
 
 _Text = Annotated[str, Field(max_length=MOST_KEY_CHARS)]
 

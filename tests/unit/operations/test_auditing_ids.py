@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waybill.operations.auditing_ids import MinuteIds, compare_ids
+from waybill.operations.auditing.ids import MinuteIds, compare_ids
 from waybill.tracing.query import MINUTE_SCHEMA
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from waybill.errors import InputError
 from waybill.events import ordering_key
-from waybill.operations.trails_question import (
+from waybill.operations.trails.question import (
     MOST_IDS,
     Question,
     ask_for_ids,

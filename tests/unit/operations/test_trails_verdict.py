@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from tests.support.memory_traces import START, made
 
-from waybill.operations.trails_known import Known, ParkedNow, ReplayRow, StagedRow, place_of
-from waybill.operations.trails_legs import in_legs
-from waybill.operations.trails_verdict import verdict_of
+from waybill.operations.trails.known import Known, ParkedNow, ReplayRow, StagedRow, place_of
+from waybill.operations.trails.legs import in_legs
+from waybill.operations.trails.verdict import verdict_of
 
 TAKEN = made("e", "ingestion", "accepted", topic="events.a.b")
 PARKED = made(

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from waybill.destinations import RowCount
-from waybill.operations.watching_ages import Oldest, due_run, is_late
-from waybill.operations.watching_drift import Place, drift
-from waybill.operations.watching_findings import clock, span
-from waybill.operations.watching_limits import WatchLimits
-from waybill.operations.watching_parked import JumpLimits, Window, is_over, parked_jump
+from waybill.operations.watching.ages import Oldest, due_run, is_late
+from waybill.operations.watching.drift import Place, drift
+from waybill.operations.watching.findings import clock, span
+from waybill.operations.watching.limits import WatchLimits
+from waybill.operations.watching.parked import JumpLimits, Window, is_over, parked_jump
 from waybill.pipelines import Column, TableSpec
 from waybill.settings import AuditSettings
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from waybill.operations.watching_quiet import (
+from waybill.operations.watching.quiet import (
     HISTORY_WEEKS,
     SLOT_MINUTES,
     WEEK,

@@ -14,12 +14,12 @@ from uuid import UUID
 from sqlalchemy import or_, select
 
 from waybill.errors import InputError
-from waybill.operations import trace_queries
 from waybill.operations.personal import ANY_EVENT, personal_of
-from waybill.operations.trace_queries import Asked
-from waybill.operations.trace_queries_runner import Runner
-from waybill.operations.trails_answer import pipelines_of
-from waybill.operations.trails_question import KeyOf, Question
+from waybill.operations.trails import queries as trace_queries
+from waybill.operations.trails.answer import pipelines_of
+from waybill.operations.trails.queries import Asked
+from waybill.operations.trails.question import KeyOf, Question
+from waybill.operations.trails.runner import Runner
 from waybill.parking.masking import KEY, MASK
 from waybill.parking.names import storable
 from waybill.storage import TrackerStore

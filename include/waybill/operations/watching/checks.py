@@ -1,7 +1,7 @@
 """Eager checks: what is out of the usual before any equation of the ledger breaks. Every minute.
 
-Each check decides by a pure function of numbers (``watching_quiet``, ``watching_ages``,
-``watching_parked``, ``watching_drift``); here they are measured and asked. A check whose servers
+Each check decides by a pure function of numbers (``quiet``, ``ages``,
+``parked``, ``drift``); here they are measured and asked. A check whose servers
 are away finds nothing new, keeps what it had told, and says why; it holds up no other. Nothing is
 written here but a destination's own note of when its tables were counted.
 """
@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from waybill.errors import WaybillError
-from waybill.operations import watching_drift, watching_habits
 from waybill.operations.auditing import BreachKey, open_breach, settle
 from waybill.operations.registry import active_pipelines
-from waybill.operations.watching_drift import Place
-from waybill.operations.watching_findings import Finding, Key
-from waybill.operations.watching_lateness import Lateness
-from waybill.operations.watching_limits import WatchLimits
-from waybill.operations.watching_told import read_told
+from waybill.operations.watching import drift, habits
+from waybill.operations.watching.drift import Place
+from waybill.operations.watching.findings import Finding, Key
+from waybill.operations.watching.lateness import Lateness
+from waybill.operations.watching.limits import WatchLimits
+from waybill.operations.watching.told import read_told
 from waybill.pipelines import Pipeline
 from waybill.settings import DestinationSettings
 from waybill.storage import KafkaLog, TrackerStore
@@ -75,7 +75,7 @@ def _breach_key(key: Key) -> BreachKey:
 
 
 def watch(parts: WatchParts, now: datetime) -> Watched:
-    """Return all that is out of the usual. Cost: see ``watching_measured``; the ledger is folded.
+    """Return all that is out of the usual. Cost: see ``measured``; the ledger is folded.
 
     Raises:
         RetryError: the tracker does not answer.
@@ -117,7 +117,7 @@ class _Look:
             (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
         ]
-        places = watching_drift.places_of(list(self._pipelines.values()))
+        places = drift.places_of(list(self._pipelines.values()))
         return found + [self._drift(name, tables) for name, tables in places]
 
     def standing(self, concerns: Concerns) -> list[Finding]:
@@ -126,13 +126,11 @@ class _Look:
 
     def _quiet(self) -> list[Finding]:
         with self._parts.tracker.transaction() as connection:
-            return watching_habits.quiet(
-                connection, self._minute, self._parts.limits, self.told, self._name
-            )
+            return habits.quiet(connection, self._minute, self._parts.limits, self.told, self._name)
 
     def _parked_jumps(self) -> list[Finding]:
         with self._parts.tracker.transaction() as connection:
-            return watching_habits.parked_jumps(
+            return habits.parked_jumps(
                 connection, self._minute, self._parts.limits, self.told, self._name
             )
 
@@ -143,7 +141,7 @@ class _Look:
             settings = self._parts.destinations.get(destination)
             if settings is None:
                 return self.standing(concerns)
-            return watching_drift.look(
+            return drift.look(
                 destination,
                 settings,
                 places,

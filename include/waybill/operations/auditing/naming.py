@@ -27,10 +27,10 @@ from sqlalchemy import Connection, text
 
 from waybill.ledger import BalanceRow, committed
 from waybill.ledger.minutes import read_minutes
-from waybill.operations.auditing_breaches import BreachKey, open_breach, settle, tell_of
-from waybill.operations.auditing_ids import STAGES, MinuteIds, StageIds, compare_ids
-from waybill.operations.auditing_list import Unnamed, end_naming, read_unnamed
-from waybill.operations.auditing_verdicts import minute_words
+from waybill.operations.auditing.breaches import BreachKey, open_breach, settle, tell_of
+from waybill.operations.auditing.ids import STAGES, MinuteIds, StageIds, compare_ids
+from waybill.operations.auditing.to_do import Unnamed, end_naming, read_unnamed
+from waybill.operations.auditing.verdicts import minute_words
 from waybill.storage import TrackerStore
 from waybill.tracing.query import TraceQuery
 
@@ -109,7 +109,7 @@ def name_breaches(
     Raises:
         RetryError: the tracker or the trace store is away; what was named before stands.
 
-    Cost: the traces of a minute are read once, see ``auditing_ids``.
+    Cost: the traces of a minute are read once, see ``ids``.
     """
     limits = limits or NamingLimits()
     began = time.monotonic()

@@ -13,9 +13,9 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from waybill.operations.trails_known import Known, WhereParked, read_known
-from waybill.operations.trails_legs import in_legs
-from waybill.operations.trails_verdict import Verdict, verdict_of
+from waybill.operations.trails.known import Known, WhereParked, read_known
+from waybill.operations.trails.legs import in_legs
+from waybill.operations.trails.verdict import Verdict, verdict_of
 from waybill.storage import TrackerStore
 from waybill.tracing import Trace
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from waybill.operations.watching_ages import Stage
-from waybill.operations.watching_drift import DriftLimits
-from waybill.operations.watching_parked import JumpLimits
+from waybill.operations.watching.ages import Stage
+from waybill.operations.watching.drift import DriftLimits
+from waybill.operations.watching.parked import JumpLimits
 from waybill.settings import AuditSettings
 
 

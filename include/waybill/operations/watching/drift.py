@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from waybill.destinations import CountLook, RowCount, open_destination
-from waybill.operations.watching_findings import Finding, Key
+from waybill.operations.watching.findings import Finding, Key
 from waybill.pipelines import Pipeline, TableSpec
 from waybill.settings import DestinationSettings
 

@@ -5,7 +5,7 @@
                  events move.
 ``on_the_way``   first-pass in + in flight = what the stage before passed on. To mapping and to the
                  destination all of it stands in the tracker; to the transformation it is judged
-                 once the minute is whole (see ``auditing_snapshot``), and the log was read, or the
+                 once the minute is whole (see ``snapshot``), and the log was read, or the
                  ledger has passed all that was in the log when the minute was whole.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from waybill.ledger import BalanceRow, StageCounts
-from waybill.operations.auditing_snapshot import Whole
-from waybill.operations.auditing_states import STAGES, Verdict
+from waybill.operations.auditing.snapshot import Whole
+from waybill.operations.auditing.states import STAGES, Verdict
 
 _BEFORE = {"transformation": "ingestion", "mapping": "transformation", "destination": "mapping"}
 

@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Connection, RowMapping, text
 
 from waybill.ledger.balance import MinuteKey
-from waybill.operations.auditing_snapshot import InLog
+from waybill.operations.auditing.snapshot import InLog
 
 _LOCK = 7_301_995
 _DUE = text("""

@@ -16,9 +16,9 @@ from sqlalchemy import select
 
 from waybill.errors import InputError
 from waybill.events import key_id
-from waybill.operations.trails import Books, Trail, made_trails
-from waybill.operations.trails_missing import Near, search_words, searched_json
-from waybill.operations.trails_question import KeyOf, Question, key_spellings, spellings
+from waybill.operations.trails.missing import Near, search_words, searched_json
+from waybill.operations.trails.question import KeyOf, Question, key_spellings, spellings
+from waybill.operations.trails.trail import Books, Trail, made_trails
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipeline_versions, pipelines
 from waybill.tracing import Searched, Trace

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from waybill.operations.watching_findings import KINDS, Finding, Key
+from waybill.operations.watching.findings import KINDS, Finding, Key
 from waybill.storage import TrackerStore
 
 _STANDING = text("""

@@ -22,7 +22,10 @@ from waybill.ledger import ParkedEvents, fold
 from waybill.ledger.balance import BalanceRow, add_in_flight, read_parked, read_staged
 from waybill.ledger.minutes import read_minutes, read_totals
 from waybill.ledger.watermarks import IntakeWatermark, read_watermarks
-from waybill.operations.auditing_list import (
+from waybill.operations.auditing.ranges import RangeFault, Reached, check_ranges
+from waybill.operations.auditing.snapshot import InLog, Moment, take_moment
+from waybill.operations.auditing.sums import sum_gaps
+from waybill.operations.auditing.to_do import (
     Due,
     Seen,
     begin_round,
@@ -33,11 +36,8 @@ from waybill.operations.auditing_list import (
     take_turn,
     write_seen,
 )
-from waybill.operations.auditing_ranges import RangeFault, Reached, check_ranges
-from waybill.operations.auditing_snapshot import InLog, Moment, take_moment
-from waybill.operations.auditing_sums import sum_gaps
-from waybill.operations.auditing_verdicts import Judgement, Sight, judge
-from waybill.operations.auditing_writing import Found, Writer
+from waybill.operations.auditing.verdicts import Judgement, Sight, judge
+from waybill.operations.auditing.writing import Found, Writer
 from waybill.operations.registry import active_pipelines
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
 
 from waybill.errors import RetryError
-from waybill.operations.trails_question import Question
+from waybill.operations.trails.question import Question
 from waybill.parking.instants import rfc3339
 from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore

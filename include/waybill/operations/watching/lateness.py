@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from waybill.operations import watching_measured
-from waybill.operations.watching_ages import Oldest, due_run, is_late
-from waybill.operations.watching_findings import Finding, events, span
-from waybill.operations.watching_limits import WatchLimits
-from waybill.operations.watching_told import Told
+from waybill.operations.watching import measured
+from waybill.operations.watching.ages import Oldest, due_run, is_late
+from waybill.operations.watching.findings import Finding, events, span
+from waybill.operations.watching.limits import WatchLimits
+from waybill.operations.watching.told import Told
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
 
@@ -31,7 +31,7 @@ class Lateness:
     def runs(self) -> list[Finding]:
         """Return the pipelines whose scheduled run did not come, or has not ended."""
         with self.tracker.transaction() as connection:
-            ended = watching_measured.ended_runs(connection)
+            ended = measured.ended_runs(connection)
         found = []
         for pipeline_id, at in sorted(ended.items()):
             pipeline = self.pipelines.get(pipeline_id)
@@ -50,12 +50,12 @@ class Lateness:
         topics: dict[str, list[str]] = {}
         for pipeline in sorted(self.pipelines.values(), key=lambda one: one.id):
             topics.setdefault(topic_of(pipeline), []).append(pipeline.id)
-        return self._late(watching_measured.oldest_in_log(self.tracker, self.log, topics))
+        return self._late(measured.oldest_in_log(self.tracker, self.log, topics))
 
     def staged(self) -> list[Finding]:
         """Return the pipelines whose oldest rows wait too long to be loaded."""
         with self.tracker.transaction() as connection:
-            waiting = watching_measured.oldest_staged(connection)
+            waiting = measured.oldest_staged(connection)
         return self._late(waiting)
 
     def _late(self, waiting: Sequence[Oldest]) -> list[Finding]:

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, text
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import topic_positions
-from waybill.operations.watching_ages import Oldest
-from waybill.operations.watching_parked import WINDOW_MINUTES, Window
-from waybill.operations.watching_quiet import HISTORY_WEEKS, SLOT_MINUTES, WEEK
+from waybill.operations.watching.ages import Oldest
+from waybill.operations.watching.parked import WINDOW_MINUTES, Window
+from waybill.operations.watching.quiet import HISTORY_WEEKS, SLOT_MINUTES, WEEK
 from waybill.storage import KafkaLog, TrackerStore
 
 _WEEK_MINUTES = WEEK * SLOT_MINUTES

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from waybill.ledger.balance import MinuteKey
-from waybill.operations.auditing_breaches import BreachKey, open_breach, settle, tell_of
-from waybill.operations.auditing_verdicts import Gap, minute_words
+from waybill.operations.auditing.breaches import BreachKey, open_breach, settle, tell_of
+from waybill.operations.auditing.verdicts import Gap, minute_words
 
 _OPEN = text("""
 SELECT pipeline_id, event_name, stage, minute, kind FROM breaches WHERE state = 'open'

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from waybill.events import key_id
-from waybill.operations.trails_question import key_spellings, spellings
+from waybill.operations.trails.question import key_spellings, spellings
 from waybill.tracing import Searched, Trace
 
 MOST_LOOKED_NEAR = 20

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Connection
 
-from waybill.operations import watching_measured
-from waybill.operations.watching_findings import Finding, clock, events, span
-from waybill.operations.watching_limits import WatchLimits
-from waybill.operations.watching_parked import Window, is_over, is_suspicious, parked_jump
-from waybill.operations.watching_quiet import SLOT_MINUTES, Silence, unusual_silence
-from waybill.operations.watching_told import Told
+from waybill.operations.watching import measured
+from waybill.operations.watching.findings import Finding, clock, events, span
+from waybill.operations.watching.limits import WatchLimits
+from waybill.operations.watching.parked import Window, is_over, is_suspicious, parked_jump
+from waybill.operations.watching.quiet import SLOT_MINUTES, Silence, unusual_silence
+from waybill.operations.watching.told import Told
 
 Name = Callable[[str], str]
 """From a pipeline's id to its name."""
@@ -24,12 +24,12 @@ def quiet(
     shortest = max(1, int(limits.quiet_after_s // (60 * SLOT_MINUTES)))
     slot = now_minute // SLOT_MINUTES
     found = []
-    for pipeline_id, minute in watching_measured.newest_minutes(connection, now_minute).items():
+    for pipeline_id, minute in measured.newest_minutes(connection, now_minute).items():
         before = told.standing.get(("quiet", pipeline_id, "", ""))
         if before is not None and before.detail.get("last_minute") == minute:
             found.append(before)  # it ends when something comes, however long that takes
         elif slot - minute // SLOT_MINUTES > shortest:
-            active = watching_measured.active_slots(connection, pipeline_id, slot)
+            active = measured.active_slots(connection, pipeline_id, slot)
             silence = unusual_silence(active, slot, shortest=shortest)
             if silence is not None:
                 found.append(_silent(connection, name, pipeline_id, (minute, now_minute), silence))
@@ -45,7 +45,7 @@ def _silent(
 ) -> Finding:
     last, now = minutes
     longest_s = silence.longest * SLOT_MINUTES * 60
-    usual = watching_measured.usual_events(
+    usual = measured.usual_events(
         connection, pipeline_id, since=last, until=now - 1, weeks=silence.weeks
     )
     detail = {
@@ -69,7 +69,7 @@ def parked_jumps(
     connection: Connection, now_minute: int, limits: WatchLimits, told: Told, name: Name
 ) -> list[Finding]:
     """Return the pipelines of whose newest events a larger share parks than usual."""
-    windows = watching_measured.recent_windows(connection, now_minute)
+    windows = measured.recent_windows(connection, now_minute)
     found = [
         one
         for one in told.standing.values()
@@ -81,7 +81,7 @@ def parked_jumps(
     for pipeline_id, window in windows.items():
         standing = ("parked_jump", pipeline_id, "", "") in told.standing
         if not standing and is_suspicious(window, limits.jump):
-            history = watching_measured.earlier_windows(connection, pipeline_id, now_minute)
+            history = measured.earlier_windows(connection, pipeline_id, now_minute)
             found += _jumped(name(pipeline_id), pipeline_id, window, history, limits)
     return found
 

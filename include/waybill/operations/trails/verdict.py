@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from waybill.operations.trails_known import Known, ParkedNow, ReplayRow, place_of
+from waybill.operations.trails.known import Known, ParkedNow, ReplayRow, place_of
 from waybill.tracing import Trace
 
 State = Literal[

@@ -21,10 +21,10 @@ from typing import Any, Literal
 from uuid import UUID, uuid4
 
 from waybill.errors import RetryError, WaybillError
-from waybill.operations import trace_queries
-from waybill.operations.trace_queries import Asked, Beat
-from waybill.operations.trails import Books
-from waybill.operations.trails_answer import Answering
+from waybill.operations.trails import queries as trace_queries
+from waybill.operations.trails.answer import Answering
+from waybill.operations.trails.queries import Asked, Beat
+from waybill.operations.trails.trail import Books
 from waybill.parking.whereabouts import ParkedPlace, Whereabouts
 from waybill.storage import TrackerStore
 from waybill.tracing import QueryCancelledError, Trace, TraceQuery, Watched
