@@ -267,7 +267,7 @@ def test_a_runner_that_lost_its_question_ends_the_query_and_writes_nothing(track
 
 
 def test_a_question_that_takes_too_long_fails(tracker, make_runner, monkeypatch):
-    monkeypatch.setattr("waybill.operations.trace_queries_runner.LIMIT_S", 0.1)
+    monkeypatch.setattr("waybill.operations.trails.runner.LIMIT_S", 0.1)
     traces = MemoryTraces()
     traces.waits = True
     asked = TrailDesk(tracker, make_runner(traces)).run(ONE, who="anna")

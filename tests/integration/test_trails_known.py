@@ -96,7 +96,7 @@ def test_what_was_put_back_is_parked_again_by_nobody(lot):
 def test_an_answer_for_very_many_looks_for_some_seconds_and_says_what_it_did_not_ask(
     lot, monkeypatch
 ):
-    monkeypatch.setattr("waybill.operations.trails_known.LOOK_S", -1.0)
+    monkeypatch.setattr("waybill.operations.trails.known.LOOK_S", -1.0)
     key = lot.park([make_event()])
     found = verdict_of([stop(key)], known(lot, stop(key)))
     assert (found.state, "not looked up" in found.said) == ("parked", True)
