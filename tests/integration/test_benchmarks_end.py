@@ -15,7 +15,8 @@ from tests import servers
 pytestmark = pytest.mark.serves
 BENCHMARKS = Path(servers.__file__).parent / "benchmarks"
 CODE = """
-import time
+import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from tests.benchmarks.home import opened_home
 with opened_home() as (home, stack):
     from tests import servers
