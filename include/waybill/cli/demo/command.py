@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from waybill.cli.airflow_client import AirflowClient
 
 PIPELINES = ("flights", "weather")
-DAGS = {"ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"}
+WATCHING = ("audit", "watch", "compact_traces")
+DAGS = {
+    *("ingest_flights", "ingest_weather", "stream_default", "replay", "replay_parked_partitions"),
+    *WATCHING,
+}
 _DAGS_KNOWN_S = 120.0
 _RUN_S = 900.0
 _INTERRUPTED = 130
@@ -139,9 +143,10 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         for name in PIPELINES:
             runner.run("pipelines", "deploy", str(_fixes(settings) / name))
         _replay(runner, airflow)
-    runner.step("7  Where is that flight?")
-    runner.run("trail", event_id)
-    runner.step("8  The books")
+        runner.step("7  Where is that flight?")
+        runner.run("trail", event_id)
+        runner.step("8  The auditor, every minute from now on, and the books")
+        _audit(runner, airflow)
     runner.run("balance")
     return check.result(settings, PIPELINES)
 
@@ -233,6 +238,17 @@ def _replay(runner: Demo, airflow: AirflowClient) -> None:
         finished=lambda: True,
         limit_s=_RUN_S,
     )
+
+
+def _audit(runner: Demo, airflow: AirflowClient) -> None:
+    """Let the auditor run each minute, once at once; it must find nothing."""
+    for name in WATCHING:
+        airflow.unpause(name)
+    run_id = airflow.trigger("audit", f"demo__{int(time.time())}", {})
+    state = airflow.follow("audit", run_id, limit_s=_RUN_S)
+    if state != "success":
+        raise StopError(f"run {run_id!r} of audit is {state}")
+    runner.run("audit", "breaches")
 
 
 def _fixes(settings: Settings) -> Path:
