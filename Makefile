@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker faults-producer faults-parking faults-tracker
+.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker faults-producer faults-parking faults-tracker
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -78,6 +78,9 @@ java: venv  ## Java 17 or newer, from the system's packages where that is possib
 		&& apt-get update -qq \
 		&& { apt-get install -y openjdk-17-jre-headless || apt-get install -y openjdk-21-jre-headless; } \
 		&& $(BIN)/python -m waybill.stack.java; }
+
+trino: venv java  ## Trino 476 with a Java 25 into .waybill/trino (500 MB), for the contract test of Athena's SQL
+	$(BIN)/python -m tests.support.trino
 
 chromium:  ## Chromium for the browser tests, from the system's packages where that is possible
 	@command -v chromium >/dev/null || { \

@@ -36,9 +36,9 @@ class Jar:
     revision: str
 
 
-def locked() -> list[Jar]:
-    """Return all jars that are needed."""
-    lines = files("waybill.stack").joinpath("jars.lock").read_text().splitlines()
+def locked(lock: Path | None = None) -> list[Jar]:
+    """Return all jars that are needed, or those of another lock."""
+    lines = (lock or files("waybill.stack").joinpath("jars.lock")).read_text().splitlines()
     return [_parse(line) for line in lines if line and not line.startswith("#")]
 
 
@@ -47,26 +47,31 @@ def _parse(line: str) -> Jar:
     return Jar(sha256, file, *coordinates.split(":"))
 
 
-def missing(root: Path) -> list[Jar]:
+def missing(root: Path, needed: Sequence[Jar] | None = None) -> list[Jar]:
     """Return the jars not in ``root`` with the right content. Reads all: 60 MB, about 0.1 s."""
-    return [jar for jar in locked() if _sha256(root / jar.file) != jar.sha256]
+    needed = locked() if needed is None else needed
+    return [jar for jar in needed if _sha256(root / jar.file) != jar.sha256]
 
 
-def ensure(root: Path) -> int:
+def ensure(root: Path, needed: Sequence[Jar] | None = None) -> int:
     """Make ``root`` (with ``kafka/`` and ``spark/``) hold every locked jar; return how many came.
+
+    Args:
+        root: folder of the jars.
+        needed: those of another lock; their folders are as their files say.
 
     Raises:
         InputError: Java is missing, or a fetched file is not the locked one.
         RetryError: the download failed; what came is kept, the next call goes on from there.
     """
-    if not missing(root):
+    if not missing(root, needed):
         return 0
     with state_folder.exclusive(root / ".lock", timeout_s=900.0):
-        return _fetch(root)
+        return _fetch(root, needed)
 
 
-def _fetch(root: Path) -> int:
-    wanted = missing(root)
+def _fetch(root: Path, needed: Sequence[Jar] | None) -> int:
+    wanted = missing(root, needed)
     if not wanted:
         return 0  # another process fetched them while this one waited
     scratch = root / ".download"
@@ -97,14 +102,13 @@ def _accept(jar: Jar, scratch: Path, root: Path, output: str) -> None:
 
 
 def _run_ivy(jars: Sequence[Jar], scratch: Path, cache: Path) -> str:
-    """Fetch into ``scratch/<kafka|spark>/``; return what Ivy printed. Both share a cache."""
+    """Fetch into ``scratch/<folder>/``; return what Ivy printed. All folders share a cache."""
     output = ""
-    for folder in (KAFKA, SPARK):
+    for folder in sorted({jar.file.partition("/")[0] for jar in jars}):
         mine = [jar for jar in jars if jar.file.startswith(f"{folder}/")]
-        if mine:
-            description = scratch / f"{folder}.xml"
-            description.write_text(_ivy_file(mine))
-            output += _call_ivy(description, scratch / folder, cache)
+        description = scratch / f"{folder}.xml"
+        description.write_text(_ivy_file(mine))
+        output += _call_ivy(description, scratch / folder, cache)
     return output
 
 
@@ -124,12 +128,20 @@ def _call_ivy(description: Path, target: Path, cache: Path) -> str:
 def _ivy_file(jars: Sequence[Jar]) -> str:
     lines = [
         f"<dependency org={quoteattr(j.organisation)} name={quoteattr(j.name)} "
-        f'rev={quoteattr(j.revision)} transitive="false" conf="default->master"/>'
+        f'rev={quoteattr(j.revision)} transitive="false" conf="default->master">'
+        f"{_artifact(j)}</dependency>"
         for j in jars
     ]
     head = '<ivy-module version="2.0"><info organisation="waybill" module="jars"/>'
     head += '<configurations><conf name="default"/></configurations><dependencies>'
     return head + "\n".join(lines) + "</dependencies></ivy-module>\n"
+
+
+def _artifact(jar: Jar) -> str:
+    """Name the artifact where its POM would let Ivy take another: a zip."""
+    if not jar.file.endswith(".zip"):
+        return ""
+    return f'<artifact name={quoteattr(jar.name)} type="zip" ext="zip"/>'
 
 
 def _ivy_jar() -> Path:
