@@ -50,7 +50,7 @@ SPANS = [
     (None, START + timedelta(hours=1)),
 ]
 FINE_US = START_US + 3 * HOUR_US + 1_600
-"""A time that a millisecond does not hold: 1.6 ms after an hour."""
+"""A time that no millisecond is: 1.6 ms after an hour."""
 
 
 @dataclass(frozen=True)
@@ -194,5 +194,7 @@ def test_a_time_is_read_to_the_millisecond(engines: Engines) -> None:
     (read,) = engines.athena.trail("fine")
     assert exact.at == START + timedelta(hours=3, microseconds=1_600)
     assert read == replace(exact, at=START + timedelta(hours=3, milliseconds=2))
-    assert engines.duckdb.trail("fine", until=exact.at) == [exact]
-    assert engines.athena.trail("fine", until=exact.at) == []
+    for query, found in ((engines.duckdb, [exact]), (engines.athena, [read])):
+        assert query.trail("fine", since=exact.at, until=exact.at) == found, "at its own time"
+    ids_then = [row["event_id"] for row in _minute(engines.athena, exact.at, exact.at)]
+    assert ids_then == ["fine"]

@@ -34,6 +34,7 @@ class Jar:
     organisation: str
     name: str
     revision: str
+    classifier: str = ""
 
 
 def locked(lock: Path | None = None) -> list[Jar]:
@@ -132,16 +133,19 @@ def _ivy_file(jars: Sequence[Jar]) -> str:
         f"{_artifact(j)}</dependency>"
         for j in jars
     ]
-    head = '<ivy-module version="2.0"><info organisation="waybill" module="jars"/>'
+    head = '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+    head += '<info organisation="waybill" module="jars"/>'
     head += '<configurations><conf name="default"/></configurations><dependencies>'
     return head + "\n".join(lines) + "</dependencies></ivy-module>\n"
 
 
 def _artifact(jar: Jar) -> str:
-    """Name the artifact where its POM would let Ivy take another: a zip."""
-    if not jar.file.endswith(".zip"):
+    """Name the artifact where its POM alone would let Ivy take another."""
+    ending = jar.file.rpartition(".")[2]
+    if ending == "jar" and not jar.classifier:
         return ""
-    return f'<artifact name={quoteattr(jar.name)} type="zip" ext="zip"/>'
+    classifier = f"m:classifier={quoteattr(jar.classifier)} " if jar.classifier else ""
+    return f'<artifact name={quoteattr(jar.name)} {classifier}type="{ending}" ext="{ending}"/>'
 
 
 def _ivy_jar() -> Path:

@@ -1,12 +1,14 @@
 """Look-ups by Athena over the same objects, for production on AWS.
 
-NOT LIVE-TESTED in this project, see ``athena_runner``; DuckDB runs the same templates for real.
+NOT LIVE-TESTED in this project, see ``athena_runner``. Held by a test where
+Trino 476 is there (`make trino`): it runs these very statements, and answers as DuckDB does.
 
 The tables (``projection``; ``waybill traces ddl`` prints them) lie in
 ``settings.traces.athena_database``. A look-up scans the event's bucket and the fresh one. Athena
-reads ``at`` with milliseconds, so microseconds are lost. While an hour is compacted Athena sees its
-traces in two objects: a trail is DISTINCT; a minute's traces are asked for without those hours'
-outputs, and again when that changed meanwhile.
+reads ``at`` rounded to milliseconds, so microseconds are lost, and windows are widened to whole
+milliseconds: what is near an edge is found too often rather than not at all. While an hour is
+compacted Athena sees its traces in two objects: a trail is DISTINCT; a minute's traces are asked
+for without those hours' outputs, and again when that changed meanwhile.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class AthenaTraces:
     ) -> dict[str, list[Trace]]:
         """See ``TraceQuery.trails``; a statement for each hundred ids."""
         check_window(since, until)
+        since, until = since and _floor(since), until and _ceiling(until)
         check_cancelled(watch)
         wanted = list(dict.fromkeys(event_ids))
         found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
@@ -96,6 +99,7 @@ class AthenaTraces:
                 yielded may be used then.
         """
         check_window(since, until)
+        since, until = _floor(since), _ceiling(until)
         if self._layout.get() is None:
             return
         if watch is not None:
@@ -137,6 +141,14 @@ class AthenaTraces:
         if any(one.state == "deleting" for one in found):
             raise RetryError("what compaction replaced is being deleted; ask again in a minute")
         return found
+
+
+def _floor(moment: datetime) -> datetime:
+    return moment - timedelta(microseconds=moment.microsecond % 1000)
+
+
+def _ceiling(moment: datetime) -> datetime:
+    return moment + timedelta(microseconds=-moment.microsecond % 1000)
 
 
 def _trace(row: Row) -> Trace:
