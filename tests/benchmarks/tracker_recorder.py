@@ -187,7 +187,7 @@ def batches_of(result: Any) -> list[Any]:
     [passed] = result.mapped.values()
     page = PageTraces()
     for identity, offset, minute in zip(passed.ids, passed.offsets, passed.minutes, strict=True):
-        page.add(identity, f"[{offset}]", minute, offset)
+        page.add(identity, f"[{offset}]", minute, offset, minute * 60_000_000 + offset)
     batch_id = "0b1c7f52-5be2-4e39-9b43-6b7c3f0c1a11"
     tasks = trace_batches(
         result,

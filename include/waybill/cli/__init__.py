@@ -42,7 +42,9 @@ COMMANDS = {
     "notices": Later(
         "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
     ),
-    "traces": Later("Event traces: ship them.", "waybill.cli.traces:app"),
+    "traces": Later(
+        "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"
+    ),
     "files": Later(
         "Files on their way from this node to the object store: list, show, retry.",
         "waybill.cli.files:app",

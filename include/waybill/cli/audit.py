@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Breaches of the books: look for them, list, close.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
-Number = Annotated[int, typer.Argument(help="The breach's number.", metavar="ID")]
+Number = Annotated[
+    int, typer.Argument(help="The breach's number.", metavar="ID", min=1, max=2**63 - 1)
+]
 _SHOWN = 20
 
 
@@ -50,7 +52,7 @@ def breaches_(
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import breaches  # noqa: PLC0415
 
-    moment = None if since is None else since.replace(tzinfo=UTC)
+    moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
     states = None if everything else ("open",)
     found = breaches(Settings(), pipeline=pipeline, states=states, since=moment)
     if as_json:

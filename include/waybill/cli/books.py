@@ -56,10 +56,15 @@ def balance(
     """Show that what went in came out: per pipeline, event name and stage. Exit code 2 if not."""
     import orjson  # noqa: PLC0415
 
+    from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import balance as read  # noqa: PLC0415
 
-    moment = None if since is None else since.replace(tzinfo=UTC)
+    moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
+    if pipeline is not None and pipeline_option not in {None, pipeline}:
+        raise InputError(
+            f"{pipeline!r} and --pipeline {pipeline_option!r}: give one pipeline, or none for all"
+        )
     pipeline = pipeline or pipeline_option
     report = read(Settings(), pipeline=pipeline, since=moment)
     if as_json:
@@ -91,10 +96,12 @@ def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> No
             "files are back",
             style="yellow",
         )
-    elif not report.unaccounted:
-        console.print("in balance", style="bold green")
-    else:
+    elif report.unaccounted:
         console.print(f"{report.unaccounted:,} unaccounted for", style=alarm)
+    elif report.accounted:
+        console.print("in balance but for what was explained or closed by name", style="green")
+    else:
+        console.print("in balance", style="bold green")
 
 
 def _notes(report: BalanceReport) -> Iterator[str]:
@@ -162,6 +169,14 @@ def _equation(report: BalanceReport) -> str:
     made = f" + {report.made:,} made by transformations" if report.made else ""
     if report.sent_unmarked:
         made += f" + {report.sent_unmarked:,} sent by replays that were cancelled, and not marked"
+    if report.uncounted > 0:
+        made += f" + {report.uncounted:,} in the log that ingestion counts with its page"
+    if report.uncounted < 0:
+        parts.append(f"{-report.uncounted:,} on the way to the log")
+    if report.missed > 0:
+        parts.append(f"{report.missed:,} missing")
+    if report.missed < 0:
+        made += f" + {-report.missed:,} too many"
     return f"{report.ingested:,} taken in{made} = {' + '.join(parts)}"
 
 

@@ -70,6 +70,12 @@ class BalanceReport:
     came in as replayed beside those that ``replayed`` counts."""
     in_wal: int = 0
     """Events that ingestion counted, and that Kafka had not acknowledged when it was told last."""
+    uncounted: int = 0
+    """Of minutes that are not whole: events in the log whose page ingestion has not counted yet;
+    negative: counted ones that are on their way to the log. Not counted in ``unaccounted``."""
+    missed: int = 0
+    """Events that the equations of whole minutes miss, also where that was explained or closed by
+    name; negative: too many."""
     settling: dict[str, str] = field(default_factory=dict)
     """Pipelines with minutes that are not whole yet, and why: their way from ingestion to the log
     is not judged."""
@@ -148,6 +154,12 @@ def balance(
     return replace(
         report,
         sent_unmarked=sum(one.unmarked for one in parked.values()),
+        uncounted=-sum(
+            row.on_the_way("transformation")
+            for row in rows
+            if not moment.of(row.pipeline_id).holds(row.minute)
+        ),
+        missed=sum(gap for row in rows for gap in _settled_breaches(row, moment).values()),
         in_wal=sum(one.waiting for one in moment.whole.values()),
         settling=_settling(rows, moment, names),
         accounted=min(unaccounted, accounted),

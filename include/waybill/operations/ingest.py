@@ -67,6 +67,7 @@ class _Left(NamedTuple):
     key: str
     minute: int
     lsn: int
+    taken_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class _Run:
                 key = (self._intake.pipeline.id, left.event_name, "ingestion", left.minute)
                 for name in ("in_first", "passed", "out"):
                     counts.add(key, name)
-                passed.add(identity, left.key, left.minute, left.lsn)
+                passed.add(identity, left.key, left.minute, left.lsn, left.taken_us)
                 self._resumed += 1
 
     def _row(
@@ -236,12 +237,12 @@ class _Run:
         found = unfinished.get(event.id)
         if found:
             left = found.popleft()
-            minute, lsn = left.minute, left.lsn
+            minute, lsn, taken_us = left.minute, left.lsn, left.taken_us
             self._resumed += 1
         else:
-            minute = event.intake_minute
+            minute, taken_us = event.intake_minute, event.intake_version
             lsn = self._intake.producer.produce(self._topic, value, event.key.encode())
-        passed.add(event.id, event.key, minute, lsn)
+        passed.add(event.id, event.key, minute, lsn, taken_us)
         key = (pipeline.id, event.name, "ingestion", minute)
         for name in ("in_first", "passed", "out"):
             counts.add(key, name)
@@ -363,7 +364,8 @@ def _unfinished(producer: LosslessProducer) -> _Unfinished:
     found: _Unfinished = {}
     for record in producer.recovered.unmarked:
         event = decode(record.value or b"")
-        left = _Left(event.name, event.key, event.intake_minute, record.lsn)
+        minute, taken_us = event.intake_minute, event.intake_version
+        left = _Left(event.name, event.key, minute, record.lsn, taken_us)
         found.setdefault(event.id, deque()).append(left)
     return found
 

@@ -1,8 +1,8 @@
 """The order of a trail: in legs, each from where the event came in, or was sent back by a replay.
 
-Clocks of machines differ, and a trace of taking in or of sending back is written once the event is
-safe in the log, when processing may have had it already. So these come first in their leg, whatever
-their time; all others by time.
+Clocks of machines differ, and a trace of sending back is written once the event is safe in the log,
+when processing may have had it already. So the first of taking in or sending back comes first in
+its leg, whatever its time; all others by time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def in_legs(stops: Iterable[Trace]) -> list[tuple[int, Trace]]:
     found: list[tuple[int, Trace]] = []
     for stop in kept:
         found.append((_leg(stop, replays, found[-1][0] if found else 0), stop))
-    return sorted(found, key=lambda one: (one[0], one[1].phase not in _FIRST, one[1].order))
+    begins = {leg: stop for leg, stop in reversed(found) if stop.phase in _FIRST}
+    return sorted(found, key=lambda one: (one[0], one[1] is not begins.get(one[0]), one[1].order))
 
 
 def _once(stops: Iterable[Trace]) -> list[Trace]:

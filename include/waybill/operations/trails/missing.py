@@ -121,7 +121,8 @@ def search_words(searched: Sequence[Searched], shipped_after_s: float) -> list[s
     read = f": {hours:,} with traces, {objects:,} objects read"
     where = "" if first.backend == "athena" else read
     last = f"{max(10, round(shipped_after_s * 3)):,} seconds"
-    waiting = f"{files:,} trace files of the machine that looked, which are not shipped yet"
+    named = "trace file" if files == 1 else "trace files"
+    waiting = f"{files:,} {named} of the machine that looked, not shipped yet"
     also = f", and {waiting}." if files else "; the machine that looked has shipped all of its own."
     return [
         f"The trace store was searched ({when}{where}){also}",

@@ -230,7 +230,7 @@ def _check_text(text: str, what: str, most: int) -> None:
 def _windowed(asked: Question, since: datetime | None, until: datetime | None) -> Question:
     edges = [None if at is None else _utc(at) for at in (since, until)]
     if edges[0] is not None and edges[1] is not None and edges[0] > edges[1]:
-        raise InputError(f"since: {edges[0].isoformat()} is not before until")
+        raise InputError(f"since {edges[0].isoformat()} is later than until {edges[1].isoformat()}")
     return replace(asked, since=edges[0], until=edges[1])
 
 
