@@ -13,13 +13,13 @@ from waybill.ledger.balance import read_books
 from waybill.operations.auditing.breaches import read_breaches
 from waybill.operations.auditing.snapshot import InLog, Moment, take_moment
 from waybill.operations.auditing.verdicts import Sight, judge
+from waybill.operations.parked_sums import STAGES, check_segments
 from waybill.operations.registry import active_pipelines
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.storage.tracker.tables import parked_partitions
 
 _BESIDE = ("in_flight", "in_flight_replayed", "replayed_as_parents", "parents")
-STAGES = ("ingestion", "transformation", "mapping", "destination")
 _Books: TypeAlias = tuple[
     list[BalanceRow], dict[tuple[str, str, str], ParkedEvents], Counter[str], int
 ]
@@ -249,45 +249,3 @@ def _parked_states(connection: Connection, pipeline_id: str | None) -> Counter[s
 def _add(into: StageCounts, more: StageCounts) -> None:
     for name in (*COUNT_NAMES, *_BESIDE):
         setattr(into, name, getattr(into, name) + getattr(more, name))
-
-
-def check_segments(
-    totals: dict[tuple[str, str], dict[str, StageCounts]],
-    breaches: dict[tuple[str, str], Counter[str]],
-    parked: dict[tuple[str, str, str], ParkedEvents],
-) -> int:
-    """Hold the counts against the tracker's segments; returns the events unaccounted for.
-
-    What was counted as parked is in a segment; what was marked replayed, or sent without a mark,
-    came in again, or is on its way; or its parent did, at an earlier stage.
-    """
-    unaccounted = 0
-    for pipeline_id, event_name in {*totals, *((p, e) for p, e, _ in parked)}:
-        key = (pipeline_id, event_name)
-        stages = totals.setdefault(key, {name: StageCounts() for name in STAGES})
-        found = breaches.setdefault(key, Counter())
-        missing: Counter[str] = Counter()
-        for stage, counts in stages.items():
-            segments = parked.get((*key, stage), ParkedEvents(0, 0))
-            gaps = {
-                "parked": counts.parked - segments.recorded,
-                "replays": segments.replayed
-                + segments.unmarked
-                - counts.replayed_as_parents
-                + counts.parents
-                - counts.in_replayed
-                - counts.in_flight_replayed,
-            }
-            for words, gap in gaps.items():
-                missing[f"{stage} ({words})"] = gap
-        _replayed_from_ingestion(missing)
-        found.update(missing)
-        unaccounted += sum(map(abs, missing.values()))
-    return unaccounted
-
-
-def _replayed_from_ingestion(missing: Counter[str]) -> None:
-    """Look where it enters for what was replayed from ingestion and not refused by Kafka again."""
-    sent = max(0, missing["ingestion (replays)"])
-    missing["ingestion (replays)"] -= sent
-    missing["transformation (replays)"] += sent

@@ -156,3 +156,42 @@ def test_nothing_yet_and_nothing_that_matches_are_told_apart(shown: Any) -> None
     nothing = replace(report(), pipelines=[])
     assert shown(nothing) == "Nothing was taken in yet.\n"
     assert shown(nothing, "--since", "2030-01-01") == "Nothing was taken in that matches.\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"uncounted": 2000}, "+ 2,000 in the log that ingestion counts with its page ="),
+        ({"uncounted": -7}, "7 on the way to the log"),
+        ({"missed": 3}, "3 missing"),
+        ({"missed": -2, "accounted": 2}, "+ 2 too many ="),
+    ],
+)
+def test_both_sides_of_the_equation_are_told(
+    shown: Any, changes: dict[str, int], words: str
+) -> None:
+    assert words in " ".join(shown(replace(report(), **changes)).split())
+
+
+def test_what_was_closed_by_name_is_not_said_to_balance(shown: Any) -> None:
+    said = shown(replace(report(), accounted=2))
+    assert "in balance but for what was explained or closed by name" in said
+
+
+def test_a_time_with_a_zone_is_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def read(*_: Any, since: Any, **__: Any) -> BalanceReport:
+        asked.append(since)
+        return report()
+
+    monkeypatch.setattr(wiring, "balance", read)
+    for given in ("2026-11-22T18:36:00+01:00", "2026-11-22T17:36:00"):
+        run = CliRunner().invoke(app, ["balance", "--since", given])
+        assert run.exit_code == 0, run.output
+    assert asked[0] == asked[1]
+
+
+def test_two_pipelines_at_once_are_refused(shown: Any) -> None:
+    shown(report(), "flights", "--pipeline", "weather", code=1)
+    shown(report(), "flights", "--pipeline", "flights")

@@ -101,3 +101,11 @@ def test_a_taking_in_that_was_written_late_is_still_the_first_stop() -> None:
     early = made("e", "transformation", "passed", -0.5, attempt=0)
     assert [stop.phase for _, stop in in_legs([early, TAKEN])] == ["ingestion", "transformation"]
     assert START - timedelta(seconds=0.5) == verdict_of([TAKEN, early], known()).first_at
+
+
+def test_an_event_that_was_taken_in_twice_shows_which_way_belongs_to_which() -> None:
+    mapped = made("e", "mapping", "passed", 2, object_key="staged/x")
+    again = made("e", "ingestion", "accepted", 70, topic="events.a.b")
+    copy = made("e", "destination", "duplicate", 72, object_key="warehouse")
+    way = [stop for _, stop in in_legs([again, copy, mapped, TAKEN])]
+    assert way == [TAKEN, mapped, again, copy]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts
-from waybill.operations.balancing import STAGES, check_segments
+from waybill.operations.parked_sums import STAGES, check_segments
 
 Place = tuple[str, str]
 """(stage, kind)."""
