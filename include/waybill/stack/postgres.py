@@ -65,6 +65,8 @@ class Postgres(Service):
     """One cluster in ``<home>/postgres``; every user of the machine's socket is ``postgres``."""
 
     name = "postgres"
+    start_timeout_s = 300.0
+    """After a death it syncs every one of its files first: minutes on a busy disk."""
     stop_grace_s = 30.0
     advice = "The cluster is kept; `waybill up` tries again."
 
