@@ -147,6 +147,19 @@ def test_not_found_says_what_was_searched_and_what_is_near(lot, run, spool, flig
     assert "seen outside of the time" in late
 
 
+def test_of_a_key_that_was_not_found_the_nearest_is_said(lot, run, spool, flights):
+    told.way(lot, spool, [ONE])
+    told.keyed(spool, ONE, "[4711]")
+    of = ("trail", "--pipeline", "flights", "--key")
+    late = run(*of, "4711", "--since", "2030-01-01", exit_code=1)
+    assert "taken in outside of the time that was asked for" in flat(late)
+    wrong = run(*of, "4711", "--event-name", "Flight", exit_code=1)
+    assert "no event name 'Flight'; it has 'flight', 'leg'" in flat(wrong)
+    short = run(*of, "UA", "--key", "1299", exit_code=1)
+    assert "the key of 'flight' has one field (id); 2 were given" in flat(short)
+    assert "nearest" in run(*of, "nothing", "--json", exit_code=1)["missing"][0]
+
+
 def test_children_of_a_split_event_are_shown_below_it(lot, run, spool, flights):
     told.way(lot, spool, [ONE], staged=False)
     for index in (0, 10, 9):

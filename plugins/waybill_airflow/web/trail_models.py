@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from waybill.operations.trails.queries import Asked
 from waybill.operations.trails.question import MOST_ID_CHARS, MOST_IDS, MOST_KEY_CHARS
@@ -28,7 +29,7 @@ class TrailBody(BaseModel):
         min_length=1,
         max_length=50,
         description="A primary key: a text for each of its fields, or one that is a JSON array. "
-        "4711 is tried as a number and as a text.",
+        "4711 is tried as a number and as a text; a number may be given as one.",
     )
     event_name: _Text | None = Field(
         None, description="With `key`: only this kind of event; null: all of the pipeline's."
@@ -37,6 +38,14 @@ class TrailBody(BaseModel):
         None, description="Only traces from this time on: fewer objects are read."
     )
     until: AwareDatetime | None = Field(None, description="Only traces until then.")
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _as_texts(cls, given: Any) -> Any:  # noqa: ANN401 - whatever was sent
+        """Take numbers as the texts that they are in JSON."""
+        if not isinstance(given, list):
+            return given
+        return [json.dumps(one) if isinstance(one, int | float) else one for one in given]
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

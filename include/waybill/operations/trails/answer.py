@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from waybill.errors import InputError
 from waybill.events import key_id
-from waybill.operations.trails.missing import Near, search_words, searched_json
+from waybill.operations.trails.missing import Near, near_key, search_words, searched_json
 from waybill.operations.trails.question import KeyOf, Question, key_spellings, spellings
 from waybill.operations.trails.trail import Books, Trail, made_trails
 from waybill.storage import TrackerStore
@@ -165,7 +165,31 @@ class Answering:
             trails = self._trails(ids[:MOST_OF_A_KEY])
             answer.trails = [trail for one in ids for trail in trails.get(one, ())]
             answer.more = max(0, len(ids) - MOST_OF_A_KEY)
+        if not answer.trails:
+            nearest = self._near_key(key, list(own))
+            answer.missing.append({"id": ", ".join(key.values), "nearest": nearest})
         return answer
+
+    def _near_key(self, key: KeyOf, line_ids: Sequence[str]) -> list[str]:
+        """Say what is known near a key of which nothing was found."""
+        seen: list[Trace] = []
+        if self._asked.since is not None or self._asked.until is not None:
+            lines = self._look(line_ids, None, None).values()
+            seen = sorted((one for some in lines for one in some), key=lambda one: one.at)
+        return near_key(key, self._key_fields(key.pipeline_id), seen)
+
+    def _key_fields(self, pipeline_id: str) -> dict[str, list[str]]:
+        """Return the key's fields of each event name, of the newest version that has it."""
+        table = pipeline_versions.c
+        query = (
+            select(table.declaration["events"])
+            .where(table.pipeline_id == pipeline_id)
+            .order_by(table.number)
+        )
+        with self._tracker.transaction() as connection:
+            rows = connection.execute(query).scalars().all()
+        found = {name: event.get("key") or [] for events in rows for name, event in events.items()}
+        return {name: list(fields) for name, fields in found.items()}
 
     def ways_of(self, key: KeyOf) -> list[KeyWay]:
         """Return all ways in which a key may stand in the traces.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from waybill.events import key_id
-from waybill.operations.trails.question import key_spellings, spellings
+from waybill.operations.trails.question import KeyOf, key_spellings, spellings
 from waybill.tracing import Searched, Trace
 
 MOST_LOOKED_NEAR = 20
@@ -99,6 +99,37 @@ def _hints(one: str) -> Iterator[str]:
             f"it has {len(bare)} hex digits, ids that Waybill makes have {_OWN_DIGITS}: was it cut "
             "off, or is something else copied with it?"
         )
+
+
+def near_key(key: KeyOf, fields: Mapping[str, Sequence[str]], seen: Sequence[Trace]) -> list[str]:
+    """Return what is known near a primary key of which nothing was found.
+
+    Args:
+        key: what was asked for.
+        fields: the key's fields, by event name of the pipeline.
+        seen: lines of the key outside of the time that was asked for, oldest first.
+    """
+    if seen:
+        span = f"{seen[0].at:%Y-%m-%d %H:%M:%S} to {seen[-1].at:%Y-%m-%d %H:%M:%S} UTC"
+        return [f"it was taken in outside of the time that was asked for: {span}"]
+    named = {key.event_name} & fields.keys() if key.event_name is not None else fields.keys()
+    if fields and not named:
+        return [f"the pipeline has no event name {key.event_name!r}; it has {_listed(fields)}"]
+    given = len(key.values)
+    return [
+        f"the key of {name!r} has {_fields(len(fields[name]))} ({', '.join(fields[name])}); "
+        f"{given} {'was' if given == 1 else 'were'} given"
+        for name in sorted(named)
+        if len(fields[name]) != given
+    ]
+
+
+def _fields(number: int) -> str:
+    return "one field" if number == 1 else f"{number} fields"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))
 
 
 def search_words(searched: Sequence[Searched], shipped_after_s: float) -> list[str]:
