@@ -31,7 +31,7 @@ FRESH = 100
 def measure(*, quick: bool, home: Path) -> dict[str, Any]:
     """Fill the store under a folder, if it is not yet, and look ids up; return the figures."""
     many, few = (QUICK_TRACES, QUICK_FEWER) if quick else (TRACES, FEWER)
-    times = 12 if quick else 100
+    times = 8 if quick else 100
     with servers.started(servers.start_s3, home) as s3:
         smaller = _Filled(s3, few)
         larger = _Filled(s3, many)
