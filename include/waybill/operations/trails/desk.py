@@ -179,7 +179,10 @@ def _masked(asked: Asked, key: KeyOf) -> Asked:
     """Return a question without the values of its key, also in the ways that were tried."""
     answer = asked.answer
     if answer is not None:
-        answer = answer | {"ways": [way | {"key": MASK} for way in answer["ways"]]}
+        answer = answer | {
+            "ways": [way | {"key": MASK} for way in answer["ways"]],
+            "missing": [one | {"id": MASK} for one in answer["missing"]],
+        }
     question = replace(asked.question, key=replace(key, values=(MASK,)))
     return replace(asked, question=question, answer=answer)
 
