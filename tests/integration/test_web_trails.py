@@ -144,7 +144,7 @@ def test_too_many_open_questions_are_refused(web, spool):
         ({"ids": [str(n) for n in range(1001)]}, "at most 1000"),
         (
             {"ids": ["a"], "since": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
-            "before",
+            "later than",
         ),
         ({"ids": ["a"], "since": "2026-01-02"}, "since"),
         ({"ids": ["a"], "nonsense": 1}, "nonsense"),
