@@ -69,7 +69,8 @@ def _ways(answer: Mapping[str, Any]) -> Iterator[Text]:
 def _missing(answer: Mapping[str, Any]) -> Iterator[Text]:
     missing = answer["missing"]
     for one in missing[:_MOST_MISSING]:
-        yield Text.assemble(("No trace of ", "bold"), (plain(one["id"]), "bold"))
+        if answer["trails"] or not answer["ways"]:
+            yield Text.assemble(("No trace of ", "bold"), (plain(one["id"]), "bold"))
         for sentence in one["nearest"]:
             yield Text(plain(f"  {sentence}"))
     if len(missing) > _MOST_MISSING:

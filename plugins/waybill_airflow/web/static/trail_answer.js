@@ -23,21 +23,22 @@ export function drawAnswer(query) {
     return h("div", { class: "problem", role: "alert" }, icon("alert"), h("div", {}, h("p", {}, `${FAILED[query.state] ?? query.state}${query.error ? `: ${query.error}` : "."}`)));
   }
   const { trails, missing, ways } = query.answer;
+  const noneOfKey = query.question.key && ways.every((way) => !way.events);
   return h(
     "div", { class: "answer" },
-    query.question.key && keyWays(ways, query.answer.more),
+    query.question.key && keyWays(ways, query.answer.more, missing.flatMap((one) => one.nearest)),
     trails.length > MOST_OPEN && tally(trails),
     trails.length > MOST_OPEN ? folded(trails) : trails.map((trail) => drawTrail(trail)),
-    missing.length > 0 && absent(missing),
+    missing.length > 0 && !noneOfKey && absent(missing),
     (missing.length > 0 || !trails.length) && searched(query.answer),
   );
 }
 
-function keyWays(ways, more) {
+function keyWays(ways, more, nearest) {
   const hits = ways.filter((way) => way.events);
   if (!hits.length) {
     const tried = ways.slice(0, 12).map((way) => h("li", {}, h("span", {}, way.event_name || "(empty)"), " ", h("code", {}, way.key)));
-    return h("div", { class: "absent-card" }, h("h2", {}, icon("info"), "No event has this key"), h("p", { class: "muted" }, "Tried:"), h("ul", { class: "tried" }, tried, ways.length > 12 && h("li", { class: "muted" }, `and ${many(ways.length - 12, "more way")}`)));
+    return h("div", { class: "absent-card" }, h("h2", {}, icon("info"), "No event has this key"), nearest.map((words) => h("p", {}, words)), h("p", { class: "muted" }, "Tried:"), h("ul", { class: "tried" }, tried, ways.length > 12 && h("li", { class: "muted" }, `and ${many(ways.length - 12, "more way")}`)));
   }
   return h("p", { class: "hits" }, hits.map((way) => h("span", {}, many(way.events, "event"), ` ${way.event_name} `, h("code", {}, way.key))), more > 0 && h("span", { class: "muted" }, `the newest are shown, ${count(more)} older are not`));
 }
