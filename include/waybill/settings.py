@@ -114,11 +114,38 @@ class TraceSettings(_Section):
     """How long the tracker keeps questions about events, and their answers."""
 
 
+DestinationKind = Literal[
+    "postgres",
+    "duckdb",
+    "delta",
+    "iceberg",
+    "snowflake",
+    "bigquery",
+    "redshift",
+    "databricks",
+    "clickhouse",
+]
+
+
 class DestinationSettings(_Section):
     """How to reach one destination; pipelines name it."""
 
-    kind: Literal["postgres"] = "postgres"
+    kind: DestinationKind = "postgres"
     dsn: SecretStr
+    """postgres: a libpq URL; duckdb: a file; delta, iceberg: a folder or ``s3://…``; the others:
+    a URL of their own form (docs/destinations.md)."""
+    options: dict[str, SecretStr] = {}
+    """What a kind needs beside its dsn, such as ``catalog`` for iceberg."""
+    max_rows: int = Field(1_000_000, ge=1)
+    """Rows that a load takes at most; a commit is never cut."""
+    max_bytes: int = Field(256 * 1024**2, ge=1024)
+    """Bytes of staged objects that a load takes at most; a commit is never cut."""
+    min_rows: int = Field(0, ge=0)
+    """A load waits for so many rows,"""
+    max_wait_s: float = Field(0.0, ge=0)
+    """but no longer than this after its first commit; 0: it never waits."""
+    park_after_s: float | None = Field(None, gt=0)
+    """What waits is parked when the destination did not answer for so long; null: it waits."""
 
 
 class AirflowSettings(_Section):

@@ -26,7 +26,8 @@ class Rows:
     ``_waybill_source_version`` and ``_waybill_intake_version`` int64, ``_waybill_intake_minute``
     int32, ``_waybill_op`` string (upsert, delete), ``_waybill_replayed`` bool: entered at stage
     destination by a replay. Other columns are ignored, but for ``_waybill_attempt`` int32 and
-    ``_waybill_replay`` string: the replay that an event came with."""
+    ``_waybill_replay`` string: the replay that an event came with. Of a table with children there
+    is a list of structs for each: ``ChildTable.arrow_name``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,17 @@ class RowCount:
     """Rows that no load put there; negative: loaded ones that were gone when first looked at."""
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one step of examining a destination found."""
+
+    step: str
+    """What was tried, in words: "connect", "create a table", …"""
+    ok: bool
+    words: str
+    """What was found; when it is not as it must be: what to do."""
+
+
 Park = Callable[[Sequence[RefusedRow]], Mapping[str, object] | None]
 """Writes refused rows somewhere safe and returns a JSON descriptor. Called at most once a load,
 before the destination commits; what it wrote is garbage when the load fails afterwards."""
@@ -150,6 +162,14 @@ class Destination(Protocol):
         Raises:
             RetryError: it is away.
             InputError: it is not configured as it must be.
+        """
+        ...
+
+    def examine(self, schema_name: str) -> list[Finding]:
+        """Try all that loads need, in words: connect, rights, a table made, merged and dropped.
+
+        Leaves nothing behind but the schema and Waybill's own books. The first step that fails ends
+        it; it does not raise for what the destination refuses.
         """
         ...
 

@@ -53,9 +53,10 @@ from waybill.pipelines.check import (
     load_pipelines,
     pipeline_directories,
 )
-from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType, arrow_type
+from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType, arrow_type, widened
 from waybill.pipelines.form import UNKNOWN_PIPELINE
 from waybill.pipelines.model import (
+    ChildTable,
     Column,
     EventDeclaration,
     Pipeline,
@@ -68,6 +69,7 @@ from waybill.pipelines.problems import Problem
 __all__ = [
     "COLUMN_TYPES",
     "UNKNOWN_PIPELINE",
+    "ChildTable",
     "Column",
     "ColumnType",
     "DeclarationError",
@@ -83,4 +85,5 @@ __all__ = [
     "load_pipelines",
     "pipeline_directories",
     "topic_of",
+    "widened",
 ]

@@ -75,3 +75,39 @@ def arrow_type(name: str) -> pa.DataType:
     if name not in makers:
         raise ValueError(f"unknown type {name!r}")
     return makers[name]
+
+
+_INTEGER_DIGITS = {"int32": 10, "int64": 19}
+_WIDER = {
+    frozenset(("int32", "int64")): "int64",
+    frozenset(("int32", "float64")): "float64",
+    frozenset(("date", "timestamp")): "timestamp",
+}
+
+
+def widened(one: str, other: str) -> str | None:
+    """Return the narrowest column type that holds all values of both exactly; None: there is none.
+
+    Integers widen to wider ones and to decimals, int32 to float64 as well, decimals to decimals
+    with more digits on either side (38 in all), dates to timestamps (midnight, UTC).
+    """
+    if one == other:
+        return one
+    if (pair := frozenset((one, other))) in _WIDER:
+        return _WIDER[pair]
+    digits = [_digits(one), _digits(other)]
+    if None in digits:
+        return None
+    before = max(d[0] for d in digits if d is not None)
+    behind = max(d[1] for d in digits if d is not None)
+    if before + behind > MAX_DECIMAL_DIGITS:
+        return None
+    return f"decimal({before + behind},{behind})"
+
+
+def _digits(name: str) -> tuple[int, int] | None:
+    """Return the digits before and behind the point; None: it is no exact number."""
+    if name in _INTEGER_DIGITS:
+        return _INTEGER_DIGITS[name], 0
+    match = _DECIMAL.fullmatch(name)
+    return None if match is None else (int(match[1]) - int(match[2]), int(match[2]))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION_DIGITS = 12
+CHILD_PREFIX = "_waybill_items_"
 
 
 class _Model(BaseModel):
@@ -54,6 +55,26 @@ class Column(_Model):
         return self
 
 
+class ChildTable(_Model):
+    """A table of its own for the items of an array: as many rows for an event as it has items.
+
+    Its rows have the parent's key columns, ``_waybill_item`` (place in the array, from 0; with them
+    the key), the parent's id and versions, and these columns. They are replaced as a whole when the
+    parent's row is, and gone when that is.
+    """
+
+    name: str
+    source: str
+    """The payload field with the array."""
+    columns: tuple[Column, ...] = Field(min_length=1)
+    """Read from the items; of items that are no objects there is one column, with source ``""``."""
+
+    @property
+    def arrow_name(self) -> str:
+        """Return the name of the items' column (a list of structs) beside the parent's columns."""
+        return f"{CHILD_PREFIX}{self.name}"
+
+
 class TableSpec(_Model):
     """One destination table."""
 
@@ -62,6 +83,9 @@ class TableSpec(_Model):
     columns: tuple[Column, ...] = Field(min_length=1)
     key: tuple[str, ...] = Field(min_length=1)
     """Names of the columns that make a row one of its kind."""
+    children: tuple[ChildTable, ...] = ()
+    soft_delete: bool = False
+    """A delete leaves the row and sets its ``_waybill_deleted_at``."""
 
     @model_validator(mode="after")
     def _key_is_of_columns(self) -> Self:
@@ -71,19 +95,21 @@ class TableSpec(_Model):
         return self
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the Arrow schema, columns in declared order; made once."""
+        """Return the Arrow schema, columns in declared order, then children; made once."""
         return self._arrow_schema
 
     @cached_property
     def _arrow_schema(self) -> pa.Schema:
         import pyarrow as pa  # noqa: PLC0415 - declarations are read where Arrow is not needed
 
-        return pa.schema(
-            [
-                pa.field(column.name, arrow_type(column.type), nullable=column.nullable)
-                for column in self.columns
-            ]
-        )
+        def fields(columns: tuple[Column, ...]) -> list[pa.Field]:
+            return [pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in columns]
+
+        items = [
+            pa.field(child.arrow_name, pa.list_(pa.struct(fields(child.columns))))
+            for child in self.children
+        ]
+        return pa.schema([*fields(self.columns), *items])
 
 
 class EventDeclaration(_Model):
@@ -95,8 +121,15 @@ class EventDeclaration(_Model):
     version: str | None = None
     """The payload field that rises with each change of a record; None: the source has none."""
     table: TableSpec
-    policy: Literal["strict", "ignore"] = "strict"
-    """A payload field that no column takes: strict parks the event, ignore leaves the field out."""
+    policy: Literal["strict", "ignore", "evolve"] = "strict"
+    """A payload field that no column takes: strict parks the event, ignore leaves the field out,
+    evolve adds a column, and widens the type of one that a value does not fit."""
+    nested: Literal["json", "flatten"] = "json"
+    """Objects in the payload: a JSON column each, or a column for each of their fields."""
+    depth: int = Field(8, ge=1, le=32)
+    """Levels that are flattened; what lies deeper is a JSON column."""
+    arrays: Literal["json", "child"] = "json"
+    """Arrays in the payload: a JSON column each, or a table of their items."""
     personal: tuple[str, ...] = ()
     """Payload fields (``a.b``: a field inside another) that only some people may see."""
 
@@ -140,11 +173,23 @@ class Pipeline(_Model):
         if not self.version:
             content = self.model_dump(mode="json", exclude={"version"})
             for event in content["events"].values():
-                if not event["personal"]:  # versions from before there was such a field stay
-                    del event["personal"]
+                _without_defaults(event, EventDeclaration)
+                _without_defaults(event["table"], TableSpec)
             digest = hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
             object.__setattr__(self, "version", digest.hexdigest()[:VERSION_DIGITS])
         return self
+
+
+_LATER_FIELDS = frozenset({"personal", "nested", "depth", "arrays", "children", "soft_delete"})
+"""Fields that declarations did not always have: versions from before them stay."""
+
+
+def _without_defaults(content: dict[str, Any], model: type[BaseModel]) -> None:
+    """Leave later fields out that say what was so before there were such fields."""
+    for name in _LATER_FIELDS & content.keys():
+        default = model.model_fields[name].default
+        if content[name] == (list(default) if isinstance(default, tuple) else default):
+            del content[name]
 
 
 def topic_of(pipeline: Pipeline) -> str:

@@ -15,7 +15,7 @@ from waybill.pipelines import Column
 
 def test_the_public_names_are_these():
     assert waybill.destinations.__all__ == [
-        "Commit", "CountLook", "Destination", "LoadOutcome", "Note", "OutcomeCount", "Park",
+        "Commit", "CountLook", "Destination", "Finding", "LoadOutcome", "Note", "OutcomeCount", "Park",
         "RefusedRow", "RowCount", "Rows", "open_destination",
     ]  # fmt: skip
 

@@ -27,10 +27,10 @@ def pipeline(folder) -> Pipeline:
 
 def test_the_public_surface_is_what_the_package_says():
     assert surface.__all__ == [
-        "COLUMN_TYPES", "UNKNOWN_PIPELINE", "Column", "ColumnType", "DeclarationError",
+        "COLUMN_TYPES", "UNKNOWN_PIPELINE", "ChildTable", "Column", "ColumnType", "DeclarationError",
         "EventDeclaration", "Pipeline",
         "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "load_pipeline", "load_pipelines",
-        "pipeline_directories", "topic_of",
+        "pipeline_directories", "topic_of", "widened",
     ]  # fmt: skip
 
 

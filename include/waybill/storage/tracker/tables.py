@@ -36,6 +36,7 @@ from waybill.storage.tracker.audit_tables import (
     intake_watermarks,
     trace_queries,
 )
+from waybill.storage.tracker.mapping_tables import destination_states, mapping_versions
 from waybill.storage.tracker.metadata import METADATA, count_column, time_column
 from waybill.storage.tracker.notice_tables import (
     digested_partitions,
@@ -68,12 +69,14 @@ __all__ = [
     "commit_sequences",
     "connector_positions",
     "consumers",
+    "destination_states",
     "digested_partitions",
     "intake_watermarks",
     "ledger",
     "ledger_minutes",
     "ledger_totals",
     "load_positions",
+    "mapping_versions",
     "notice_digests",
     "notice_messages",
     "notices",
