@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker faults-producer faults-parking faults-tracker
+.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -45,6 +45,9 @@ bench-replay-latency: venv java  ## live p95 latency without and with a replay b
 
 bench-tracker: venv java  ## the event tracker: what traces cost, files/s, look-ups among 100,000,000 traces (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.tracker $(ARGS)
+
+bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against the same by hand (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.destinations $(ARGS)
 
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)

@@ -1,0 +1,214 @@
+"""``make bench-destinations``: loads into DuckDB, PostgreSQL and Delta against the same by hand.
+
+(a) Upsert of 1,000,000 rows x 15 columns, of which 20 % meet a row of the table (1,000,000 rows at the
+    first): Waybill's load against the engine's own bulk load and MERGE, in turns, medians; the most
+    memory that the loading process took. The table grows with each turn, on both sides alike.
+(b) What a merge costs as the table grows: 100,000 rows, 20 % of them met, at 1 and at 10 million rows.
+
+``QUICK=1``: a tenth of the rows everywhere. ``ARGS="duckdb delta"``: these only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+from tests.benchmarks.destinations_sides import serve
+from tests.benchmarks.home import opened_home
+
+KINDS = ("postgres", "duckdb", "delta")
+SIDES = ("waybill", "bare")
+SHARE_MET = 0.2
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is done."""
+
+    rows: int = 1_000_000
+    turns: int = 3
+    small: int = 100_000
+    low: int = 1_000_000
+    high: int = 10_000_000
+
+
+QUICK = Sizes(100_000, 3, 10_000, 100_000, 1_000_000)
+
+
+class Worker:
+    """One side's process."""
+
+    def __init__(
+        self, kind: str, side: str, place: str, table: str, server: int | None, stack: ExitStack
+    ) -> None:
+        context = get_context("spawn")
+        self._here, there = context.Pipe()
+        process = context.Process(target=serve, args=(there, kind, side, place, table))
+        process.start()
+        there.close()
+        stack.callback(process.kill)
+        self._server = server
+        self._turn = 0
+        self.filled = 0
+
+    def fill(self, rows: int, step: int) -> None:
+        """Fill the table up to so many rows."""
+        while self.filled < rows:
+            number = min(step, rows - self.filled)
+            self._ask("fill", rows=number, first=self.filled)
+            self.filled += number
+
+    def upsert(self, rows: int) -> dict[str, float]:
+        """Load rows of which a share is met; return seconds, CPU seconds, MB."""
+        before = self._server_cpu()
+        found = self._ask("upsert", rows=rows, filled=self.filled, share=SHARE_MET)
+        return {**found, "cpu_s": found["cpu_s"] + self._server_cpu() - before}
+
+    def rows(self) -> int:
+        return int(self._ask("rows")["rows"])
+
+    def _ask(self, what: str, **more: Any) -> dict[str, Any]:
+        self._turn += 1
+        self._here.send({"what": what, "turn": self._turn, **more})
+        try:
+            return dict(self._here.recv())
+        except EOFError:
+            raise SystemExit(f"a side ended while it was asked to {what}") from None
+
+    def _server_cpu(self) -> float:
+        """Return the CPU seconds of the server's processes that live; other kinds have none."""
+        if self._server is None:
+            return 0.0
+        root = psutil.Process(self._server)
+        times = [p.cpu_times() for p in (root, *root.children(recursive=True))]
+        return sum(t.user + t.system for t in times)
+
+
+def main() -> None:
+    sizes = QUICK if os.environ.pop("QUICK", "") == "1" else Sizes()
+    kinds = tuple(sys.argv[1:]) or KINDS
+    report: dict[str, Any] = {"rows": sizes.rows, "columns": 15, "existing_share": SHARE_MET}
+    rows: list[list[str]] = []
+    with opened_home() as (home, _):
+        from tests import servers
+
+        server = servers.start_postgres(home / "postgres")
+        for kind in kinds:
+            measure(kind, place_of(kind, home, server), _pid(kind, server), sizes, report, rows)
+    report["peak_rss_mb"] = max(int(report[f"{kind}_peak_rss_mb"]) for kind in kinds)
+    report["merge_10m_vs_1m"] = report.get("postgres_merge_10m_vs_1m")
+    show(rows, sizes)
+    sys.stdout.write(json.dumps(report) + "\n")
+
+
+def place_of(kind: str, home: Path, server: Any) -> dict[str, str]:
+    """Return where each side has its table: DuckDB's file is one process's."""
+    if kind == "postgres":
+        dsn = server.database("bench")
+        return dict.fromkeys(SIDES, dsn)
+    if kind == "duckdb":
+        return {side: str(home / f"{side}.duckdb") for side in SIDES}
+    return {side: str(home / "delta") for side in SIDES}
+
+
+def _pid(kind: str, server: Any) -> int | None:
+    return int(server.pid) if kind == "postgres" else None
+
+
+def measure(
+    kind: str,
+    places: dict[str, str],
+    server: int | None,
+    sizes: Sizes,
+    report: dict[str, Any],
+    rows: list[list[str]],
+) -> None:
+    """Run (a) and (b) of one kind."""
+    with ExitStack() as stack:
+        pair = {
+            side: Worker(kind, side, places[side], f"{side}_upsert", server, stack)
+            for side in SIDES
+        }
+        for worker in pair.values():
+            worker.fill(sizes.low, sizes.rows)
+        runs = in_turns(pair, sizes.rows, sizes.turns)
+        if len({worker.rows() for worker in pair.values()}) != 1:
+            raise SystemExit(f"{kind}: the two tables differ")
+    speed = {side: sizes.rows / median(runs[side], "s") for side in SIDES}
+    report[f"{kind}_rows_per_s"] = round(speed["waybill"])
+    report[f"{kind}_bare_rows_per_s"] = round(speed["bare"])
+    report[f"{kind}_vs_bare"] = round(speed["waybill"] / speed["bare"], 3)
+    report[f"{kind}_cpu_vs_bare"] = round(
+        median(runs["bare"], "cpu_s") / median(runs["waybill"], "cpu_s"), 3
+    )
+    report[f"{kind}_peak_rss_mb"] = max(run["peak_rss_mb"] for run in runs["waybill"])
+    for side in SIDES:
+        rows.append(
+            [kind, side, f"{speed[side]:,.0f}", f"{median(runs[side], 's'):.2f}",
+             f"{median(runs[side], 'cpu_s'):.2f}", f"{max(r['peak_rss_mb'] for r in runs[side]):,.0f}"]
+        )  # fmt: skip
+    growth(kind, places, server, sizes, report, rows)
+
+
+def growth(
+    kind: str,
+    places: dict[str, str],
+    server: int | None,
+    sizes: Sizes,
+    report: dict[str, Any],
+    rows: list[list[str]],
+) -> None:
+    """Run (b) of one kind."""
+    with ExitStack() as stack:
+        pair = {
+            side: Worker(kind, side, places[side], f"{side}_growth", server, stack)
+            for side in SIDES
+        }
+        found = {}
+        for size in (sizes.low, sizes.high):
+            for worker in pair.values():
+                worker.fill(size, sizes.low)
+            found[size] = in_turns(pair, sizes.small, sizes.turns)
+    for side, prefix in (("waybill", ""), ("bare", "bare_")):
+        low, high = (median(found[size][side], "s") for size in (sizes.low, sizes.high))
+        report[f"{kind}_{prefix}merge_10m_vs_1m"] = round(high / low, 3)
+        rows.append([f"{kind}, grown", side, f"{sizes.small / high:,.0f}", f"{low:.3f} to {high:.3f}", "", ""])  # fmt: skip
+
+
+def in_turns(pair: dict[str, Worker], rows: int, turns: int) -> dict[str, list[dict[str, float]]]:
+    """Let the two sides load in turns; who begins changes."""
+    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+    for turn in range(turns):
+        for side in SIDES if turn % 2 else reversed(SIDES):
+            found[side].append(pair[side].upsert(rows))
+    return found
+
+
+def median(runs: list[dict[str, float]], name: str) -> float:
+    return statistics.median(run[name] for run in runs)
+
+
+def show(rows: list[list[str]], sizes: Sizes) -> None:
+    """Print the figures for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    title = f"{sizes.rows:,} rows x 15 columns, {SHARE_MET:.0%} met; grown: {sizes.small:,} rows"
+    table = Table("destination", "side", "rows/s", "seconds", "CPU s", "MB", title=title)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
