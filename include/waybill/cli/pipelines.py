@@ -18,6 +18,7 @@ from rich.text import Text
 
 from waybill.cli.words import counted
 from waybill.pipelines import (
+    Column,
     DeclarationError,
     Pipeline,
     Problem,
@@ -111,11 +112,18 @@ def show(
     console = Console()
     console.print(_facts(pipeline))
     for event in pipeline.events.values():
-        table = Table("column", "type", "null", "from", title=Text(_title(pipeline, event.name)))
-        for column in event.table.columns:
-            null = "key" if column.name in event.table.key else "yes" if column.nullable else "no"
-            table.add_row(Text(column.name), column.type, null, Text(column.source))
-        console.print(table)
+        console.print(_columns(_title(pipeline, event.name), event.table.columns, event.table.key))
+        for child in event.table.children:
+            title = f"{event.table.schema_name}.{child.name}, of the items of {child.source!r}"
+            console.print(_columns(title, child.columns, ()))
+
+
+def _columns(title: str, columns: Sequence[Column], key: Sequence[str]) -> Table:
+    table = Table("column", "type", "null", "from", title=Text(title))
+    for column in columns:
+        null = "key" if column.name in key else "yes" if column.nullable else "no"
+        table.add_row(Text(column.name), column.type, null, Text(column.source))
+    return table
 
 
 def _folder(directory: Path | None) -> Path:
@@ -200,11 +208,13 @@ def _facts(pipeline: Pipeline) -> Table:
     return table
 
 
+_UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
+
+
 def _title(pipeline: Pipeline, name: str) -> str:
     event = pipeline.events[name]
     table = f"{event.table.schema_name}.{event.table.name}"
-    unknown = "parked" if event.policy == "strict" else "left out"
-    return f"event {name} to {table}; fields without a column are {unknown}"
+    return f"event {name} to {table}; fields without a column {_UNKNOWN[event.policy]}"
 
 
 def _few(names: list[str], most: int = 5) -> str:

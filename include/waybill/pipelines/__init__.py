@@ -31,12 +31,20 @@ The declaration::
         key: [time_hour, carrier, flight]   # columns; never null
         version: null                  # payload field that rises with each change of a record
         table: flights
-        policy: strict                 # a field without a column: strict parks, ignore drops it
+        policy: strict                 # a field without a column: strict parks, ignore drops it,
+                                       # evolve adds a column (and widens types)
+        nested: json                   # objects: a json column each; flatten: their fields are
+        depth: 8                       # columns (from: a.b), so many levels down
+        arrays: json                   # child: undeclared arrays get tables of their items too
+        deletes: hard                  # soft: the row stays, with _waybill_deleted_at
         personal: [pilot, crew.email]  # masked wherever people look, but for whom it is granted
         columns:
           carrier: string              # short form: a type
           origin: string not null      # short form of NOT NULL
           tail: {type: string, nullable: true, from: tailnum}
+        children:                      # tables of the items of arrays
+          flight_legs: {from: legs, columns: {airport: string not null}}
+          flight_codes: {from: codes, columns: {code: {type: string, from: ""}}}   # bare items
     transformation: transformation.py
     destination: {name: warehouse, schema: aviation}
     keep_source: false                 # true: replays may enter at the transformation

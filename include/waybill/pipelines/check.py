@@ -11,8 +11,16 @@ from typing import Any
 from waybill.errors import InputError
 from waybill.pipelines.code_check import MAX_CODE_BYTES, check_code
 from waybill.pipelines.document import Document, read_document
-from waybill.pipelines.form import PACKAGE, PipelineForm
-from waybill.pipelines.model import Column, EventDeclaration, Pipeline, Source, TableSpec
+from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm
+from waybill.pipelines.model import (
+    ChildTable,
+    Column,
+    EventDeclaration,
+    Pipeline,
+    Source,
+    TableSpec,
+)
+from waybill.pipelines.nesting_rules import flattens, source_of, unescaped
 from waybill.pipelines.problems import Problem, field_name, hint, shown_name
 from waybill.pipelines.rules import check_rules
 from waybill.pipelines.shape import check_shape
@@ -223,8 +231,18 @@ def _claims(value: Any) -> Iterator[tuple[tuple[str | int, ...], str, tuple[Any,
         return
     place = (str(destination.get("name")), str(destination.get("schema")))
     for name, event in events.items():
-        if isinstance(event, dict) and isinstance(event.get("table"), str):
-            yield ("events", name, "table"), "a table", (*place, event["table"])
+        for path, table in _tables_of(event):
+            yield ("events", name, *path), "a table", (*place, table)
+
+
+def _tables_of(event: Any) -> Iterator[tuple[tuple[str, ...], str]]:  # noqa: ANN401
+    if not isinstance(event, dict):
+        return
+    if isinstance(event.get("table"), str):
+        yield ("table",), event["table"]
+    if isinstance(event.get("children"), dict):
+        for table in event["children"]:
+            yield ("children", table), table
 
 
 def _pipeline(form: PipelineForm, code: str) -> Pipeline:
@@ -254,26 +272,48 @@ def _pipeline(form: PipelineForm, code: str) -> Pipeline:
 
 def _event(form: PipelineForm, name: str) -> EventDeclaration:
     event = form.events[name]
+    raw = {"nested": event.nested}
     columns = tuple(
         Column(
             name=column,
             type=shape.type,
             nullable=column not in event.key and shape.nullable is not False,
-            source=shape.source or column,
+            source=source_of(raw, column, {"from": shape.source}),
         )
         for column, shape in event.columns.items()
     )
     sources = {column.name: column.source for column in columns}
     return EventDeclaration(
         name=name,
-        key=tuple(sources[key] for key in event.key),
+        key=tuple(unescaped(sources[key]) if flattens(raw) else sources[key] for key in event.key),
         version=event.version,
         table=TableSpec(
             schema_name=form.destination.schema_name,
             name=event.table,
             columns=columns,
             key=tuple(event.key),
+            children=tuple(_child(table, child) for table, child in event.children.items()),
+            soft_delete=event.deletes == "soft",
         ),
         policy=event.policy,
+        nested=event.nested,
+        depth=event.depth,
+        arrays=event.arrays,
         personal=tuple(event.personal),
+    )
+
+
+def _child(table: str, form: ChildForm) -> ChildTable:
+    return ChildTable(
+        name=table,
+        source=form.source,
+        columns=tuple(
+            Column(
+                name=column,
+                type=shape.type,
+                nullable=shape.nullable is not False,
+                source=column if shape.source is None else shape.source,
+            )
+            for column, shape in form.columns.items()
+        ),
     )

@@ -79,6 +79,10 @@ Part = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,63}$")]
 Identifier = Annotated[str, StringConstraints(min_length=1), AfterValidator(_identifier)]
 Words = Annotated[str, StringConstraints(min_length=1, max_length=200), AfterValidator(_readable)]
 FieldName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+COLUMNS = (
+    "columns with a type each: 'string', 'string not null', or {type, nullable, from}; names of at"
+    " most 63 bytes"
+)
 Types = f"one of {', '.join(COLUMN_TYPES)}"
 
 
@@ -104,22 +108,54 @@ class ColumnForm(_Form):
         return {"type": value} if match is None else {"type": match[1], "nullable": False}
 
 
+class ItemColumnForm(ColumnForm):
+    """A column of a child table; ``from: ""`` is the item itself."""
+
+    source: Annotated[str, StringConstraints(max_length=1000)] | None = Field(
+        None, alias="from", description='a field of the items (text); "" is the item itself'
+    )
+
+
+class ChildForm(_Form):
+    """A table of the items of an array."""
+
+    source: FieldName = Field(alias="from", description="the field of the payload with the list")
+    columns: dict[Identifier, ItemColumnForm] = Field(min_length=1, description=COLUMNS)
+
+
 class EventForm(_Form):
     """An event name's key, version and table."""
 
     key: list[str] = Field(min_length=1, description="a list of one or more columns")
     version: FieldName | None = Field(None, description="a field of the payload, or null")
     table: Identifier = Field(description="a table's name (text of at most 63 bytes)")
-    policy: Literal["strict", "ignore"] = Field(
-        "strict", description="strict or ignore", examples=["strict", "ignore"]
+    policy: Literal["strict", "ignore", "evolve"] = Field(
+        "strict",
+        description="strict, ignore or evolve",
+        examples=["strict", "ignore", "evolve"],
     )
     personal: list[FieldName] = Field(
         default=[], description="a list of payload fields (a.b: a field inside another)"
     )
+    nested: Literal["json", "flatten"] = Field(
+        "json", description="json or flatten", examples=["json", "flatten"]
+    )
+    depth: int = Field(8, ge=1, le=32, description="a number from 1 to 32")
+    arrays: Literal["json", "child"] = Field(
+        "json", description="json or child", examples=["json", "child"]
+    )
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="hard or soft", examples=["hard", "soft"]
+    )
     columns: dict[Identifier, ColumnForm] = Field(
         min_length=1,
-        description="columns with a type each: 'string', 'string not null', or"
-        " {type, nullable, from}; names of at most 63 bytes",
+        description=COLUMNS,
+        json_schema_extra={
+            "missing": "`waybill mapping infer` proposes them from the first events"
+        },
+    )
+    children: dict[Identifier, ChildForm] = Field(
+        default={}, description="tables of the items of arrays: {<table>: {from, columns}}"
     )
 
 

@@ -46,13 +46,16 @@ class Column(_Model):
     type: ColumnType
     nullable: bool = True
     source: str = ""
-    """The payload field it is read from; by default the column's own name."""
+    """The payload field it is read from; when it is left out, the column's own name. Of an event
+    whose nested fields are flattened: a path (``mappings.flattening``). ``""``: of a child table,
+    the item itself."""
 
-    @model_validator(mode="after")
-    def _default_source(self) -> Self:
-        if not self.source:
-            object.__setattr__(self, "source", self.name)
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _default_source(cls, value: Any) -> Any:  # noqa: ANN401 - whatever is made a column
+        if isinstance(value, dict) and "source" not in value:
+            return {**value, "source": value.get("name")}
+        return value
 
 
 class ChildTable(_Model):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from waybill.pipelines.nesting_rules import check_nesting, flattens, source_of, unescaped
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.shape import Finding
 
@@ -26,6 +27,7 @@ def check_rules(document: Any) -> Iterator[Finding]:  # noqa: ANN401 - any YAML
         if name == source.get("event"):
             yield from _source_fields(name, event, columns, source)
     yield from _shared_tables(events)
+    yield from check_nesting(events)
 
 
 def _source_event(source: dict[str, Any], events: dict[str, Any]) -> Iterator[Finding]:
@@ -69,18 +71,23 @@ def _twins(name: str, columns: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding]:  # noqa: ANN401
-    """Refuse unknown names: a misspelt one would leave the field open to everybody."""
+    """Refuse unknown names: a misspelt one would leave the field open to everybody.
+
+    Not under ``policy: evolve``: a field may be personal before it is met.
+    """
     columns = _mapping(event, "columns")
     if not columns:
         return
-    known = set(columns) | {_mapping(columns, column).get("from") for column in columns}
+    known = set(columns) | {source_of(event, *column) for column in columns.items()}
+    known |= {_mapping(child).get("from") for child in _mapping(event, "children").values()}
+    open_ended, paths = _mapping(event).get("policy") == "evolve", flattens(event)
     if name == source.get("event"):
         known |= set(_mapping(source, "columns"))
     fields = {field: None for field in known if isinstance(field, str)}
     seen: set[str] = set()
     for index, field in enumerate(_texts(event, "personal")):
         place = ("events", name, "personal", index)
-        if not any(field == one or field.startswith(f"{one}.") for one in fields):
+        if not open_ended and not any(_reaches(field, one, paths=paths) for one in fields):
             expected = "a field of the payload: a column, or what one is read from"
             if name == source.get("event"):
                 expected += ", or a column of source.columns"
@@ -88,6 +95,12 @@ def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding
         elif field in seen:
             yield place, f"expected each field once; found {shown_name(field)!r} again"
         seen.add(field)
+
+
+def _reaches(field: str, known: str, *, paths: bool) -> bool:
+    """Tell whether a field is a known one, inside of it, or (where those are paths) around it."""
+    around = paths and known.startswith(f"{field}.")
+    return field == known or field.startswith(f"{known}.") or around
 
 
 def _source_fields(
@@ -101,8 +114,9 @@ def _source_fields(
     if not declared:
         return
     for index, key in enumerate(_texts(event, "key")):
-        field = _mapping(columns, key).get("from") or key
-        if key in columns and isinstance(field, str) and field not in declared:
+        field = source_of(event, key, columns.get(key))
+        field = unescaped(field) if flattens(event) else field
+        if key in columns and field not in declared:
             yield (
                 ("events", name, "key", index),
                 _unknown(field, "a key that is read from a column of source.columns", declared),
@@ -131,7 +145,8 @@ def _shared_tables(events: dict[str, Any]) -> Iterator[Finding]:
 def _same_table(one: dict[str, Any], other: dict[str, Any]) -> bool:
     def named(event: dict[str, Any]) -> Any:  # noqa: ANN401
         columns = _mapping(event, "columns")
-        return event.get("key"), [(c, str(v)) for c, v in columns.items()]
+        parts = [str(event.get(part)) for part in ("nested", "depth", "children", "deletes")]
+        return event.get("key"), [(c, str(v)) for c, v in columns.items()], parts
 
     return bool(named(one) == named(other))
 

@@ -48,12 +48,18 @@ def _finding(detail: Any, document: Any) -> Finding:  # noqa: ANN401 - pydantic'
         return path, words + hint(path[-1], names)
     expected = info.description if info is not None and info.description else "a mapping of fields"
     if kind == "missing":
-        return path, f"expected {expected}; it is missing"
+        return path, f"expected {expected}; it is missing{_instead(info)}"
     reason = detail.get("ctx", {}).get("error")
     because = f" ({reason})" if reason is not None else ""
     choices = info.examples if info is not None and info.examples else []
     near = hint(found, choices) if isinstance(found, str) else ""
     return _existing(path, document), f"expected {expected}; found {shown(found)}{because}{near}"
+
+
+def _instead(info: FieldInfo | None) -> str:
+    """Return what to do about a field that is missing, where its form says it."""
+    extra = None if info is None else info.json_schema_extra
+    return f": {extra['missing']}" if isinstance(extra, dict) and "missing" in extra else ""
 
 
 def _in_document(loc: tuple[str | int, ...]) -> Path:
