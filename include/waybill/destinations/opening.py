@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from waybill.settings import DestinationSettings
+from waybill.errors import InputError
+from waybill.settings import DestinationSettings, S3Settings
 
 if TYPE_CHECKING:
     from waybill.destinations.model import Destination
 
 
-def open_destination(name: str, settings: DestinationSettings) -> Destination:
+def open_destination(
+    name: str, settings: DestinationSettings, s3: S3Settings | None = None
+) -> Destination:
     """Open a destination; it connects on first use.
 
     Args:
         name: the destination's name, as pipelines give it; commit numbers are kept under it.
         settings: how to reach it.
+        s3: how to reach the object store, for kinds whose tables are objects there.
 
     Raises:
         InputError: the settings cannot be right, whatever the server says.
     """
+    opener = _OPENERS.get(settings.kind)
+    if opener is None:
+        raise InputError(
+            f"destination {name!r}: this release has no {settings.kind!r}; found are "
+            f"{', '.join(sorted(_OPENERS))}"
+        )
+    return opener(name, settings, s3)
+
+
+def _postgres(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
     from waybill.destinations.postgres.destination import (  # noqa: PLC0415 - drivers are heavy
         PostgresDestination,
     )
 
     return PostgresDestination(name, settings.dsn.get_secret_value())
+
+
+_Opener = Callable[[str, DestinationSettings, S3Settings | None], "Destination"]
+_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres}
+"""One a kind; each imports what it needs when it is called."""

@@ -1,0 +1,179 @@
+"""Values come through unchanged, whatever their type, and under any name."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from decimal import Decimal
+
+import pytest
+from tests.support.destined import load, never_park
+from tests.support.warehouses import utc
+from tests.unit.destinations.orders import Order, rows_of, spec_of
+
+from waybill.destinations import Commit
+from waybill.mappings.naming import rules_of
+from waybill.pipelines import Column, TableSpec
+
+pytestmark = pytest.mark.serves
+
+TYPES = {
+    "a bool": "bool",
+    "int32": "int32",
+    "int64": "int64",
+    '"quoted"': "float64",
+    "decimal": "decimal(38,9)",
+    "whole": "decimal(38,0)",
+    "select": "string",
+    "Straße 漢字 🙂": "timestamp",
+    "a'b": "date",
+    "bytes": "bytes",
+    "json": "json",
+}
+VALUES = {
+    "id": [-(2**63), 0, 2**63 - 1],
+    "a bool": [True, False, None],
+    "int32": [-(2**31), 2**31 - 1, None],
+    "int64": [-(2**63), 2**63 - 1, None],
+    '"quoted"': [0.1, 1.7976931348623157e308, None],
+    "decimal": [Decimal("12345678901234567890123456789.123456789"), Decimal("-0.000000001"), None],
+    "whole": [Decimal(10**38 - 1), Decimal(-(10**38) + 1), None],
+    "select": ["", "ünï 🙂 'quote' \"double\" \\back \n\t,", None],
+    "Straße 漢字 🙂": [utc(1, 1, 1), utc(9999, 12, 31, 23, 59, 59, 999_999), None],
+    "a'b": [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None],
+    "bytes": [b"", b"\x00\xff\\x41", None],
+    "json": ['{"a": [1, 2.50, "\\"", null], "big": 123456789012345678901234567890}', '""', None],
+}
+
+
+def every_type(name="every type") -> TableSpec:
+    columns = [Column(name="id", type="int64")]
+    columns += [Column(name=column, type=kind) for column, kind in TYPES.items()]
+    return TableSpec(schema_name="shop", name=name, columns=tuple(columns), key=("id",))
+
+
+def every_row(intake):
+    return rows_of([Order(i, 1, intake) for i in range(3)], every_type(), **VALUES)
+
+
+def test_every_type_and_any_name_come_through_unchanged(destination, warehouse):
+    (found,) = destination.load([Commit(1, (every_row(1),))], never_park)
+    assert found.counts[0].delivered == 3
+    rows = sorted(warehouse.rows(every_type()), key=lambda row: row["id"])
+    got = {name: [row[name] for row in rows] for name in VALUES}
+    documents, given = got.pop("json"), dict(VALUES)
+    assert [d if d is None else json.loads(d) for d in documents] == [
+        d if d is None else json.loads(d) for d in given.pop("json")
+    ]
+    assert "123456789012345678901234567890" in documents[0]
+    assert got == given
+    (again,) = destination.load([Commit(2, (every_row(2),))], never_park)
+    assert again.counts[0].duplicate == 3, "content is compared exactly, for every type"
+
+
+def test_a_change_of_any_one_column_is_a_change(destination):
+    """Each column compares: the same source version with another value there is delivered."""
+    destination.load([Commit(1, (every_row(1),))], never_park)
+    for number, name in enumerate(TYPES, start=2):
+        values = {**VALUES, name: [VALUES[name][1], VALUES[name][0], None]}
+        rows = rows_of([Order(i, 1, number * 2) for i in range(3)], every_type(), **values)
+        (found,) = destination.load([Commit(number * 2, (rows,))], never_park)
+        assert (found.counts[0].delivered, found.counts[0].duplicate) == (2, 1), name
+        back = rows_of([Order(i, 1, number * 2 + 1) for i in range(3)], every_type(), **VALUES)
+        destination.load([Commit(number * 2 + 1, (back,))], never_park)
+
+
+def test_floats_that_are_no_numbers_come_through_and_are_equal_to_themselves(
+    destination, warehouse
+):
+    spec = spec_of("floats", Column(name="id", type="int64"), Column(name="f", type="float64"))
+    values = [math.nan, math.inf, -math.inf, -0.0, 5e-324]
+    for number, outcome in ((1, "delivered"), (2, "duplicate")):
+        rows = rows_of([Order(i, 1, number) for i in range(5)], spec, f=values)
+        (found,) = destination.load([Commit(number, (rows,))], never_park)
+        assert found.rows["outcome"].to_pylist() == [outcome] * 5
+    got = [row["f"] for row in sorted(warehouse.rows(spec), key=lambda row: row["id"])]
+    assert [repr(f) for f in got] == [repr(f) for f in values]
+
+
+@pytest.mark.parametrize("kind", ["string", "bytes", "decimal(38,9)", "timestamp", "date", "bool"])
+def test_keys_of_any_type_find_their_rows(destination, warehouse, kind):
+    key, other = {
+        "string": ("a'b\n漢", ""),
+        "bytes": (b"\x00\xff", b""),
+        "decimal(38,9)": (Decimal("12345678901234567890123456789.123456789"), Decimal(0)),
+        "timestamp": (utc(2026, 1, 1, 0, 0, 0, 1), utc(2026, 1, 1)),
+        "date": (datetime.date(2026, 1, 1), datetime.date(1, 1, 1)),
+        "bool": (True, False),
+    }[kind]
+    spec = TableSpec(
+        schema_name="shop",
+        name="keyed",
+        columns=(Column(name="id", type=kind), Column(name="n", type="int32")),
+        key=("id", "n"),
+    )
+
+    def go(number, *orders):
+        rows = rows_of(orders, spec, id=[key, other][: len(orders)], n=[1, 2][: len(orders)])
+        (found,) = destination.load([Commit(number, (rows,))], never_park)
+        return found.rows["outcome"].to_pylist()
+
+    assert go(1, Order(1, 1, 1), Order(2, 1, 1)) == ["delivered"] * 2
+    assert go(2, Order(1, 0, 9), Order(2, 2, 2)) == ["superseded", "delivered"]
+    assert go(3, Order(1, 3, 3, op="delete")) == ["delivered"]
+    assert [(row["id"], row["n"]) for row in warehouse.rows(spec)] == [(other, 2)]
+    assert len(warehouse.tombstones(spec)) == 1
+    assert go(4, Order(1, 2, 9)) == ["superseded"]
+    assert go(5, Order(1, 4, 4)) == ["delivered"]
+    assert warehouse.tombstones(spec) == {}
+
+
+HOSTILE = [
+    't"; DROP TABLE x; --',
+    "it's",
+    "select",
+    "a.b/c\\d",
+    "tab\tline\nend",
+    "漢字 🙂",
+    "%s $1 {x} :y ?",
+    "UPPER and lower",
+    " ",
+    "../../etc",
+    "a" * 60,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_a_name(destination, warehouse, name):
+    """Of a table, of a column, and of the key."""
+    assert len(name.encode()) <= rules_of(warehouse.kind).longest
+    spec = TableSpec(
+        schema_name="shop",
+        name=name,
+        columns=(Column(name=name, type="int64"), Column(name=f"{name}2", type="string")),
+        key=(name,),
+    )
+
+    def go(number, order, text):
+        values = {name: [order.id], f"{name}2": [text]}
+        (found,) = destination.load(
+            [Commit(number, (rows_of([order], spec, **values),))], never_park
+        )
+        return found.rows["outcome"].to_pylist()
+
+    assert go(1, Order(1, 1, 1), "a") == ["delivered"]
+    assert go(2, Order(1, 1, 2), "b") == ["delivered"]
+    assert go(3, Order(1, 1, 3), "b") == ["duplicate"]
+    (row,) = warehouse.rows(spec)
+    assert (row[name], row[f"{name}2"]) == (1, "b")
+    assert go(4, Order(1, 2, 1, op="delete"), None) == ["delivered"]
+    assert warehouse.rows(spec) == []
+    assert len(warehouse.tombstones(spec)) == 1
+
+
+def test_a_hostile_name_of_a_destination_is_a_name(warehouse):
+    for name in ("it's; DROP", '"', "../..", "漢 🙂"):
+        (found,) = load(warehouse.open(name), [Order(1, 1, 1)])
+        (again,) = load(warehouse.open(name), [Order(1, 1, 1)])
+        assert (found.rows is None, again.rows is None) == (False, True)

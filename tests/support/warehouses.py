@@ -1,0 +1,166 @@
+"""Warehouses that the contract of destinations is tested on: one kind a destination.
+
+A kind is added by a class with what ``Warehouse`` says and a line in ``MAKERS``. What a warehouse
+shows of its tables it reads by itself, never through the destination that is under test.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.rows import dict_row
+from tests.unit.destinations.orders import clean_database
+
+from waybill.destinations import Destination, open_destination
+from waybill.pipelines import TableSpec
+from waybill.settings import DestinationSettings, S3Settings
+
+Row = dict[str, Any]
+
+
+class Warehouse(Protocol):
+    """One empty warehouse; what is asked of it is what its other users would see."""
+
+    kind: str
+    settings: DestinationSettings
+    s3: S3Settings | None
+    """Of kinds whose tables are objects."""
+    takes_checks: bool
+    """The engine checks constraints that users give their tables."""
+
+    def open(self, name: str = "warehouse") -> Destination:
+        """Open a destination on it; it is closed with the test."""
+        ...
+
+    def rows(self, spec: TableSpec, table: str | None = None) -> list[Row]:
+        """Return a table's rows: the user's columns and the kept system columns, by name.
+
+        Values are Python's own: Decimal, aware datetime, date, bytes; json columns are text. The
+        order is the engine's. A table that is not there has no rows.
+
+        Args:
+            spec: of the table.
+            table: another one of the same schema: a child's.
+        """
+        ...
+
+    def types(self, spec: TableSpec, table: str | None = None) -> dict[str, str]:
+        """Return column name to column type, as Waybill spells it, without system columns."""
+        ...
+
+    def tombstones(self, spec: TableSpec) -> dict[str, tuple[str, int, int]]:
+        """Return key as JSON text to (event id, source version, intake version)."""
+        ...
+
+    def check(self, spec: TableSpec, condition: str) -> None:
+        """Make the table, without rows, with a constraint: ``condition`` in SQL over its columns.
+
+        Only where ``takes_checks``.
+        """
+        ...
+
+    def remove_behind(self, spec: TableSpec, row_id: int) -> None:
+        """Delete the row with this ``id`` as another user would, past Waybill."""
+        ...
+
+
+class PostgresWarehouse:
+    """A database of the session's server."""
+
+    kind = "postgres"
+    s3 = None
+    takes_checks = True
+    _types: Mapping[str, str] = {
+        "boolean": "bool",
+        "integer": "int32",
+        "bigint": "int64",
+        "double precision": "float64",
+        "text": "string",
+        "timestamp with time zone": "timestamp",
+        "bytea": "bytes",
+        "jsonb": "json",
+    }
+
+    def __init__(self, dsn: str) -> None:
+        self.settings = DestinationSettings(kind="postgres", dsn=dsn)
+        self._dsn = dsn
+        self._opened: list[Destination] = []
+
+    def open(self, name: str = "warehouse") -> Destination:
+        self._opened.append(open_destination(name, self.settings))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for destination in self._opened:
+            destination.close()
+
+    def rows(self, spec: TableSpec, table: str | None = None) -> list[Row]:
+        place = sql.Identifier(spec.schema_name, table or spec.name)
+        documents = [name for name, kind in self.types(spec, table).items() if kind == "json"]
+        as_text = [
+            sql.SQL(", {}::text AS {}").format(sql.Identifier(n), sql.Identifier(n))
+            for n in documents
+        ]
+        with psycopg.connect(self._dsn, row_factory=dict_row) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            if not self.types(spec, table):
+                return []
+            query = sql.SQL("SELECT *{} FROM {}").format(sql.Composed(as_text), place)
+            return connection.execute(query).fetchall()
+
+    def types(self, spec: TableSpec, table: str | None = None) -> dict[str, str]:
+        found = self.ask(
+            "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute a "
+            "JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE nspname = %s AND relname = %s AND attnum > 0 AND NOT attisdropped "
+            "AND attname NOT LIKE '\\_waybill%%' ORDER BY attnum",
+            spec.schema_name,
+            table or spec.name,
+        )
+        return {name: self._types.get(t, t.replace("numeric", "decimal")) for name, t in found}
+
+    def tombstones(self, spec: TableSpec) -> dict[str, tuple[str, int, int]]:
+        found = self.ask(
+            "SELECT key, _waybill_id, _waybill_source_version, _waybill_intake_version "
+            "FROM waybill._waybill_tombstones WHERE table_schema = %s AND table_name = %s",
+            spec.schema_name,
+            spec.name,
+        )
+        return {row[0]: row[1:] for row in found}
+
+    def check(self, spec: TableSpec, condition: str) -> None:
+        self.open().ensure_table(spec)
+        self.ask(f"ALTER TABLE {_quoted(spec)} ADD CONSTRAINT checked CHECK ({condition})")
+
+    def remove_behind(self, spec: TableSpec, row_id: int) -> None:
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = %s", row_id)  # noqa: S608
+
+    def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run a statement in a transaction of its own."""
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            cursor = connection.execute(query, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+
+def _quoted(spec: TableSpec) -> str:
+    names = (spec.schema_name, spec.name)
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def utc(*parts: int) -> datetime.datetime:
+    """Return a time in UTC."""
+    return datetime.datetime(*parts, tzinfo=datetime.UTC)
+
+
+def _postgres(request: pytest.FixtureRequest, _folder: Path) -> PostgresWarehouse:
+    return PostgresWarehouse(clean_database(request.getfixturevalue("postgres")))
+
+
+MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {"postgres": _postgres}
+"""Kind to what makes an empty warehouse from a test's fixtures and a folder of its own."""
