@@ -207,7 +207,7 @@ def batches_of(result: Any) -> list[Any]:
             "replay_id": pa.nulls(len(passed.ids), pa.string()),
         }
     )
-    outcome = LoadOutcome(1, [], {}, None, rows)
+    outcome = LoadOutcome(1, [], {}, (), rows)
     now_us = time.time_ns() // 1000
     return [
         *page.batches(PIPELINE_ID, NAME, topic=f"events.{TEAM}.warehouse", sequence=1),

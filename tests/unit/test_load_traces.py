@@ -20,7 +20,7 @@ def outcome_of(number: int, *outcomes: str, replay_id: str | None = None) -> Loa
             "replay_id": pa.array([None] * (len(outcomes) - 1) + [replay_id], pa.string()),
         }
     )
-    return LoadOutcome(number, [], {}, {"key": "parked/object"}, rows)
+    return LoadOutcome(number, [], {}, ({"key": "parked/object"},), rows)
 
 
 def traces_of(
@@ -48,7 +48,7 @@ def test_each_row_has_its_number_its_intake_minute_and_its_replay() -> None:
     found = traces_of(
         outcome_of(7, "delivered", "superseded", "delivered", replay_id="r"),
         outcome_of(8, "duplicate"),
-        LoadOutcome(9, [], {}, None, None),
+        LoadOutcome(9, [], {}, (), None),
     )
     assert [
         (t["batch"], t["kafka_offset"], t["outcome"], t["intake_minute"], t["replay_id"])

@@ -195,7 +195,7 @@ def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> lis
                 commit.number,
                 [_outcome_count(*item) for item in found],
                 _of_replays(rows),
-                None,
+                (),
                 rows,
             )
         )

@@ -62,8 +62,10 @@ class LoadOutcome:
     counts: list[OutcomeCount]
     replays: Mapping[str, Mapping[str, int]]
     """Replay id to outcome ("delivered", …) to rows, of the events that came with a replay."""
-    parked: Mapping[str, Any] | None
-    """The descriptor ``park`` returned; one for all commits of a load that had refused rows."""
+    parked: tuple[Mapping[str, Any], ...]
+    """The descriptors ``park`` returned, of all commits of a load that had refused rows; more than
+    one where a destination without transactions across tables took a commit in several loads, the
+    last one of which is the latest."""
     rows: pa.Table | None
     """One row an event: event_id, pipeline_id, event_name, outcome, intake_minute, replayed,
     replay_id.

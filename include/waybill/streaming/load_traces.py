@@ -51,7 +51,7 @@ def _of_commit(
         chosen = rows.filter(mask)
         ids = chosen.column("event_id").combine_chunks()
         replays = chosen.column("replay_id")
-        parked = outcome.parked if group["outcome"] == "parked" else None
+        parked = outcome.parked[-1] if group["outcome"] == "parked" else None
         batches.append(
             traces(
                 ids,

@@ -133,7 +133,7 @@ class Loader:
         }
         replays = _of_replays(outcomes)
         commit = LoadCommit(self.consumer, self._epoch, self._name, after, until, counts, replays)
-        parked = {o.parked["key"]: o.parked for o in outcomes if o.parked is not None}
+        parked = {item["key"]: item for outcome in outcomes for item in outcome.parked}
 
         def record_parked(connection: Any) -> None:  # noqa: ANN401 - a connection
             new = [

@@ -102,7 +102,7 @@ def kill_a_loader(warehouse, folder, seed, draw, step):
 
 def parked_ids(outcomes, folder):
     """Return the ids in the parked files that the outcomes name; checks the counts."""
-    named = {o.parked["key"]: o.parked for o in outcomes if o.parked is not None}
+    named = {item["key"]: item for o in outcomes for item in o.parked}
     ids = [i for key in named for i in json.loads((folder / key).read_text())]
     assert len(ids) == totals(outcomes)["parked"] > 0
     return set(ids)

@@ -152,6 +152,6 @@ def test_a_park_that_fails_leaves_nothing(destination, warehouse):
     assert warehouse.rows(STRICT) == []
     park = Park()
     (found,) = destination.load(commits, park)
-    assert (totals([found])["parked"], found.parked) == (1, {"key": "parked-1"})
+    assert (totals([found])["parked"], found.parked) == (1, ({"key": "parked-1"},))
     (again,) = destination.load(commits, never_park)
-    assert again.parked == {"key": "parked-1"}
+    assert again.parked == ({"key": "parked-1"},)

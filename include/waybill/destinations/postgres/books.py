@@ -89,7 +89,7 @@ def fill(session: Session, destination: str, outcomes: Sequence[LoadOutcome]) ->
         return
     values = ", ".join(
         f"({outcome.commit_number}, {_json(_packed(outcome))}, "
-        f"{'NULL' if outcome.parked is None else _json(outcome.parked)})"
+        f"{_json(outcome.parked[0]) if outcome.parked else 'NULL'})"
         for outcome in outcomes
     )
     session.execute(
@@ -131,7 +131,7 @@ def _outcome(destination: str, commit: Commit, row: Mapping[str, Any]) -> LoadOu
             "second Waybill loads under this name: give this destination another name, or restore "
             "the tracker"
         )
-    parked = None if row["parked"] is None else orjson.loads(row["parked"])
+    parked = () if row["parked"] is None else (orjson.loads(row["parked"]),)
     return LoadOutcome(commit.number, counts, packed["replays"], parked, None)
 
 

@@ -169,7 +169,8 @@ def _with_parked(
     descriptor: Mapping[str, object] | None,
 ) -> list[LoadOutcome]:
     touched = {row.commit_number for row in refused}
+    parked = () if descriptor is None else (descriptor,)
     return [
-        replace(outcome, parked=descriptor if outcome.commit_number in touched else None)
+        replace(outcome, parked=parked if outcome.commit_number in touched else ())
         for outcome in outcomes
     ]

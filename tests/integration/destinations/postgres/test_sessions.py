@@ -121,8 +121,8 @@ def test_a_second_loader_waits_for_one_in_mid_load_and_reports_its_outcome(opene
         assert whole_table(dsn) == []
         frozen.end()
         assert second.result() == without_rows(frozen.result.result())
-    assert second.result()[0].parked == {"key": "frozen", "rows": 1}
-    assert second.result()[1].parked is None
+    assert second.result()[0].parked == ({"key": "frozen", "rows": 1},)
+    assert second.result()[1].parked == ()
     assert [row[2] for row in whole_table(dsn)] == [1, 3]
 
 
@@ -134,7 +134,7 @@ def test_a_second_loader_takes_over_when_the_first_dies_in_mid_load(opened, dsn)
         second = pool.submit(opened().load, commits, lambda refused: {"key": "second"})
         wait_for_lock(dsn)
         end_idle_loader(dsn)
-        assert second.result()[0].parked == {"key": "second"}
+        assert second.result()[0].parked == ({"key": "second"},)
     before = whole_table(dsn)
     frozen.end()
     with pytest.raises(RetryError):
@@ -165,7 +165,7 @@ def test_a_connection_lost_in_mid_load_leaves_nothing_and_the_next_load_is_whole
     assert whole_table(dsn) == []
     assert ask(dsn, "SELECT * FROM waybill._waybill_commits") == []
     (found,) = destination.load(commits, lambda refused: {"key": "kept"})
-    assert (found.parked, len(whole_table(dsn))) == ({"key": "kept"}, 1)
+    assert (found.parked, len(whole_table(dsn))) == (({"key": "kept"},), 1)
 
 
 def test_a_server_that_restarts_is_found_again(opened, dsn, postgres):
