@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.benchmarks.destinations_data import base_ids, upsert_ids, write
 from tests.benchmarks.destinations_sides import serve
 from tests.benchmarks.home import opened_home
 
 KINDS = ("postgres", "duckdb", "delta")
 SIDES = ("waybill", "bare")
 SHARE_MET = 0.2
+SEED = 20_261_122
 
 
 @dataclass(frozen=True)
@@ -56,28 +58,18 @@ class Worker:
         there.close()
         stack.callback(process.kill)
         self._server = server
-        self._turn = 0
-        self.filled = 0
 
-    def fill(self, rows: int, step: int) -> None:
-        """Fill the table up to so many rows."""
-        while self.filled < rows:
-            number = min(step, rows - self.filled)
-            self._ask("fill", rows=number, first=self.filled)
-            self.filled += number
-
-    def upsert(self, rows: int) -> dict[str, float]:
-        """Load rows of which a share is met; return seconds, CPU seconds, MB."""
+    def load(self, file: Path) -> dict[str, float]:
+        """Load a file's rows; return seconds, CPU seconds, MB."""
         before = self._server_cpu()
-        found = self._ask("upsert", rows=rows, filled=self.filled, share=SHARE_MET)
+        found = self._ask("load", file=str(file))
         return {**found, "cpu_s": found["cpu_s"] + self._server_cpu() - before}
 
     def rows(self) -> int:
         return int(self._ask("rows")["rows"])
 
     def _ask(self, what: str, **more: Any) -> dict[str, Any]:
-        self._turn += 1
-        self._here.send({"what": what, "turn": self._turn, **more})
+        self._here.send({"what": what, **more})
         try:
             return dict(self._here.recv())
         except EOFError:
@@ -95,7 +87,12 @@ class Worker:
 def main() -> None:
     sizes = QUICK if os.environ.pop("QUICK", "") == "1" else Sizes()
     kinds = tuple(sys.argv[1:]) or KINDS
-    report: dict[str, Any] = {"rows": sizes.rows, "columns": 15, "existing_share": SHARE_MET}
+    report: dict[str, Any] = {
+        "seed": SEED,
+        "rows": sizes.rows,
+        "columns": 15,
+        "existing_share": SHARE_MET,
+    }
     rows: list[list[str]] = []
     with opened_home() as (home, _):
         from tests import servers
@@ -110,13 +107,15 @@ def main() -> None:
 
 
 def place_of(kind: str, home: Path, server: Any) -> dict[str, str]:
-    """Return where each side has its table: DuckDB's file is one process's."""
+    """Return where each side has its table (DuckDB's file is one process's), and the rows' file."""
     if kind == "postgres":
         dsn = server.database("bench")
-        return dict.fromkeys(SIDES, dsn)
-    if kind == "duckdb":
-        return {side: str(home / f"{side}.duckdb") for side in SIDES}
-    return {side: str(home / "delta") for side in SIDES}
+        places = dict.fromkeys(SIDES, dsn)
+    elif kind == "duckdb":
+        places = {side: str(home / f"{side}.duckdb") for side in SIDES}
+    else:
+        places = {side: str(home / "delta") for side in SIDES}
+    return {**places, "file": str(home / "rows.arrow")}
 
 
 def _pid(kind: str, server: Any) -> int | None:
@@ -133,15 +132,9 @@ def measure(
 ) -> None:
     """Run (a) and (b) of one kind."""
     with ExitStack() as stack:
-        pair = {
-            side: Worker(kind, side, places[side], f"{side}_upsert", server, stack)
-            for side in SIDES
-        }
-        for worker in pair.values():
-            worker.fill(sizes.low, sizes.rows)
-        runs = in_turns(pair, sizes.rows, sizes.turns)
-        if len({worker.rows() for worker in pair.values()}) != 1:
-            raise SystemExit(f"{kind}: the two tables differ")
+        pair = opened(kind, "upsert", places, server, stack)
+        pair.fill(sizes.low, sizes.rows)
+        runs = pair.upsert(sizes.rows, sizes.turns)
     speed = {side: sizes.rows / median(runs[side], "s") for side in SIDES}
     report[f"{kind}_rows_per_s"] = round(speed["waybill"])
     report[f"{kind}_bare_rows_per_s"] = round(speed["bare"])
@@ -168,28 +161,61 @@ def growth(
 ) -> None:
     """Run (b) of one kind."""
     with ExitStack() as stack:
-        pair = {
-            side: Worker(kind, side, places[side], f"{side}_growth", server, stack)
-            for side in SIDES
-        }
+        pair = opened(kind, "growth", places, server, stack)
         found = {}
         for size in (sizes.low, sizes.high):
-            for worker in pair.values():
-                worker.fill(size, sizes.low)
-            found[size] = in_turns(pair, sizes.small, sizes.turns)
+            pair.fill(size, sizes.low)
+            found[size] = pair.upsert(sizes.small, sizes.turns)
     for side, prefix in (("waybill", ""), ("bare", "bare_")):
         low, high = (median(found[size][side], "s") for size in (sizes.low, sizes.high))
         report[f"{kind}_{prefix}merge_10m_vs_1m"] = round(high / low, 3)
         rows.append([f"{kind}, grown", side, f"{sizes.small / high:,.0f}", f"{low:.3f} to {high:.3f}", "", ""])  # fmt: skip
 
 
-def in_turns(pair: dict[str, Worker], rows: int, turns: int) -> dict[str, list[dict[str, float]]]:
-    """Let the two sides load in turns; who begins changes."""
-    found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-    for turn in range(turns):
-        for side in SIDES if turn % 2 else reversed(SIDES):
-            found[side].append(pair[side].upsert(rows))
-    return found
+def opened(
+    kind: str, what: str, places: dict[str, str], server: int | None, stack: ExitStack
+) -> Pair:
+    """Start both sides' processes; the stack ends them."""
+    workers = {
+        side: Worker(kind, side, places[side], f"{side}_{what}", server, stack) for side in SIDES
+    }
+    return Pair(workers, Path(places["file"]))
+
+
+class Pair:
+    """Both sides of a kind, given the same rows in turns; who begins changes."""
+
+    def __init__(self, workers: dict[str, Worker], file: Path) -> None:
+        self._workers = workers
+        self._file = file
+        self._turn = 0
+        self._filled = 0
+
+    def fill(self, rows: int, step: int) -> None:
+        """Fill the tables up to so many rows."""
+        while self._filled < rows:
+            ids = base_ids(self._filled, min(step, rows - self._filled))
+            self._load(ids)
+            self._filled += len(ids)
+
+    def upsert(self, rows: int, turns: int) -> dict[str, list[dict[str, float]]]:
+        """Load rows of which a share is met; return what each turn took each side."""
+        found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
+        for _ in range(turns):
+            ids = upsert_ids(self._turn, rows, filled=self._filled, share=SHARE_MET, seed=SEED)
+            for side, figures in self._load(ids).items():
+                found[side].append(figures)
+        if len({worker.rows() for worker in self._workers.values()}) != 1:
+            raise SystemExit("the two tables differ")
+        return found
+
+    def _load(self, ids: Any) -> dict[str, dict[str, float]]:
+        self._turn += 1
+        write(self._file, ids, turn=self._turn, seed=SEED)
+        order = SIDES if self._turn % 2 else SIDES[::-1]
+        found = {side: self._workers[side].load(self._file) for side in order}
+        self._file.unlink()
+        return found
 
 
 def median(runs: list[dict[str, float]], name: str) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +28,7 @@ _COLUMNS = (
     ("day", "date"),
     ("weight", "float64"),
 )
+_ROWS_A_BATCH = 65_536
 _MINUTE = 29_450_000
 _BEGAN_US = 1_780_000_000_000_000
 _WORDS = pa.array([f"{a}{b}" for a in "abcdefghij" for b in ("lder", "spen", "irch", "edar", "lm")])
@@ -87,6 +90,14 @@ def _decimals(units: np.ndarray, digits: int, behind: int) -> pa.Array:
     pairs = np.column_stack([low, np.where(low < 0, -1, 0)]).astype(np.int64)
     buffer = pa.py_buffer(np.ascontiguousarray(pairs).tobytes())
     return pa.Array.from_buffers(pa.decimal128(digits, behind), len(low), [None, buffer])
+
+
+def write(file: Path, ids: np.ndarray, *, turn: int, seed: int) -> None:
+    """Write rows to a file, compressed as staged objects are."""
+    data = data_of(ids, turn=turn, seed=seed)
+    options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+    with pa.ipc.new_file(file, data.schema, options=options) as writer:
+        writer.write_table(data, max_chunksize=_ROWS_A_BATCH)
 
 
 def commit_of(number: int, spec: TableSpec, data: pa.Table, *, version: int) -> Commit:
