@@ -1,0 +1,317 @@
+"""Versions of mappings in the tracker: each with its time, its author, and what it was made for.
+
+A version is made under a lock of its event name, from the version in force that is read under that
+lock, in one transaction: two who meet a new field at once make one version, and a death leaves all
+of it or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+
+from waybill.errors import InputError
+from waybill.mappings.evolution import Given, Named, learn
+from waybill.mappings.laying_over import over, translated_source
+from waybill.mappings.naming import NameRules
+from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.storage import TrackerStore
+from waybill.storage.tracker.mapping_tables import mapping_versions
+from waybill.storage.tracker.tables import pipeline_versions
+
+_C = mapping_versions.c
+_DEPLOYED = "deployed"
+_FIRST = "in force before versions were kept"
+
+
+@dataclass(frozen=True, slots=True)
+class MappingVersion:
+    """What an event name maps to, from a time on."""
+
+    pipeline_id: str
+    event_name: str
+    number: int
+    """From 1; the greatest is in force."""
+    declaration: EventDeclaration
+    """What is declared, with all that was learned from events."""
+    author: str
+    """Who deployed, or the task that met new fields."""
+    reason: str
+    pipeline_version: str
+    """The pipeline's version that was deployed last."""
+    created_at: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the version as JSON."""
+        return {
+            "pipeline_id": self.pipeline_id,
+            "event_name": self.event_name,
+            "number": self.number,
+            "declaration": self.declaration.to_json(),
+            "author": self.author,
+            "reason": self.reason,
+            "pipeline_version": self.pipeline_version,
+            "created_at": self.created_at.isoformat(),
+        }
+
+
+class _Made(NamedTuple):
+    """How a version came to be."""
+
+    author: str
+    reason: str
+    pipeline_version: str
+
+
+Place = Connection | TrackerStore
+"""An open transaction, or the tracker, in which one is made."""
+
+
+@contextmanager
+def _connected(place: Place) -> Iterator[Connection]:
+    if isinstance(place, TrackerStore):
+        with place.transaction() as connection:
+            yield connection
+    else:
+        yield place
+
+
+def in_force(
+    place: Place, pipeline_ids: Collection[str] | None = None
+) -> dict[tuple[str, str], MappingVersion]:
+    """Return {(pipeline id, event name): version in force}; None: of all pipelines.
+
+    Event names that no deploy and no event has made a version of are not in it. Cost: one
+    statement.
+    """
+    query = select(mapping_versions).ext(distinct_on(_C.pipeline_id, _C.event_name))
+    if pipeline_ids is not None:
+        query = query.where(_C.pipeline_id.in_(pipeline_ids))
+    query = query.order_by(_C.pipeline_id, _C.event_name, _C.number.desc())
+    with _connected(place) as connection:
+        versions = [_version(row) for row in connection.execute(query)]
+    return {(one.pipeline_id, one.event_name): one for one in versions}
+
+
+def history(place: Place, pipeline_id: str, event_name: str | None = None) -> list[MappingVersion]:
+    """Return all versions of a pipeline's event names, or of one; by name, the newest first."""
+    query = select(mapping_versions).where(_C.pipeline_id == pipeline_id)
+    if event_name is not None:
+        query = query.where(_C.event_name == event_name)
+    with _connected(place) as connection:
+        rows = connection.execute(query.order_by(_C.event_name, _C.number.desc())).all()
+    return [_version(row) for row in rows]
+
+
+def keep_declared(
+    connection: Connection, pipeline: Pipeline, rules: NameRules, author: str
+) -> dict[str, MappingVersion]:
+    """Lay a pipeline's declarations over what its events taught; in the deploy's transaction.
+
+    Call it before or after the deploy writes the pipeline's version.
+
+    Returns:
+        The new versions by event name: of those that changed something.
+
+    Raises:
+        InputError: a declared type and a kept one have no type in common, or there are more columns
+            than a table takes; says what to do.
+    """
+    made = {}
+    before = _deployed_before(connection, pipeline)
+    for name in sorted(pipeline.events):
+        _lock(connection, pipeline.id, name)
+        kept = _newest(connection, pipeline.id, name)
+        declared = pipeline.events[name]
+        _refuse_too_many(declared, rules)
+        if kept is not None:
+            declared = over(declared, kept.declaration, before.get(name))
+            if declared == kept.declaration:
+                continue
+        how = _Made(author, _DEPLOYED, pipeline.version)
+        made[name] = _insert(connection, pipeline.id, kept, declared, how)
+    return made
+
+
+def learn_once(  # noqa: PLR0913, PLR0917 - what, from what, for whom
+    tracker: TrackerStore,
+    pipeline_id: str,
+    declared: EventDeclaration,
+    payloads: Iterable[Mapping[str, Any]],
+    rules: NameRules,
+    author: str,
+    reason: str = "",
+) -> MappingVersion:
+    """Make room for what these payloads bring, unless somebody has by now.
+
+    Args:
+        tracker: where versions are kept.
+        pipeline_id: whose event name it is.
+        declared: the event's declaration as the caller knows it; the first version, if there is
+            none in force.
+        payloads: as for `learn`.
+        rules: of the destination.
+        author: the task.
+        reason: what was met; by default the names of what is new.
+
+    Returns:
+        The version in force; the caller maps with it. A new one, if there was something to learn.
+    """
+    event = declared.name
+    payloads = list(payloads)
+    with tracker.transaction() as connection:
+        _lock(connection, pipeline_id, event)
+        kept = _newest(connection, pipeline_id, event)
+        base = declared if kept is None else kept.declaration
+        given = names_given(connection, pipeline_id, base)
+        learned = learn(base, payloads, rules, given)
+        if learned is None:
+            made = _Made(author, reason or _FIRST, "")
+            return kept or _insert(connection, pipeline_id, None, declared, made)
+        version = "" if kept is None else kept.pipeline_version
+        made = _Made(author, reason or in_words(base, learned), version)
+        return _insert(connection, pipeline_id, kept, learned, made)
+
+
+def names_given(connection: Connection, pipeline_id: str, base: EventDeclaration) -> Given:
+    """Return the names that any version of an event gave, by source as ``base`` reads them."""
+    query = select(_C.declaration).where(_C.pipeline_id == pipeline_id, _C.event_name == base.name)
+    columns, children = _Names(), _Names()
+    items: dict[str, _Names] = {}
+    for (content,) in connection.execute(query.order_by(_C.number)):
+        nested = content.get("nested", "json")
+        columns.add(content["table"]["columns"], nested, base.nested)
+        for child in content["table"].get("children", ()):
+            children.add([child], nested, base.nested)
+            source = translated_source(child["source"], nested, base.nested)
+            if source is not None:
+                items.setdefault(source, _Names()).add(child["columns"], nested, base.nested)
+    return Given(
+        columns.named(),
+        children.named(),
+        {source: names.named() for source, names in items.items()},
+        _other_tables(connection, base),
+    )
+
+
+class _Names:
+    """Gathers the names of columns, or child tables, from stored versions."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+        self._spent: set[str] = set()
+
+    def add(self, ones: Iterable[Any], nested: str, wanted: str) -> None:
+        """Add columns whose sources are read as ``nested`` says, and are wanted as ``wanted``."""
+        for one in ones:
+            source = translated_source(one["source"], nested, wanted)
+            if source is not None:
+                self._last[source] = one["name"]
+            self._spent.add(one["name"])
+
+    def named(self) -> Named:
+        return Named(self._last, frozenset(self._spent))
+
+
+def in_words(before: EventDeclaration, after: EventDeclaration) -> str:
+    """Return what is new in a version: "new columns a, b; column c is int64"."""
+    known = {column.name: column.type for column in before.table.columns}
+    new = [column.name for column in after.table.columns if column.name not in known]
+    wider = [c for c in after.table.columns if known.get(c.name, c.type) != c.type]
+    tables = {child.name: child for child in before.table.children}
+    words = [f"new column{'s' if len(new) > 1 else ''} {_few(new)}"] if new else []
+    words += [f"column {_few([f'{c.name} is {c.type}' for c in wider])}"] if wider else []
+    for child in after.table.children:
+        if child.name not in tables:
+            words.append(f"new table {child.name}")
+        elif child != tables[child.name]:
+            words.append(f"table {child.name} has other columns")
+    return "; ".join(words)
+
+
+def _few(names: Sequence[str], most: int = 5) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _other_tables(connection: Connection, base: EventDeclaration) -> frozenset[str]:
+    """Return the names of the tables of other event names in the same schema."""
+    table = _C.declaration["table"]
+    schema, name = table["schema_name"].astext, table["name"].astext
+    query = select(name).where(schema == base.table.schema_name, name != base.table.name)
+    return frozenset(connection.execute(query.distinct()).scalars())
+
+
+def _lock(connection: Connection, pipeline_id: str, event_name: str) -> None:
+    key = func.hashtextextended(f"waybill mapping {pipeline_id} {event_name}", 0)
+    connection.execute(select(func.pg_advisory_xact_lock(key)))
+
+
+def _newest(connection: Connection, pipeline_id: str, event_name: str) -> MappingVersion | None:
+    query = select(mapping_versions).where(
+        _C.pipeline_id == pipeline_id, _C.event_name == event_name
+    )
+    row = connection.execute(query.order_by(_C.number.desc()).limit(1)).first()
+    return None if row is None else _version(row)
+
+
+def _deployed_before(connection: Connection, pipeline: Pipeline) -> dict[str, EventDeclaration]:
+    """Return what the version declared that this one follows; nothing, if it is the first."""
+    table = pipeline_versions.c
+    query = select(table.declaration["events"]).where(
+        table.pipeline_id == pipeline.id, table.version != pipeline.version
+    )
+    found = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+    return {name: EventDeclaration.from_json(one) for name, one in (found or {}).items()}
+
+
+def _refuse_too_many(declared: EventDeclaration, rules: NameRules) -> None:
+    number = len(declared.table.columns)
+    if number > rules.most_columns:
+        raise InputError(
+            f"event {declared.name!r}: expected at most {rules.most_columns:,} columns, which is "
+            f"what a table takes there; found {number:,}. Leave some out, or keep them in one "
+            "JSON column"
+        )
+
+
+def _insert(
+    connection: Connection,
+    pipeline_id: str,
+    kept: MappingVersion | None,
+    declaration: EventDeclaration,
+    made: _Made,
+) -> MappingVersion:
+    row = connection.execute(
+        mapping_versions.insert()
+        .values(
+            pipeline_id=pipeline_id,
+            event_name=declaration.name,
+            number=1 if kept is None else kept.number + 1,
+            declaration=declaration.to_json(),
+            author=made.author,
+            reason=made.reason,
+            pipeline_version=made.pipeline_version,
+        )
+        .returning(mapping_versions)
+    ).one()
+    return _version(row)
+
+
+def _version(row: Row[Any]) -> MappingVersion:
+    return MappingVersion(
+        pipeline_id=row.pipeline_id,
+        event_name=row.event_name,
+        number=row.number,
+        declaration=EventDeclaration.from_json(row.declaration),
+        author=row.author,
+        reason=row.reason,
+        pipeline_version=row.pipeline_version,
+        created_at=row.created_at,
+    )
