@@ -111,10 +111,16 @@ def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 def _keep_rows(result: ChainResult, fates: list[Fate]) -> None:
     """Give each event its rows: what is staged lies in the order of what is noted as passed."""
+    offsets = {
+        (pipeline_id, name): iter(passed.offsets)
+        for (pipeline_id, name, outcome), passed in result.mapped.items()
+        if outcome == "passed"
+    }
     for head, table in result.staged.tables():
-        passed = result.mapped[head.pipeline_id, head.event_name, "passed"]
+        passed = offsets[head.pipeline_id, head.event_name]
         name = head.table.name
-        for offset, values in zip(passed.offsets, table.to_pylist(), strict=True):
+        for values in table.to_pylist():
+            offset = next(passed)
             kept = {k: v for k, v in values.items() if k not in _OF_THE_EVENT}
             fates[offset].rows.append(Row(name, values["_waybill_id"], kept))
     for fate in fates:

@@ -9,16 +9,20 @@ Invariants
   I2  One event's failure, whatever it is, changes nothing for its neighbours.
   I3  What is parked is the event as it entered the stage that failed, byte for byte when that stage
       was its first. An event made by a transformation that cannot be written down parks its parent.
-  I4  A transient error of user code is met again, a bounded number of times an event and seconds a
+  I4  What is learned from events is learned before they are mapped: a row is never written without
+      a value that its table has, or can get, a column for (policy ``evolve``). A mapping is only
+      ever followed by a later one, and rows of one table keep their order over it.
+  I5  A transient error of user code is met again, a bounded number of times an event and seconds a
       task, before the event is parked; what comes after it waits.
 """
 
 from waybill.stages.chain import Chain
+from waybill.stages.columns import MappingFault
 from waybill.stages.clock import MARKER_BYTES, ChildClock, Clock
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
-from waybill.stages.mapping import MappingFault, map_rows
-from waybill.stages.plan import Plan
+from waybill.stages.mapping import map_rows
+from waybill.stages.plan import InForce, Learner, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Mapped
 from waybill.stages.retrying import Retries
 from waybill.stages.staged import (
@@ -42,6 +46,8 @@ __all__ = [
     "Failure",
     "Fault",
     "Mapped",
+    "InForce",
+    "Learner",
     "MappingFault",
     "Plan",
     "Retries",

@@ -18,7 +18,7 @@ from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wron
 from waybill.pipelines import UNKNOWN_PIPELINE
 from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
-from waybill.stages.mapping import MappingFault
+from waybill.stages.columns import MappingFault
 from waybill.stages.plan import EventPlan, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.stages.retrying import Retries
@@ -225,8 +225,7 @@ class Chain:
 
         A child that fails is parked as it is; one that cannot be written down takes its parent.
         """
-        event_plan = plan.event(name, by_column=False)
-        columns, faults = _mapped(plan, event_plan, name, items)
+        event_plan, columns, faults = _mapped(plan, name, items, by_column=False)
         values: dict[int, bytes] = {}
         parents: dict[int, Fault] = {}
         for index in faults:
@@ -257,8 +256,7 @@ class Chain:
     def _map_entered(self, plan: Plan, group: _Group, items: Items) -> None:
         """Map what entered here. What reaches the destination is counted where it is loaded."""
         by_column = group.stage == "destination"
-        event_plan = plan.event(group.name, by_column=by_column)
-        columns, faults = _mapped(plan, event_plan, group.name, items)
+        event_plan, columns, faults = _mapped(plan, group.name, items, by_column=by_column)
         good = items
         if faults:
             for index, fault in faults.items():
@@ -328,14 +326,15 @@ def _refuse_entry(event: Event) -> None:
 
 
 def _mapped(
-    plan: Plan, event_plan: EventPlan | None, name: str, items: Items
-) -> tuple[pa.RecordBatch | None, dict[int, Fault]]:
+    plan: Plan, name: str, items: Items, *, by_column: bool
+) -> tuple[EventPlan | None, pa.RecordBatch | None, dict[int, Fault]]:
     """Return the rows that fit and, in order, the faults of those that do not, by index."""
-    if event_plan is None:
+    mapped = plan.map(name, [event.data for event in items.events], by_column=by_column)
+    if mapped is None:
         words = f"{plan.pipeline.name!r} declares no event {name!r}"
-        return None, dict.fromkeys(range(len(items)), Fault("event_name_unknown", words))
-    columns, faults = event_plan.mapper.map([event.data for event in items.events])
-    return columns, {index: _fault(fault) for index, fault in sorted(faults.items())}
+        return None, None, dict.fromkeys(range(len(items)), Fault("event_name_unknown", words))
+    faults = {index: _fault(fault) for index, fault in sorted(mapped.faults.items())}
+    return mapped.plan, mapped.columns, faults
 
 
 def _fault(fault: MappingFault) -> Fault:

@@ -114,31 +114,38 @@ class StagedPacker:
     """
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[str, str], _Table] = {}
+        self._tables: dict[tuple[str, str], list[_Table]] = {}
+        """Of a table whose mapping changed meanwhile: one for each version, in order."""
         self.rows = 0
 
     def add(self, *, head: StagedHead, batch: pa.RecordBatch) -> None:
         """Add rows of one table."""
         if batch.num_rows == 0:
             return
-        key = (head.pipeline_id, head.event_name)
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = _Table(head, batch.schema)
-        table.add(batch)
+        versions = self._tables.setdefault((head.pipeline_id, head.event_name), [])
+        if not versions or not _same_table(versions[-1].head.table, head.table):
+            versions.append(_Table(head, batch.schema))
+        versions[-1].add(batch)
         self.rows += batch.num_rows
 
     def tables(self) -> Iterator[tuple[StagedHead, pa.Table]]:
-        """Yield each table's head and its rows in the order they came; packs nothing."""
-        for table in self._tables.values():
-            yield table.head, table.rows()
+        """Yield each table's head and its rows in the order they came; packs nothing.
+
+        A table whose mapping changed meanwhile comes once for each version, in their order.
+        """
+        for versions in self._tables.values():
+            for table in versions:
+                yield table.head, table.rows()
 
     def finish(self) -> bytes:
         """Return the object's bytes; it is empty then. Cost: one zstd pass over the rows."""
         body = io.BytesIO()
         directory = []
-        for key in list(self._tables):
-            table = self._tables.pop(key)
+        tables = [table for versions in self._tables.values() for table in versions]
+        self._tables.clear()
+        tables.reverse()
+        while tables:  # each is freed once it is written
+            table = tables.pop()
             rows = table.rows()
             frame = _frame(table.head, rows)
             directory.append(
@@ -153,6 +160,10 @@ class StagedPacker:
         listing = orjson.dumps(directory)
         body.write(listing + _LENGTH.pack(len(listing)) + MAGIC)
         return body.getvalue()
+
+
+def _same_table(one: TableSpec, other: TableSpec) -> bool:
+    return one is other or one == other
 
 
 class _Table:
