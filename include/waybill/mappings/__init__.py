@@ -13,13 +13,14 @@ Versions are in ``waybill.mappings.versions``, by itself: it needs the tracker, 
 payloads on a worker does not.
 """
 
-from waybill.mappings.evolution import Given, item_of, learn, row_of
-from waybill.mappings.flattening import decode_path, encode_path, flatten
+from waybill.mappings.evolution import ITEM, Given, item_of, learn, row_of, takes_any_item
+from waybill.mappings.flattening import decode_path, encode_path, flatten, whole_fields
 from waybill.mappings.inference import type_of, type_of_all
 from waybill.mappings.laying_over import over
 from waybill.mappings.naming import NameRules, name_fields, plain_name, rules_of, table_name
 
 __all__ = [
+    "ITEM",
     "Given",
     "NameRules",
     "decode_path",
@@ -33,6 +34,8 @@ __all__ = [
     "row_of",
     "rules_of",
     "table_name",
+    "takes_any_item",
     "type_of",
     "type_of_all",
+    "whole_fields",
 ]

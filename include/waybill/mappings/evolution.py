@@ -7,11 +7,11 @@ so. Nothing that is there goes away. What no type holds is left: the mapping par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from waybill.mappings.flattening import flatten
+from waybill.mappings.flattening import flatten, whole_fields
 from waybill.mappings.inference import type_needed, type_of, type_of_all
 from waybill.mappings.naming import NameRules, name_fields, plain_name, table_name
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec, widened
@@ -20,7 +20,7 @@ _MOST_CHILDREN = 64
 """Child tables of an event name."""
 _LONGEST_SOURCE = 1_000
 """Characters of a field that gets a column, as in a declaration."""
-_ITEM = ""
+ITEM = ""
 """Source of the one field that an item has which is no object."""
 _ITEM_NAME = "value"
 
@@ -65,7 +65,8 @@ def learn(
     """
     if declared.policy != "evolve":
         return None
-    rows = [row_of(declared, payload) for payload in payloads if isinstance(payload, dict)]
+    whole = whole_fields(declared.table.columns)
+    rows = [row_of(declared, payload, whole) for payload in payloads if isinstance(payload, dict)]
     given = given or Given()
     table = declared.table
     arrays = _arrays(declared, rows)
@@ -77,16 +78,37 @@ def learn(
     return with_table(declared, columns, children)
 
 
-def row_of(declared: EventDeclaration, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a payload's fields, by the sources that the declaration's columns have."""
-    return flatten(payload, declared.depth) if declared.nested == "flatten" else payload
+def row_of(
+    declared: EventDeclaration, payload: Mapping[str, Any], whole: Collection[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Return a payload's fields, by the sources that the declaration's columns have.
+
+    Of a flattened one those that hold an empty object are left out, for it has no field; but for
+    ``whole``: see `flatten`.
+    """
+    if declared.nested != "flatten":
+        return payload
+    fields = flatten(payload, declared.depth, whole)
+    return {path: value for path, value in fields.items() if value != {} or path in whole}
 
 
-def item_of(declared: EventDeclaration, item: Any) -> Mapping[str, Any]:  # noqa: ANN401
-    """Return the fields of an array's item; one that is no object has one field, ``""``."""
-    if isinstance(item, dict):
-        return row_of(declared, item)
-    return {_ITEM: item}
+def item_of(
+    declared: EventDeclaration,
+    item: Any,  # noqa: ANN401 - any JSON value
+    columns: Sequence[Column] = (),
+) -> Mapping[str, Any]:
+    """Return the fields of an array's item; one that is no object has one field, ``""``.
+
+    So has each, where the child table's only column takes any value: JSON.
+    """
+    if isinstance(item, dict) and not takes_any_item(columns):
+        return row_of(declared, item, whole_fields(columns))
+    return {ITEM: item}
+
+
+def takes_any_item(columns: Sequence[Column]) -> bool:
+    """Tell whether a child table keeps its items as they are, objects as well."""
+    return [(column.source, column.type) for column in columns] == [(ITEM, "json")]
 
 
 def with_table(
@@ -102,21 +124,27 @@ def _arrays(
     declared: EventDeclaration, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[Mapping[str, Any]]]:
     """Return the items of each field that has, or gets, a child table."""
-    if declared.arrays != "child":
-        return {}
     mapped = {column.source for column in declared.table.columns}
-    known = {child.source for child in declared.table.children}
+    known = {child.source: child.columns for child in declared.table.children}
     values: dict[str, list[Any]] = {}
     for row in rows:
         for source, value in row.items():
             if value is not None and isinstance(source, str) and source not in mapped:
                 values.setdefault(source, []).append(value)
     return {
-        source: [item_of(declared, item) for value in found for item in _items(value)]
+        source: [
+            item_of(declared, item, known.get(source, ()))
+            for value in found
+            for item in _items(value)
+        ]
         for source, found in values.items()
-        if source in known
-        or (_can_be_kept(source) and all(isinstance(value, list | tuple) for value in found))
+        if source in known or _gets_table(declared, source, found)
     }
+
+
+def _gets_table(declared: EventDeclaration, source: str, values: Sequence[Any]) -> bool:
+    arrays = all(isinstance(value, list | tuple) for value in values)
+    return declared.arrays == "child" and arrays and _can_be_kept(source)
 
 
 def _items(value: Any) -> Sequence[Any]:  # noqa: ANN401
@@ -219,7 +247,7 @@ class _Names:
         keys = {self.rules.same(name) for name in self.declared.table.key}
         plain = {source: plain_name(source, path=self._paths) for source in sources}
         wishes = {s: f"item_{name}" for s, name in plain.items() if self.rules.same(name) in keys}
-        return wishes | ({_ITEM: _ITEM_NAME} if _ITEM in plain else {})
+        return wishes | ({ITEM: _ITEM_NAME} if ITEM in plain else {})
 
 
 def _can_be_kept(source: str) -> bool:

@@ -7,8 +7,10 @@ them. So no two fields have one path, and each path is read back as its parts.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
+
+from waybill.pipelines import Column
 
 _SPECIAL = re.compile(r"[\\.]")
 _TOKEN = re.compile(r"\\(.)|(\.)|([^\\.]+)", re.DOTALL)
@@ -38,26 +40,45 @@ def _open_end(source: str) -> bool:
     return (len(source) - len(source.rstrip("\\"))) % 2 == 1
 
 
-def flatten(payload: Mapping[str, Any], depth: int) -> dict[str, Any]:
+def whole_fields(columns: Iterable[Column]) -> frozenset[str]:
+    """Return the paths that `flatten` leaves whole: of JSON columns, if no column is inside one."""
+    columns = list(columns)
+    around: set[str] = set()
+    for column in columns:
+        parts = decode_path(column.source)
+        around.update(encode_path(parts[:end]) for end in range(1, len(parts)))
+    return frozenset(c.source for c in columns if c.type == "json") - around
+
+
+def flatten(
+    payload: Mapping[str, Any], depth: int, whole: Collection[str] = frozenset()
+) -> dict[str, Any]:
     """Return a payload's fields by path.
 
     Objects are followed ``depth`` levels down; one that lies deeper is a value, and so is an empty
-    one, and one with names that are no text. Arrays are values. Cost: about 0.3 µs a field.
+    one, one with names that are no text, and one at a path of ``whole``. Arrays are values. Cost:
+    about 0.3 µs a field.
     """
     flat: dict[str, Any] = {}
     for name, value in payload.items():
         if isinstance(name, str):
-            _into(flat, encode_path((name,)), value, depth)
+            _into(flat, encode_path((name,)), value, depth, whole)
         else:
             flat[name] = value
     return flat
 
 
-def _into(flat: dict[str, Any], path: str, value: Any, depth: int) -> None:  # noqa: ANN401
-    if depth < 1 or not isinstance(value, dict) or not value:
+def _into(
+    flat: dict[str, Any],
+    path: str,
+    value: Any,  # noqa: ANN401 - a payload's value
+    depth: int,
+    whole: Collection[str],
+) -> None:
+    if depth < 1 or not isinstance(value, dict) or not value or path in whole:
         flat[path] = value
     elif not all(isinstance(name, str) for name in value):
         flat[path] = value
     else:
         for name, inner in value.items():
-            _into(flat, f"{path}.{encode_path((name,))}", inner, depth - 1)
+            _into(flat, f"{path}.{encode_path((name,))}", inner, depth - 1, whole)

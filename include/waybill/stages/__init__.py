@@ -17,8 +17,8 @@ Invariants
 """
 
 from waybill.stages.chain import Chain
-from waybill.stages.columns import MappingFault
 from waybill.stages.clock import MARKER_BYTES, ChildClock, Clock
+from waybill.stages.columns import MappingFault
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
 from waybill.stages.mapping import map_rows
@@ -45,9 +45,9 @@ __all__ = [
     "EventTimeoutError",
     "Failure",
     "Fault",
-    "Mapped",
     "InForce",
     "Learner",
+    "Mapped",
     "MappingFault",
     "Plan",
     "Retries",

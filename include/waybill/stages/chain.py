@@ -16,9 +16,9 @@ import pyarrow as pa
 from waybill.errors import ParkError
 from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wrong_reference
 from waybill.pipelines import UNKNOWN_PIPELINE
+from waybill.stages.columns import MappingFault
 from waybill.stages.failures import Fault, describe
 from waybill.stages.isolation import run_isolated
-from waybill.stages.columns import MappingFault
 from waybill.stages.plan import EventPlan, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.stages.retrying import Retries

@@ -13,13 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.mappings.flattening import whole_fields
+from waybill.mappings import ITEM, takes_any_item, whole_fields
 from waybill.pipelines import ChildTable
 from waybill.stages.columns import Columns, Faults, MappingFault
 from waybill.stages.reading import Reading
 
-ITEM = ""
-"""The source of a column that takes an item that is no object."""
 _MOST_FAULTS = 16
 """Of one array's items that are told for one row."""
 
@@ -35,8 +33,7 @@ class Items:
         self._reading = reading
         self._table = child.name
         self._whole = whole_fields(child.columns)
-        only = child.columns[0]
-        self._takes_all = len(child.columns) == 1 and (only.source, only.type) == (ITEM, "json")
+        self._takes_all = takes_any_item(child.columns)
         self.source = child.arrow_name if reading.by_column else child.source
 
     def array(self, rows: Sequence[dict[str, Any]], faults: Faults) -> pa.Array:

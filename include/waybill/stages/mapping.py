@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.mappings.flattening import whole_fields
+from waybill.mappings import whole_fields
 from waybill.pipelines import TableSpec
 from waybill.stages.columns import Columns, Faults, MappingFault, joined
 from waybill.stages.items import Items

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.mappings.flattening import flatten
+from waybill.mappings import flatten
 from waybill.pipelines import EventDeclaration
 
 
