@@ -17,7 +17,16 @@ class WaybillError(Exception):
 
 
 class RetryError(WaybillError):
-    """The same call may succeed later; nothing was lost."""
+    """The same call may succeed later; nothing was lost.
+
+    Args:
+        code: the error type of ``waybill.events.CATALOGUE`` that an event would park under which is
+            not to wait for it; empty: whoever parks chooses.
+    """
+
+    def __init__(self, *words: object, code: str = "") -> None:
+        super().__init__(*words)
+        self.code = code
 
 
 class AwayError(RetryError):
@@ -42,7 +51,15 @@ class StopError(WaybillError):
 
 
 class InputError(WaybillError):
-    """What the user gave is wrong; the message says what, where and what to do."""
+    """What the user gave is wrong; the message says what, where and what to do.
+
+    Args:
+        code: as that of ``RetryError``.
+    """
+
+    def __init__(self, *words: object, code: str = "") -> None:
+        super().__init__(*words)
+        self.code = code
 
 
 class ParkError(WaybillError):

@@ -81,9 +81,6 @@ class SparkSettings(_Section):
     jars_dir: Path = Path(".waybill/jars/spark")
     max_events_per_batch: int = Field(200_000, ge=1)
     """Most events one micro-batch takes from a topic; workers hold 1 to 3 KB for each."""
-    max_load_rows: int = Field(200_000, ge=1)
-    """Most staged rows one load takes (at least one commit is always taken)."""
-    max_load_bytes: int = Field(256 * 1024**2, ge=1)
     trigger_ms: int = Field(500, ge=0)
     event_timeout_s: float = Field(30.0, gt=0)
     """Longest time user code may take for one event before the event is parked."""
@@ -141,11 +138,22 @@ class DestinationSettings(_Section):
     max_bytes: int = Field(256 * 1024**2, ge=1024)
     """Bytes of staged objects that a load takes at most; a commit is never cut."""
     min_rows: int = Field(0, ge=0)
-    """A load waits for so many rows,"""
+    """A load waits for so many rows (or ``max_bytes``),"""
     max_wait_s: float = Field(0.0, ge=0)
-    """but no longer than this after its first commit; 0: it never waits."""
+    """but no longer than this after its first commit; the two go together, 0: it never waits."""
     park_after_s: float | None = Field(None, gt=0)
-    """What waits is parked when the destination did not answer for so long; null: it waits."""
+    """What waits is parked when the destination took nothing for so long; null: it waits."""
+
+    @model_validator(mode="after")
+    def _check_waiting(self) -> Self:
+        if bool(self.min_rows) != bool(self.max_wait_s):
+            given, other = (
+                ("min_rows", "max_wait_s") if self.min_rows else ("max_wait_s", "min_rows")
+            )
+            raise ValueError(f"{given} says nothing without {other}: set both, or neither")
+        if self.min_rows > self.max_rows:
+            raise ValueError(f"min_rows {self.min_rows} is more than max_rows {self.max_rows}")
+        return self
 
 
 class AirflowSettings(_Section):
@@ -379,6 +387,12 @@ class Settings(BaseSettings):
         return values
 
 
+_MOVED = {
+    "WAYBILL_SPARK__MAX_LOAD_ROWS": "each destination has its own max_rows",
+    "WAYBILL_SPARK__MAX_LOAD_BYTES": "each destination has its own max_bytes",
+}
+
+
 def _unknown(name: str) -> str:
     """Return words for a variable that is no setting, with the nearest; nothing for one that is."""
     known = {f"WAYBILL_{field.upper()}" for field in Settings.model_fields}
@@ -391,6 +405,8 @@ def _unknown(name: str) -> str:
         known |= {place, *(f"{place}__{part}".upper() for part in DestinationSettings.model_fields)}
     if name.upper() in known:
         return ""
+    if moved := _MOVED.get(name.upper()):
+        return f"{name} is no longer a setting: {moved}"
     near = difflib.get_close_matches(name.upper(), sorted(known), n=1)
     return f"unknown setting {name}; " + (
         f"did you mean {near[0]}?" if near else "docs/settings.md lists all"

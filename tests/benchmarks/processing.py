@@ -13,9 +13,11 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,17 +163,18 @@ class Bench:
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
         from waybill.storage import open_objects, open_tracker
-        from waybill.streaming.loading import Loader, LoadingConsumer
+        from waybill.streaming.loader import Loader
+        from waybill.streaming.loading import LoadingConsumer
         from waybill.streaming.loading_source import StagedSource
+        from waybill.streaming.patience import Patience
 
         self._spark.dataSource.register(StagedSource)
-        with (
-            open_tracker(settings.tracker) as tracker,
-            open_destination("warehouse", settings.destinations["warehouse"]) as destination,
-        ):
-            loader = Loader(tracker, open_objects(settings.s3), destination, name="warehouse")
+        opening = partial(open_destination, "warehouse", settings.destinations["warehouse"])
+        with open_tracker(settings.tracker) as tracker:
+            loader = Loader(tracker, open_objects(settings.s3), opening, name="warehouse")
+            patience = Patience(loader, park_after_s=None, wait=threading.Event().wait)
             consumer = LoadingConsumer(
-                settings, tracker, loader, "warehouse", settings.spark.work_dir / "load"
+                settings, tracker, loader, patience, settings.spark.work_dir / "load"
             )
             from waybill.ledger import last_commit_number, load_position
 
@@ -184,6 +187,7 @@ class Bench:
                 time.sleep(0.1)
             figures = {"seconds": time.monotonic() - began, "cpu_s": cpu_seconds() - cpu}
             query.stop()
+            consumer.close()
         return {**figures, "per_s": self._events / figures["seconds"]}
 
     def _follow(self, start: Any, events: int) -> dict[str, float]:

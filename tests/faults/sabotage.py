@@ -210,14 +210,14 @@ class SabotagedChain(Chain):
 
 def in_loading() -> None:
     """Replace what reads staged objects in this process."""
-    from waybill.streaming import loading
+    from waybill.streaming import loader
 
-    plan, real = _plan(), loading.read_staged
+    plan, real = _plan(), loader.read_staged
 
     def read(body: bytes, *, key: str = "") -> list[Any]:
         return [_sabotaged(plan, frame) for frame in real(body, key=key)]
 
-    loading.read_staged = read
+    loader.read_staged = read
 
 
 def _sabotaged(plan: Plan, frame: Any) -> Any:

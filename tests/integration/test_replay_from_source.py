@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +26,7 @@ from waybill.ledger import (
     commit_batch,
     count_entries,
     load_position,
+    staged_after,
     topic_positions,
 )
 from waybill.ledger.commit import StagedObject, write_copies
@@ -37,7 +39,7 @@ from waybill.settings import Settings
 from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.streaming import tasks
-from waybill.streaming.loading import Loader
+from waybill.streaming.loader import Loader
 from waybill.streaming.processing import read_descriptor
 from waybill.tracing import open_recorder
 
@@ -125,14 +127,12 @@ class World:
 
     def load(self) -> None:
         after = load_position(self.tracker, "warehouse")
-        rows = self.sql(
-            "SELECT commit_number, key FROM staged_objects WHERE commit_number > :after",
-            after=after,
-        )
+        rows = staged_after(self.tracker, "warehouse", after=after)
         last = self.sql("SELECT max(commit_number) FROM batches")[0][0]
-        with open_destination("warehouse", self.settings.destinations["warehouse"]) as warehouse:
-            loader = Loader(self.tracker, self.objects, warehouse, name="warehouse")
-            loader.load(rows, after=after, until=last)
+        warehouse = partial(open_destination, "warehouse", self.settings.destinations["warehouse"])
+        loader = Loader(self.tracker, self.objects, warehouse, name="warehouse")
+        loader.load(rows, after=after, until=last)
+        loader.close()
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
         with self.tracker.transaction() as connection:

@@ -64,7 +64,6 @@ WORDS = {
     "spark.master": "Spark master. `local[2,4]`: two cores here, four tries a task.",
     "spark.driver_memory": "Heap of the driver's Java.",
     "spark.jars_dir": "Folder with the Kafka connector of Spark; `waybill up` fills it.",
-    "spark.max_load_bytes": "Most bytes of staged objects one load takes (at least one commit is taken).",
     "spark.trigger_ms": "Time between two micro-batches when there is little to do.",
     "spark.event_timeout_s": "Longest that a transformation may take for one event; then the event is "
     "parked as `transformation_timeout`.",
@@ -108,7 +107,6 @@ UNITS = (
     ("pool_size", "count"),
     ("max_in_flight", "messages"),
     ("max_events_per_batch", "events"),
-    ("max_load_rows", "rows"),
     ("buckets", "count"),
     ("home", "path"),
     ("wal.dir", "path"),

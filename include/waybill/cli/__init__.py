@@ -39,6 +39,9 @@ COMMANDS = {
             "dry-run": "waybill.cli.dry_running:dry_run",
         },
     ),
+    "destination": Later(
+        "Destinations: list, check; park what waits for one.", "waybill.cli.destinations:app"
+    ),
     "notices": Later(
         "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
     ),

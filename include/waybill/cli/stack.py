@@ -103,8 +103,29 @@ def status(*, as_json: AsJson = False) -> None:
             typer.echo("nothing runs; `waybill up` starts the stack")
         elif ill:
             typer.echo(f"not up: {', '.join(ill)}; `waybill up` starts them again")
+        if any(line.name == "postgres" and line.healthy for line in lines):
+            _show_waiting()
     if runs and ill:
         raise typer.Exit(1)
+
+
+def _show_waiting() -> None:
+    """Print a line for each destination that takes no loads."""
+    from waybill.cli.destinations import waits  # noqa: PLC0415
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.errors import WaybillError  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import waiting_destinations  # noqa: PLC0415
+
+    try:
+        found = waiting_destinations(Settings())
+    except WaybillError as error:
+        typer.echo(f"destinations: not known: {error}")
+        return
+    for one in found:
+        typer.echo(plain(f"destination {one.destination} {waits(one)}"))
+    if found:
+        typer.echo("`waybill destination list` says what they said")
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:

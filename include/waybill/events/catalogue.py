@@ -187,19 +187,10 @@ HELD_ERROR = "pipeline_held"
 CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
 
 _YOURS = "only your code: it says so with a `ParkError`"
-_WAITED_FOR = (
-    "your code; Waybill itself waits for the destination, the load keeps its rows meanwhile"
-)
 NOT_RAISED: dict[str, str] = {
     "record_invalid": _YOURS,
     "record_inconsistent": _YOURS,
     "payload_too_large": "your code; a payload too large for Kafka goes through the object store",
-    "destination_unreachable": _WAITED_FOR,
-    "destination_throttled": _WAITED_FOR,
-    "destination_timeout": _WAITED_FOR,
-    "destination_full": _WAITED_FOR,
-    "destination_unauthorized": "your code; Waybill's loader stops and says what to grant",
-    "destination_schema_conflict": "your code; Waybill's loader stops and says what to change",
     "object_store_unreachable": "your code; Waybill itself waits for the object store",
     "kafka_unreachable": "your code; Waybill itself keeps the event in the write-ahead log",
     "pipeline_held": "Waybill, for the events of a pipeline that is held",

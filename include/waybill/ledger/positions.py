@@ -7,7 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Connection, Uuid, any_, cast, func, select, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Float,
+    Uuid,
+    any_,
+    cast,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import StopError
@@ -28,6 +39,15 @@ class StagedReference:
 
     commit_number: int
     key: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSum:
+    """What one commit brings."""
+
+    commit_number: int
     rows: int
     bytes: int
 
@@ -96,6 +116,43 @@ def staged_after(
     with tracker.transaction() as connection:
         rows = connection.execute(query).all()
     return [StagedReference(r.commit_number, r.key, r.rows, r.bytes) for r in rows]
+
+
+def staged_sums(
+    tracker: TrackerStore, destination: str, *, after: int, most: int
+) -> list[StagedSum]:
+    """Return the sums of the first commits after a number that have staged objects.
+
+    Args:
+        tracker: the books.
+        destination: whose commits.
+        after: commits up to this one are left out.
+        most: commits that are returned at most.
+    """
+    table = staged_objects.c
+    query = (
+        select(
+            table.commit_number,
+            cast(func.sum(table.rows), BigInteger),
+            cast(func.sum(table.bytes), BigInteger),
+        )
+        .where(table.destination == destination, table.commit_number > after)
+        .group_by(table.commit_number)
+        .order_by(table.commit_number)
+        .limit(most)
+    )
+    with tracker.transaction() as connection:
+        return [StagedSum(*row) for row in connection.execute(query)]
+
+
+def commit_age_s(tracker: TrackerStore, destination: str, commit_number: int) -> float:
+    """Return how long ago a batch was committed, in seconds, by the tracker's clock."""
+    age = func.extract("epoch", func.clock_timestamp() - batches.c.committed_at)
+    query = select(cast(age, Float)).where(
+        batches.c.destination == destination, batches.c.commit_number == commit_number
+    )
+    with tracker.transaction() as connection:
+        return float(connection.execute(query).scalar_one())
 
 
 def committed_batches(tracker: TrackerStore, ids: Iterable[str]) -> set[str]:

@@ -25,6 +25,7 @@ _TITLES = {
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
     "damage": ("damaged segment", "damaged segments"),
+    "destination": ("word of a destination", "words of a destination"),
     "release": ("pipeline released", "pipelines released"),
     "replay": ("replay ended", "replays ended"),
     "digest": ("digest", "digests"),

@@ -12,14 +12,16 @@ from waybill.storage.tracker.columns import json_value, text_value
 from waybill.storage.tracker.tables import notices
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
-Kind = Literal["breach", "hold", "missing", "damage", "release", "replay", "digest", "first"]
+Kind = Literal[
+    "breach", "hold", "missing", "damage", "destination", "release", "replay", "digest", "first"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """What can be told, the most urgent first: a message names them in this order.
 
 ``breach``: the auditor found breaches of the books, named their events, or saw them end. ``hold``,
 ``release``: a pipeline was held, goes on. ``missing``, ``damage``: an object is gone, a frame is
-broken. ``replay``: how one ended. ``digest``: numbers of what is parked. ``first``: events parked
-where none were.
+broken. ``destination``: one takes no loads, or takes them again. ``replay``: how one ended.
+``digest``: numbers of what is parked. ``first``: events parked where none were.
 """
 _LONGEST_TEXT = 2000
 _DEEPEST = 6

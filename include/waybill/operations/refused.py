@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,8 +29,18 @@ def park_refused(
     """
     if not refused:
         return None
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     packer = Packer()
+    pack_refused(packer, refused, origins)
+    return store_packed(objects, packer)
+
+
+def pack_refused(
+    packer: Packer,
+    refused: Iterable[RefusedRow],
+    origins: Mapping[tuple[str, str], tuple[str, str]],
+) -> None:
+    """Add refused rows to an object; see ``park_refused``."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     for row in refused:
         team, version = origins.get((row.pipeline_id, row.event_name), ("", ""))
         identity = identify(
@@ -41,6 +51,14 @@ def park_refused(
             replay_id=row.replay_id or (ANY_REPLAY if row.attempt else None),
         )
         packer.add(_parked(row, team, version, now), identity)
+
+
+def store_packed(objects: ObjectStore, packer: Packer) -> dict[str, Any]:
+    """Store what was packed and return its descriptor, as a destination's books take it.
+
+    Raises:
+        RetryError: the store is away.
+    """
     packed = packer.finish()
     key = new_key()
     objects.put(key, packed.body)

@@ -1,7 +1,7 @@
 """A Spark data source whose offsets are commit numbers and whose rows are staged objects' names.
 
-Python sources have no admission control in Spark 4.0: ``latestOffset`` itself caps what a batch
-takes.
+Python sources have no admission control in Spark 4.0: ``latestOffset`` itself decides what a batch
+takes, and whether it is time for one (``load_sizes``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from waybill.ledger import last_commit_number, load_position, staged_after
+from waybill.ledger.positions import commit_age_s, staged_sums
 from waybill.settings import Settings
 from waybill.storage import open_tracker
+from waybill.streaming.load_sizes import MOST_COMMITS, LoadSizes, is_due, last_of_load
 
 SCHEMA = "commit_number bigint, key string, rows bigint, bytes bigint"
 
@@ -50,7 +52,7 @@ class StagedReader(DataSourceStreamReader):
 
     def __init__(self, destination: str) -> None:
         self._destination = destination
-        self._settings: Settings | None = None
+        self._sizes = LoadSizes()
         self._tracker: Any = None
         self._latest: int | None = None
 
@@ -59,13 +61,13 @@ class StagedReader(DataSourceStreamReader):
         return {"commit": load_position(self._open(), self._destination)}
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Return the newest commit of the next batch, capped by rows and bytes."""
+        """Return the newest commit of the next load; where it stands, while none is due."""
         tracker = self._open()
         if self._latest is None:
             self._latest = load_position(tracker, self._destination)
         last = last_commit_number(tracker, self._destination)
         if last > self._latest:
-            self._latest = self._capped(self._latest, last)
+            self._latest = self._next(self._latest, last)
         return {"commit": self._latest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
@@ -83,26 +85,23 @@ class StagedReader(DataSourceStreamReader):
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the load itself moved the tracker's position."""
 
-    def _capped(self, after: int, last: int) -> int:
-        assert self._settings is not None  # noqa: S101 - set by _open
-        rows = size = 0
-        taken = after
-        for item in staged_after(self._open(), self._destination, after=after, until=last):
-            rows, size = rows + item.rows, size + item.bytes
-            over = (
-                rows > self._settings.spark.max_load_rows
-                or size > self._settings.spark.max_load_bytes
-            )
-            if over and item.commit_number > after + 1 and item.commit_number > taken:
-                return max(taken, item.commit_number - 1)
-            taken = item.commit_number
-        return last
+    def _next(self, after: int, last: int) -> int:
+        found = staged_sums(self._tracker, self._destination, after=after, most=MOST_COMMITS)
+        waiting = [item for item in found if item.commit_number <= last]
+
+        def age_s() -> float:
+            return commit_age_s(self._tracker, self._destination, after + 1)
+
+        if is_due(self._sizes, waiting, age_s):
+            return last_of_load(self._sizes, waiting, after=after, last=last)
+        return after
 
     def _open(self) -> Any:  # noqa: ANN401 - made lazily: the reader is pickled before
         if self._tracker is None:
-            self._settings = Settings()
-            self._tracker = open_tracker(self._settings.tracker)
+            settings = Settings()
+            self._sizes = LoadSizes.of(settings.destinations.get(self._destination))
+            self._tracker = open_tracker(settings.tracker)
         return self._tracker
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tracker": None, "_settings": None}
+        return {**self.__dict__, "_tracker": None}

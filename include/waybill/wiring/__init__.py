@@ -17,6 +17,13 @@ from waybill.wiring.books import (
     compact_traces,
     trace_tables,
 )
+from waybill.wiring.destinations import (
+    check_destination,
+    destinations,
+    park_destination,
+    unpark_destination,
+    waiting_destinations,
+)
 from waybill.wiring.intake import (
     deployed_pipelines,
     run_deploy,
@@ -67,11 +74,13 @@ __all__ = [
     "balance",
     "breach",
     "breaches",
+    "check_destination",
     "clean_up_parked_files",
     "close_breach",
     "compact_traces",
     "current_user",
     "deployed_pipelines",
+    "destinations",
     "due_auto_replays",
     "ended_replays",
     "held_pipelines",
@@ -81,6 +90,7 @@ __all__ = [
     "opened_desk",
     "opened_parking",
     "opened_trails",
+    "park_destination",
     "parked_partitions",
     "probe_held_pipelines",
     "recheck_quarantine",
@@ -99,6 +109,8 @@ __all__ = [
     "stop_application",
     "tell_audit_failed",
     "trace_tables",
+    "unpark_destination",
+    "waiting_destinations",
     "waiting_notices",
     "watch",
 ]

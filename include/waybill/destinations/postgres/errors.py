@@ -33,6 +33,15 @@ _RETRY_CODES = {
     "25P04": "the transaction took too long",
     "25006": "the server takes no writes now",
 }
+_PARKED_UNDER = {
+    "53100": "destination_full",
+    "53": "destination_throttled",
+    "55P03": "destination_timeout",
+    "57014": "destination_timeout",
+    "25P03": "destination_timeout",
+    "25P04": "destination_timeout",
+}
+"""What rows park under when nobody waits for it; all others: it did not answer."""
 _ADVICE = {
     "28": "check user and password in the destination's dsn",
     "3D": "create the database, or correct the destination's dsn",
@@ -107,18 +116,27 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
     if code is None:
         return _connection_error(error, where)
     if code in _RETRY_CODES:
-        return RetryError(f"{where}: {_RETRY_CODES[code]}: {error.words} ({code})")
+        words = f"{where}: {_RETRY_CODES[code]}: {error.words} ({code})"
+        return RetryError(words, code=_parked_under(code))
     if code[:2] in _RETRY_CLASSES:
-        return RetryError(f"{where} did not take the load now: {error.words} ({code})")
+        words = f"{where} did not take the load now: {error.words} ({code})"
+        return RetryError(words, code=_parked_under(code))
     advice = _ADVICE.get(code) or _ADVICE.get(code[:2])
     if advice is not None:
-        return InputError(f"{where}: {error.words} ({code}); {advice}")
+        words = f"{where}: {error.words} ({code}); {advice}"
+        return InputError(words, code="destination_unauthorized")
     return StopError(f"{where}: {error.words} ({code})")
+
+
+def _parked_under(sqlstate: str) -> str:
+    by_class = _PARKED_UNDER.get(sqlstate[:2], "destination_unreachable")
+    return _PARKED_UNDER.get(sqlstate, by_class)
 
 
 def _connection_error(error: SqlError, where: str) -> WaybillError:
     if "Failed to connect" in error.message:
         for words, advice in _CONFIGURATION_WORDS:
             if words in error.message.lower():
-                return InputError(f"{where} cannot be opened: {error.words}; {advice}")
-    return RetryError(f"{where} did not answer: {error.words}")
+                opened = f"{where} cannot be opened: {error.words}; {advice}"
+                return InputError(opened, code="destination_unauthorized")
+    return RetryError(f"{where} did not answer: {error.words}", code="destination_unreachable")

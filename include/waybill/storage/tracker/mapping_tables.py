@@ -32,13 +32,16 @@ destination_states = Table(
     time_column("waiting_since"),
     time_column("tried_at"),
     count_column("attempts"),
+    Column("code", Text, nullable=False, server_default=text("''")),
     Column("error", Text, nullable=False, server_default=text("''")),
+    time_column("told_at"),
     Column("parked_from", BigInteger),
     time_column("park_asked_at"),
     Column("park_asked_by", Text, nullable=False, server_default=text("''")),
     Column("park_reason", Text, nullable=False, server_default=text("''")),
 )
-"""A destination that does not answer: since when its loader waits, and what it said last.
+"""A destination that does not take its loads: since when its loader waits, what it said last.
 
-``park_asked_at``: somebody wants what waits parked; ``parked_from``: the commit number from which
-on the loader did."""
+``code``: the error type of what it said; ``told_at``: its owners were told. ``park_asked_at``:
+somebody wants what waits parked; ``parked_from``: the first commit number that the loader parked.
+There is no row of a destination that takes its loads."""

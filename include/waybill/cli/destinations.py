@@ -1,0 +1,192 @@
+"""``waybill destination list|check|park|unpark``: where events are loaded to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.deciding import Who, decision
+from waybill.cli.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.destinations import Finding
+    from waybill.operations.loads.desk import DestinationLine
+    from waybill.operations.loads.states import Waiting
+
+app = typer.Typer(
+    no_args_is_help=True, help="Destinations: how far they are, what waits, whether they answer."
+)
+
+Name = Annotated[str, typer.Argument(help="The destination's name.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+Why = Annotated[
+    str,
+    typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
+]
+
+
+@app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """List destinations: what is loaded, what waits, and why it waits."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import destinations  # noqa: PLC0415
+
+    found = destinations(Settings())
+    if as_json:
+        _print_json([one.to_json() for one in found])
+        return
+    if not found:
+        typer.echo("No destination: neither WAYBILL_DESTINATIONS nor a deployed pipeline names one")
+        return
+    _print_table(found)
+    for one in found:
+        for line in _troubles(one):
+            _line(line)
+
+
+@app.command()
+def check(
+    name: Name,
+    *,
+    schema: Annotated[
+        str | None,
+        typer.Option(help="Where tables are tried; by default where its pipelines have theirs."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try all that loads need: reach it, make, fill and drop a table. Exit code 1 if one fails."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import check_destination  # noqa: PLC0415
+
+    found = check_destination(Settings(), name, schema)
+    ok = all(one.ok for one in found)
+    if as_json:
+        steps = [{"step": one.step, "ok": one.ok, "words": one.words} for one in found]
+        _print_json({"destination": name, "ok": ok, "steps": steps})
+    else:
+        _print_steps(found)
+        typer.echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
+    if not ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Park what waits for a destination, and what comes, until it takes a load again."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import park_destination  # noqa: PLC0415
+
+    done = park_destination(Settings(), name, decision(who, why))
+    if as_json:
+        _print_json(done.to_json())
+        return
+    _line(
+        f"{name}: what waits is parked from now on, as {done.code}, until it takes a load again; "
+        "`waybill destination unpark` takes this back"
+    )
+
+
+@app.command()
+def unpark(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Take an order to park back: what comes waits again. What is parked stays parked."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import unpark_destination  # noqa: PLC0415
+
+    done = unpark_destination(Settings(), name, decision(who, why))
+    if as_json:
+        _print_json(done.to_json())
+        return
+    _line(
+        f"{name}: what comes waits again; what was parked is replayed with `waybill parked replay`"
+    )
+
+
+def waits(one: Waiting) -> str:
+    """Return one line: since when a destination is waited for, and what is done about it."""
+    from waybill.operations.watching.findings import span  # noqa: PLC0415
+
+    words = f"waits since {one.since:%Y-%m-%d %H:%M} UTC ({span(one.waited_s)})"
+    if one.parked_from is not None:
+        return f"{words}; parked from commit {one.parked_from:,} on"
+    return f"{words}; to be parked" if one.asked_at is not None else words
+
+
+def _troubles(one: DestinationLine) -> list[str]:
+    found = one.waiting
+    if found is None:
+        if one.kind:
+            return []
+        return ["", f"{one.name}: not configured; set WAYBILL_DESTINATIONS, start loading again"]
+    tries = f"{found.attempts:,} {'try' if found.attempts == 1 else 'tries'}"
+    lines = ["", f"{one.name}: {waits(found)}", f"  {tries}, {found.code}: {found.error}"]
+    if found.asked_at is not None:
+        moment = f"{found.asked_at:%Y-%m-%d %H:%M} UTC"
+        lines.append(f"  parking ordered by {found.asked_by} at {moment}: {found.reason}")
+    return lines
+
+
+def _print_table(found: Sequence[DestinationLine]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for name in ("destination", "kind"):
+        table.add_column(name, overflow="fold")
+    for name in ("loaded to", "of", "rows waiting"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold")
+    for one in found:
+        kind = one.kind or "-"
+        table.add_row(
+            Text(plain(one.name)),
+            kind if one.live_tested or not one.kind else f"{kind} (not live-tested)",
+            f"{one.loaded:,}",
+            f"{one.last_commit:,}",
+            f"{one.rows:,}",
+            _state(one),
+        )
+    Console(highlight=False).print(table)
+
+
+def _state(one: DestinationLine) -> str:
+    if one.waiting is not None:
+        return "parks" if one.waiting.parked_from is not None else "waits"
+    if not one.kind:
+        return "not configured"
+    return "up to date" if not one.behind else f"{counted(one.behind, 'commit')} behind"
+
+
+def _print_steps(found: Sequence[Finding]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    for _ in range(2):
+        table.add_column(overflow="fold")
+    for one in found:
+        mark = Text("ok", style="green") if one.ok else Text("failed", style="red")
+        table.add_row(mark, Text(plain(one.step)), Text(plain(one.words)))
+    Console(highlight=False).print(table)
+
+
+def _line(words: str) -> None:
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    typer.echo(plain(words))
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value, default=str).decode())

@@ -1,0 +1,144 @@
+"""Destinations as people see them: how far each is, what waits, and whether it can be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import BigInteger, Connection, cast, func, select
+
+from waybill.destinations import Finding, open_destination
+from waybill.errors import InputError, RetryError
+from waybill.operations.loads.states import Waiting, all_waiting
+from waybill.operations.registry import active_pipelines
+from waybill.pipelines.problems import hint
+from waybill.settings import DestinationKind, DestinationSettings
+from waybill.storage import TrackerStore
+from waybill.storage.tracker.tables import commit_sequences, load_positions, staged_objects
+
+LIVE_TESTED: frozenset[DestinationKind] = frozenset({"postgres", "duckdb", "delta", "iceberg"})
+"""Kinds that this release was tested with as they are; the others by their dialect."""
+OWN_SCHEMA = "waybill"
+"""Of Waybill's books in a destination; examined where no pipeline says another."""
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationLine:
+    """One destination, and how far it is."""
+
+    name: str
+    kind: str
+    """Empty: no settings name it."""
+    live_tested: bool
+    pipelines: tuple[str, ...]
+    """Names of the pipelines that go there."""
+    loaded: int
+    """The last commit that is loaded, or parked."""
+    last_commit: int
+    rows: int
+    """Rows that wait: staged, and not loaded."""
+    bytes: int
+    """Of their staged objects."""
+    waiting: Waiting | None
+    """Since when it takes no loads; None: it does, as far as anybody has tried."""
+
+    @property
+    def behind(self) -> int:
+        """Return how many commits wait."""
+        return self.last_commit - self.loaded
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        found = asdict(self) | {"behind": self.behind, "pipelines": list(self.pipelines)}
+        return found | {"waiting": None if self.waiting is None else self.waiting.to_json()}
+
+
+def destination_lines(
+    tracker: TrackerStore, configured: Mapping[str, DestinationSettings]
+) -> list[DestinationLine]:
+    """Return all destinations that settings or deployed pipelines name, in order of names.
+
+    Cost: five statements; what waits is summed from staged objects, about 1 s for a million.
+    """
+    pipelines: dict[str, list[str]] = {name: [] for name in configured}
+    for pipeline in active_pipelines(tracker).values():
+        pipelines.setdefault(pipeline.destination, []).append(pipeline.name)
+    waiting = all_waiting(tracker)
+    with tracker.transaction() as connection:
+        loaded = _numbers(connection, load_positions.c.destination, load_positions.c.last_commit)
+        last = _numbers(connection, commit_sequences.c.destination, commit_sequences.c.last)
+        sums = {name: _sums(connection, name, loaded.get(name, 0)) for name in pipelines}
+    return [
+        DestinationLine(
+            name,
+            configured[name].kind if name in configured else "",
+            name in configured and configured[name].kind in LIVE_TESTED,
+            tuple(sorted(pipelines[name])),
+            loaded.get(name, 0),
+            last.get(name, 0),
+            *sums[name],
+            waiting.get(name),
+        )
+        for name in sorted(pipelines)
+    ]
+
+
+def known_destination(
+    tracker: TrackerStore, configured: Mapping[str, DestinationSettings], name: str
+) -> None:
+    """Refuse a name that neither settings nor deployed pipelines give.
+
+    Raises:
+        InputError: with the nearest name.
+    """
+    known = set(configured) | {p.destination for p in active_pipelines(tracker).values()}
+    if name not in known:
+        listed = ", ".join(sorted(known)) or "none"
+        raise InputError(f"no destination {name!r}: there is {listed}{hint(name, known)}")
+
+
+def schemas_of(tracker: TrackerStore, name: str) -> list[str]:
+    """Return the schemas that deployed pipelines write to; Waybill's own, where there are none."""
+    found = {p.schema_name for p in active_pipelines(tracker).values() if p.destination == name}
+    return sorted(found) or [OWN_SCHEMA]
+
+
+def examine(
+    name: str, configured: Mapping[str, DestinationSettings], schemas: Sequence[str]
+) -> list[Finding]:
+    """Try all that loads into a destination need, step by step; ends with the first that fails.
+
+    Raises:
+        InputError: no such destination is configured.
+    """
+    if name not in configured:
+        listed = ", ".join(sorted(configured)) or "none"
+        raise InputError(
+            f"destination {name!r} is not configured (WAYBILL_DESTINATIONS names {listed})"
+            f"{hint(name, configured)}"
+        )
+    found: list[Finding] = []
+    try:
+        with open_destination(name, configured[name]) as destination:
+            for schema in schemas:
+                found += destination.examine(schema)
+                if not found[-1].ok:
+                    break
+    except (InputError, RetryError) as error:
+        found.append(Finding("open the destination", ok=False, words=str(error)))
+    return found
+
+
+def _numbers(connection: Connection, name: Any, number: Any) -> dict[str, int]:  # noqa: ANN401 - columns
+    return {str(row[0]): int(row[1]) for row in connection.execute(select(name, number))}
+
+
+def _sums(connection: Connection, destination: str, after: int) -> tuple[int, int]:
+    table = staged_objects.c
+    query = select(
+        cast(func.coalesce(func.sum(table.rows), 0), BigInteger),
+        cast(func.coalesce(func.sum(table.bytes), 0), BigInteger),
+    ).where(table.destination == destination, table.commit_number > after)
+    row = connection.execute(query).one()
+    return int(row[0]), int(row[1])

@@ -1,0 +1,328 @@
+"""Commits into one destination, and into the tracker's books of it.
+
+A load: staged objects are read, the destination merges them in its own transaction (which stores
+the outcome of each commit number), and the tracker is told from those stored outcomes. A repeat, or
+a second loader that wakes up, finds the outcomes and changes nothing.
+
+Traces are written before the destination commits, as only that load knows what became of each row.
+One that fails afterwards is tried again and writes them again: of two traces with the same event,
+batch and row number (``kafka_offset``) the later one counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection
+
+from waybill.destinations import Commit, Destination, LoadOutcome, RefusedRow, Rows
+from waybill.errors import InputError, RetryError, WaybillError
+from waybill.ledger import LoadCommit, acquire_lease, commit_load
+from waybill.ledger.commit import check_lease, write_copies
+from waybill.ledger.positions import StagedReference
+from waybill.operations.loads.kept_apart import names_commits_before, without_commits_before
+from waybill.operations.loads.parked import park_commits
+from waybill.operations.refused import park_refused
+from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
+from waybill.parking.recording import OF_LOADS
+from waybill.stages import Counts, StagedFrame, read_staged
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.streaming.load_traces import load_traces
+from waybill.tracing import Recorder
+
+_LOG = logging.getLogger(__name__)
+_READERS = 4
+
+Beside = Callable[[Connection], None]
+"""Written in the transaction that acknowledges a load."""
+Origins = Mapping[tuple[str, str], tuple[str, str]]
+"""(pipeline id, event name) to (team, pipeline version)."""
+
+
+class NotTakenError(WaybillError):
+    """The destination did not take a load, for a reason of its own.
+
+    Args:
+        error: what it said.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error) or type(error).__name__)
+        self.code: str = _code(error)
+        self.by_hand_only = not isinstance(error, RetryError | InputError)
+        """Nobody knows what it means: what waits is parked only by order."""
+
+
+def _code(error: Exception) -> str:
+    if isinstance(error, RetryError):
+        return error.code or "destination_unreachable"
+    if isinstance(error, InputError):
+        return error.code or "destination_schema_conflict"
+    return "unexpected_error"
+
+
+class Loader:
+    """Loads commits into one destination, or parks them, and keeps the tracker's books of it.
+
+    Args:
+        tracker: the books.
+        objects: where staged and parked objects are.
+        opening: opens the destination; called again after each failure.
+        name: the destination's.
+        recorder: for the traces.
+    """
+
+    def __init__(
+        self,
+        tracker: TrackerStore,
+        objects: ObjectStore,
+        opening: Callable[[], Destination],
+        *,
+        name: str,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._objects = objects
+        self._parking = Parking(tracker, objects)
+        self._opening = opening
+        self._opened: Destination | None = None
+        self._recorder = recorder
+        self.name = name
+        self.consumer = f"loading/{name}"
+        self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()))
+
+    def load(
+        self,
+        references: Sequence[StagedReference],
+        *,
+        after: int,
+        until: int,
+        beside: Beside | None = None,
+    ) -> int:
+        """Load commits ``after`` + 1 to ``until`` and acknowledge them; returns rows read.
+
+        Args:
+            references: the staged objects of these commits.
+            after: where the destination stands.
+            until: last commit of this load.
+            beside: told to the tracker together with the load, if the destination had a part in it:
+                commits without rows are acknowledged without it.
+
+        Raises:
+            NotTakenError: the destination is away, or does not take the load; nothing of it is
+                visible there, or (when the answer to its commit was lost) all of it: call again.
+            RetryError: the store or the tracker is away; nothing is half done.
+            StopError: fenced, or a staged object is damaged.
+        """
+        commits, origins = self._commits(references, after, until)
+        rows = _rows_of(commits)
+        outcomes = self._deliver(commits, origins) if rows else []
+        asked = beside if rows else None
+        self._acknowledge(outcomes, after=after, until=until, beside=asked)
+        return rows
+
+    def park(
+        self,
+        references: Sequence[StagedReference],
+        *,
+        after: int,
+        until: int,
+        code: str,
+        message: str,
+        beside: Beside | None = None,
+    ) -> int:
+        """Park all rows of commits ``after`` + 1 to ``until`` and acknowledge them; returns rows.
+
+        Args:
+            references: as those of ``load``.
+            after: as that of ``load``.
+            until: as that of ``load``.
+            code: the error type they are parked under.
+            message: why they are parked.
+            beside: as that of ``load``.
+
+        Raises:
+            RetryError: the store or the tracker is away; nothing is parked.
+            StopError: fenced, or a staged object is damaged.
+        """
+        commits, origins = self._commits(references, after, until)
+        outcomes = park_commits(self._objects, commits, origins, code=code, message=message)
+        ids = (one.rows["event_id"].to_pylist() for one in outcomes if one.rows is not None)
+        self._trace(outcomes, {event_id: code for some in ids for event_id in some})
+        self._acknowledge(outcomes, after=after, until=until, beside=beside)
+        return _rows_of(commits)
+
+    def probe(self) -> None:
+        """Ask the destination whether it answers.
+
+        Raises:
+            NotTakenError: it does not.
+        """
+        with self._asking(()):
+            self._destination().check()
+
+    @contextmanager
+    def books(self) -> Iterator[Connection]:
+        """One transaction of the tracker, under the lease.
+
+        Raises:
+            FencedError: another loader has taken over.
+            RetryError: the tracker is away.
+        """
+        with self._tracker.transaction() as connection:
+            check_lease(connection, self.consumer, self._epoch)
+            yield connection
+
+    def close(self) -> None:
+        """Close the destination; it is opened again when it is needed."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def _destination(self) -> Destination:
+        if self._opened is None:
+            self._opened = self._opening()
+        return self._opened
+
+    def _deliver(self, commits: Sequence[Commit], origins: Origins) -> list[LoadOutcome]:
+        refused: list[RefusedRow] = []
+        own: list[Exception] = []
+
+        def park(rows: Sequence[RefusedRow]) -> Mapping[str, object] | None:
+            with _noting(own):
+                refused.extend(rows)
+                return park_refused(self._objects, rows, origins)
+
+        def note(outcomes: Sequence[LoadOutcome]) -> None:
+            with _noting(own):
+                self._trace(outcomes, {row.event_id: row.error_code for row in refused})
+
+        with self._asking(own):
+            return self._destination().load(commits, park, note)
+
+    @contextmanager
+    def _asking(self, own: Sequence[Exception]) -> Iterator[None]:
+        """Tell the destination's errors from our own; after any it is opened anew."""
+        try:
+            yield
+        except Exception as error:
+            self.close()
+            if any(error is one for one in own):
+                raise
+            if not isinstance(error, WaybillError):
+                _LOG.exception("%s: an error without a class", self.consumer)
+            raise NotTakenError(error) from error
+
+    def _commits(
+        self, references: Sequence[StagedReference], after: int, until: int
+    ) -> tuple[list[Commit], Origins]:
+        """Read the staged objects; their rows are not copied."""
+        found: dict[int, list[Rows]] = {number: [] for number in range(after + 1, until + 1)}
+        origins: dict[tuple[str, str], tuple[str, str]] = {}
+        with ThreadPoolExecutor(_READERS) as pool:
+            for item, frames in zip(references, pool.map(self._read, references), strict=True):
+                for f in frames:
+                    rows = Rows(f.pipeline_id, f.event_name, f.table, f.data)
+                    found[item.commit_number].append(rows)
+                    origins[f.pipeline_id, f.event_name] = (f.team, f.pipeline_version)
+        return [Commit(number, tuple(rows)) for number, rows in found.items()], origins
+
+    def _read(self, item: StagedReference) -> list[StagedFrame]:
+        return read_staged(self._objects.get(item.key), key=item.key)
+
+    def _acknowledge(
+        self, outcomes: Sequence[LoadOutcome], *, after: int, until: int, beside: Beside | None
+    ) -> None:
+        counts = {
+            outcome.commit_number: list(_counts(outcome).by_pipeline()) for outcome in outcomes
+        }
+        replays = _of_replays(outcomes)
+        commit = LoadCommit(self.consumer, self._epoch, self.name, after, until, counts, replays)
+        parked = self._parked(outcomes, after)
+
+        def record(connection: Connection) -> None:
+            new = [
+                _parked_object(item)
+                for key, item in sorted(parked.items())
+                if not self._parking.knows(connection, key)
+            ]
+            copies = self._parking.record_once(
+                connection, new, scope=f"{OF_LOADS}{self.name}", commit_number=after + 1
+            )
+            write_copies(connection, f"load:{self.name}:{after + 1}", copies)
+            if beside is not None:
+                beside(connection)
+
+        commit_load(self._tracker, commit, record)
+
+    def _parked(self, outcomes: Sequence[LoadOutcome], after: int) -> dict[str, Mapping[str, Any]]:
+        """Return key to descriptor of what the outcomes name, without what is parked already."""
+        found = {item["key"]: item for outcome in outcomes for item in outcome.parked}
+        mixed = [key for key, item in found.items() if names_commits_before(item, after)]
+        if mixed:
+            with self._tracker.transaction() as connection:
+                mixed = [key for key in mixed if not self._parking.knows(connection, key)]
+        for key in mixed:
+            rest = without_commits_before(self._objects, found.pop(key), after)
+            if rest is not None:
+                found[rest["key"]] = rest
+        return found
+
+    def _trace(self, outcomes: Sequence[LoadOutcome], codes: Mapping[str, str]) -> None:
+        if self._recorder is None:
+            return
+        batches = load_traces(self.name, outcomes, codes, now_us=time.time_ns() // 1000)
+        self._recorder.write(batches)
+
+
+@contextmanager
+def _noting(own: list[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        own.append(error)
+        raise
+
+
+def _rows_of(commits: Sequence[Commit]) -> int:
+    return sum(rows.data.num_rows for commit in commits for rows in commit.rows)
+
+
+def _of_replays(outcomes: Sequence[LoadOutcome]) -> dict[str, Counter[str]]:
+    """Return replay id to outcome to rows, over several commits."""
+    found: dict[str, Counter[str]] = {}
+    for outcome in outcomes:
+        for replay_id, numbers in outcome.replays.items():
+            found.setdefault(replay_id, Counter()).update(numbers)
+    return found
+
+
+def _counts(outcome: LoadOutcome) -> Counts:
+    counts = Counts()
+    for row in outcome.counts:
+        key = (row.pipeline_id, row.event_name, "destination", row.intake_minute)
+        for name, number in (
+            ("in_first", row.in_first),
+            ("in_replayed", row.in_replayed),
+            ("passed", row.delivered),
+            ("out", row.delivered),
+            ("superseded", row.superseded),
+            ("duplicate", row.duplicate),
+            ("parked", row.parked),
+        ):
+            if number:
+                counts.add(key, name, number)
+    return counts
+
+
+def _parked_object(item: Mapping[str, Any]) -> ObjectDescriptor:
+    """Return the descriptor of an object that holds rows which the destination refused."""
+    segments = tuple(map(SegmentDescriptor.from_json, item["segments"]))
+    return ObjectDescriptor(item["key"], item["size"], segments)
