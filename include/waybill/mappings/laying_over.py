@@ -11,7 +11,8 @@ the mapping, and the table keeps what it holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from waybill.errors import InputError
 from waybill.mappings.evolution import with_table
@@ -36,58 +37,99 @@ def over(
             a column of a child table; says what to do.
     """
     kept = _translated(kept, declared.nested)
-    learned = _stays(declared, kept, before)
-    columns = tuple(_joined(declared, column, kept) for column in declared.table.columns)
-    names = {column.name.casefold() for column in columns}
-    sources = {column.source for column in columns}
-    columns += tuple(
-        column.model_copy(update={"nullable": True})
-        for column in learned
-        if column.name.casefold() not in names and column.source not in sources
-    )
-    children = _children(declared, kept, sources)
-    return with_table(declared, columns, children)
+    table = declared.table
+    laid = _Laid(declared, before)
+    columns = laid.columns(table.name, table.columns, kept.table.columns, _columns_of(before))
+    return with_table(declared, columns, _children(laid, kept, columns))
 
 
-def _stays(
-    declared: EventDeclaration, kept: EventDeclaration, before: EventDeclaration | None
-) -> Iterable[Column]:
-    """Return the columns that stay without being declared."""
-    if declared.policy == "evolve" or before is None:
-        return kept.table.columns
-    dropped = {column.name for column in before.table.columns}
-    return [column for column in kept.table.columns if column.name not in dropped]
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """A declaration that is laid over another."""
 
+    declared: EventDeclaration
+    before: EventDeclaration | None
 
-def _joined(declared: EventDeclaration, column: Column, kept: EventDeclaration) -> Column:
-    """Return a declared column with the wider type of it and the kept one of its name."""
-    name = column.name.casefold()
-    there = next((one for one in kept.table.columns if one.name.casefold() == name), None)
-    if there is None or there.type == column.type:
-        return column
-    kind = widened(column.type, there.type)
-    if kind is None:
-        raise InputError(
-            f"event {declared.name!r}, column {column.name!r}: expected {there.type}, which "
-            f"{declared.table.name!r} has already, or a type that holds all its values; found "
-            f"{column.type}. Declare {there.type}, or a new column with another name and "
-            f"`from: {column.source}`"
+    def columns(
+        self,
+        table: str,
+        new: Sequence[Column],
+        kept: Sequence[Column],
+        before: Sequence[Column],
+    ) -> tuple[Column, ...]:
+        """Return the columns of a table: those declared, then those that stay."""
+        names = {column.name.casefold() for column in new}
+        sources = {column.source for column in new}
+        dropped = set() if self.declared.policy == "evolve" else {one.name for one in before}
+        return (
+            *(self._joined(table, column, kept) for column in new),
+            *(
+                column.model_copy(update={"nullable": True})
+                for column in kept
+                if column.name.casefold() not in names
+                and column.source not in sources
+                and column.name not in dropped
+            ),
         )
-    return column.model_copy(update={"type": kind})
+
+    def _joined(self, table: str, column: Column, kept: Sequence[Column]) -> Column:
+        """Return a declared column with the wider type of it and the kept one of its name."""
+        name = column.name.casefold()
+        there = next((one for one in kept if one.name.casefold() == name), None)
+        if there is None or there.type == column.type:
+            return column
+        kind = widened(column.type, there.type)
+        if kind is None:
+            raise InputError(
+                f"event {self.declared.name!r}, column {column.name!r}: expected {there.type}, "
+                f"which {table!r} has already, or a type that holds all its values; found "
+                f"{column.type}. Declare {there.type}, or a new column with another name and "
+                f"`from: {column.source}`"
+            )
+        return column.model_copy(update={"type": kind})
+
+
+def _columns_of(before: EventDeclaration | None, child: str | None = None) -> tuple[Column, ...]:
+    """Return the columns that an earlier declaration had, or one of its child tables."""
+    if before is None or child is None:
+        return () if before is None else before.table.columns
+    return next((one.columns for one in before.table.children if one.name == child), ())
 
 
 def _children(
-    declared: EventDeclaration, kept: EventDeclaration, sources: set[str]
+    laid: _Laid, kept: EventDeclaration, columns: Sequence[Column]
 ) -> tuple[ChildTable, ...]:
-    """Return the kept child tables of fields that have no column of their own now."""
-    if declared.arrays != "child":
-        return declared.table.children
-    own = {child.source for child in declared.table.children}
-    children = declared.table.children + tuple(
-        child
-        for child in kept.table.children
-        if child.source not in own and child.source not in sources
-    )
+    """Return declared child tables, then kept ones of fields that have no column of their own."""
+    declared = laid.declared
+    there = {child.name: child for child in kept.table.children}
+    children = [
+        child.model_copy(
+            update={
+                "columns": laid.columns(
+                    child.name,
+                    child.columns,
+                    there[child.name].columns,
+                    _columns_of(laid.before, child.name),
+                )
+            }
+        )
+        if child.name in there
+        else child
+        for child in declared.table.children
+    ]
+    if declared.arrays == "child":
+        taken = {column.source for column in columns} | {child.source for child in children}
+        names = {child.name for child in children}
+        children += [
+            child
+            for child in kept.table.children
+            if child.source not in taken and child.name not in names
+        ]
+    _refuse_twins(declared, children)
+    return tuple(children)
+
+
+def _refuse_twins(declared: EventDeclaration, children: Iterable[ChildTable]) -> None:
     keys = {name.casefold() for name in declared.table.key}
     for child in children:
         twins = [column.name for column in child.columns if column.name.casefold() in keys]
@@ -95,9 +137,8 @@ def _children(
             raise InputError(
                 f"event {declared.name!r}: the key column {twins[0]!r} would stand twice in child "
                 f"table {child.name!r}, which has a column of that name; give the key column "
-                f"another name, with `from:`"
+                "another name, with `from:`"
             )
-    return children
 
 
 def _translated(kept: EventDeclaration, nested: str) -> EventDeclaration:

@@ -184,10 +184,11 @@ def table_name(
 
 def _candidates(source: str, plain: str, rules: NameRules, bare: str = "field") -> Iterator[str]:
     """Yield the names that a field may get, the best first, without end."""
+    kept = (_PREFIX, *rules.reserved_prefixes)
+    if f"{plain}_".startswith(kept):
+        plain = plain.lstrip("_")
     if plain and len(plain.encode()) <= rules.longest:
         yield plain
-        if not rules.takes(plain) and plain.startswith("_"):
-            yield plain.lstrip("_")
     for letters in _hashes(source):
         room = rules.longest - len(letters) - 1
         yield f"{_cut(plain or bare, room)}_{letters}"
