@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, func, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from waybill.errors import InputError
@@ -97,6 +97,34 @@ def in_force(
     with _connected(place) as connection:
         versions = [_version(row) for row in connection.execute(query)]
     return {(one.pipeline_id, one.event_name): one for one in versions}
+
+
+def numbers_in_force(
+    connection: Connection, pipeline_ids: Collection[str]
+) -> dict[tuple[str, str], int]:
+    """Return {(pipeline id, event name): number of the version in force}.
+
+    Cost: one statement, which reads the table's index only.
+    """
+    query = (
+        select(_C.pipeline_id, _C.event_name, func.max(_C.number))
+        .where(_C.pipeline_id.in_(pipeline_ids))
+        .group_by(_C.pipeline_id, _C.event_name)
+    )
+    return {(row[0], row[1]): int(row[2]) for row in connection.execute(query)}
+
+
+def versions_numbered(
+    connection: Connection, wanted: Mapping[tuple[str, str], int]
+) -> list[MappingVersion]:
+    """Return certain versions, one of an event name; what is not there is left out."""
+    if not wanted:
+        return []
+    names = [(*name, number) for name, number in wanted.items()]
+    query = select(mapping_versions).where(
+        tuple_(_C.pipeline_id, _C.event_name, _C.number).in_(names)
+    )
+    return [_version(row) for row in connection.execute(query)]
 
 
 def history(place: Place, pipeline_id: str, event_name: str | None = None) -> list[MappingVersion]:

@@ -8,16 +8,18 @@ this round's releases: killed between the two, the next round lists the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from waybill.operations.dry_run import DryRunReport, dry_run, whole
+from waybill.operations.learning import TrialLearner, mappings_in_force, rules_for
 from waybill.operations.registry import active_pipelines
 from waybill.operations.trial import Trial
 from waybill.parking import Hold, ParkedEvent, Parking, Partition
 from waybill.parking.holds import begin_probe, end_probe, read_holds, to_replay, waiting
 from waybill.pipelines import Pipeline
+from waybill.settings import DestinationSettings
 from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -70,6 +72,7 @@ def probe_held(
     *,
     pass_rate: float,
     fetch: Callable[[str], bytes] | None = None,
+    destinations: Mapping[str, DestinationSettings] | None = None,
 ) -> ProbeReport:
     """Probe the held pipelines that are due, one after the other, the longest quiet first.
 
@@ -81,6 +84,7 @@ def probe_held(
         parking: what is held.
         pass_rate: share of the sample that must pass for a release.
         fetch: returns the payload of an event that is in the object store.
+        destinations: by name, whose rules new columns are named by.
 
     What is damaged is left out of the samples; its replay will say so.
     """
@@ -91,7 +95,13 @@ def probe_held(
         if pipeline is None or not hold.is_due(pipeline.version):
             continue
         if begin_probe(tracker, hold, pipeline.version):
-            probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, fetch))
+            trial = Trial(
+                pipeline,
+                fetch=fetch,
+                mappings=mappings_in_force(tracker, pipeline.id),
+                learner=TrialLearner(rules_for(pipeline, destinations or {})),
+            )
+            probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, trial))
     return ProbeReport(
         probes,
         [hold.pipeline for hold in read_holds(tracker)],
@@ -105,11 +115,11 @@ def _probe(
     hold: Hold,
     pipeline: Pipeline,
     pass_rate: float,
-    fetch: Callable[[str], bytes] | None,
+    trial: Trial,
 ) -> Probe:
     found = waiting(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
     sample = _telling(list(_sample(parking, found, seed=hold.probes)))
-    report = dry_run(pipeline, Trial(pipeline, fetch=fetch), whole(sample))
+    report = dry_run(pipeline, trial, whole(sample))
     passed = _passed(report)
     # Nothing waits: somebody discarded it all. The next events will tell.
     passes = passed >= pass_rate * report.events

@@ -8,14 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, func, select, tuple_
+from sqlalchemy import Connection, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from waybill.errors import InputError
+from waybill.mappings import NameRules, rules_of
+from waybill.mappings.versions import keep_declared, numbers_in_force, versions_numbered
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.stages import InForce
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines
+
+Mappings = dict[tuple[str, str], InForce]
+"""By pipeline id and event name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +40,22 @@ class DeployReport:
         return asdict(self)
 
 
-def deploy(tracker: TrackerStore, directory: Path, *, who: str) -> DeployReport:
+def deploy(
+    tracker: TrackerStore, directory: Path, *, who: str, rules: NameRules | None = None
+) -> DeployReport:
     """Check the declaration in a folder and make it the pipeline's active version.
 
+    In the same transaction its columns are laid over what was learned from its events.
+
+    Args:
+        tracker: where pipelines are kept.
+        directory: with the declaration.
+        who: deploys.
+        rules: for names, of the pipeline's destination; PostgreSQL's, where none are given.
+
     Raises:
-        InputError: the declaration is wrong, its name belongs to another pipeline, or its team or
-            destination is not what it was.
+        InputError: the declaration is wrong, its name belongs to another pipeline, its team or
+            destination is not what it was, or a column's type is none that holds what was learned.
     """
     pipeline = load_pipeline(directory)
     with tracker.transaction() as connection:
@@ -69,6 +85,7 @@ def deploy(tracker: TrackerStore, directory: Path, *, who: str) -> DeployReport:
                 detail={"version": pipeline.version, "number": number},
             )
         )
+        keep_declared(connection, pipeline, rules or rules_of("postgres"), who)
     return DeployReport(pipeline.name, pipeline.id, pipeline.version, number, changed=True)
 
 
@@ -127,22 +144,46 @@ class ActivePipelines:
         self._tracker = tracker
         self._lock = threading.Lock()
         self._known: dict[tuple[str, int], Pipeline] = {}
+        self._mappings: dict[tuple[str, str], InForce] = {}
 
     def read(self) -> dict[str, Pipeline]:
         """Return {pipeline id: active version}; the same object while none newer is deployed.
 
         Cost: one statement, one more where there is something new.
         """
+        with self._lock, self._tracker.transaction() as connection:
+            return self._read(connection)
+
+    def read_mapped(self, topic: str) -> tuple[dict[str, Pipeline], Mappings]:
+        """Return what `read` does, and the mappings in force of a topic's pipelines.
+
+        Both are of one moment: no mapping is of a later or earlier deploy than its pipeline.
+        Cost: three statements, one or two more where there is something new.
+        """
+        with self._lock, self._tracker.transaction() as connection:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            active = self._read(connection)
+            wanted = [one.id for one in active.values() if topic_of(one) == topic]
+            return active, self._read_mappings(connection, wanted)
+
+    def _read(self, connection: Connection) -> dict[str, Pipeline]:
         table = pipeline_versions.c
         newest = select(table.pipeline_id, func.max(table.number)).group_by(table.pipeline_id)
-        with self._lock:
-            with self._tracker.transaction() as connection:
-                active = [(row[0], int(row[1])) for row in connection.execute(newest)]
-                unknown = [one for one in active if one not in self._known]
-                rows = _versions(connection, unknown) if unknown else []
-            fresh = {(row[0], int(row[1])): Pipeline.from_json(row[2]) for row in rows}
-            self._known = {one: fresh.get(one) or self._known[one] for one in active}
-            return {pipeline_id: one for (pipeline_id, _), one in self._known.items()}
+        active = [(row[0], int(row[1])) for row in connection.execute(newest)]
+        unknown = [one for one in active if one not in self._known]
+        rows = _versions(connection, unknown) if unknown else []
+        fresh = {(row[0], int(row[1])): Pipeline.from_json(row[2]) for row in rows}
+        self._known = {one: fresh.get(one) or self._known[one] for one in active}
+        return {pipeline_id: one for (pipeline_id, _), one in self._known.items()}
+
+    def _read_mappings(self, connection: Connection, pipeline_ids: Sequence[str]) -> Mappings:
+        numbers = numbers_in_force(connection, pipeline_ids)
+        known = {name: one.number for name, one in self._mappings.items()}
+        unknown = {name: n for name, n in numbers.items() if known.get(name) != n}
+        for version in versions_numbered(connection, unknown):
+            name = (version.pipeline_id, version.event_name)
+            self._mappings[name] = InForce(version.number, version.declaration)
+        return {name: self._mappings[name] for name in numbers}
 
 
 def _versions(connection: Connection, wanted: Sequence[tuple[str, int]]) -> Sequence[Any]:

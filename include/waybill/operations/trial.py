@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from waybill.pipelines import Pipeline
-from waybill.stages import Chain, ChainResult, ChildClock, Chunk, Plan
+from waybill.stages import Chain, ChainResult, ChildClock, Chunk, InForce, Learner, Plan
 
 Fetch = Callable[[str], bytes]
 _CHUNK = 512
@@ -52,6 +52,8 @@ class Trial:
         fetch: returns the payload of an event that is in the object store; without it such an
             event fails with ``data_ref_missing``.
         rows: keep the rows that events become.
+        mappings: what its event names map to, where that is not what it declares.
+        learner: what learns from events under ``policy: evolve``; None: nothing is learned.
 
     A transient error of user code fails its event at once; the stream would try again.
 
@@ -68,8 +70,10 @@ class Trial:
         timeout_s: float = 30.0,
         fetch: Fetch | None = None,
         rows: bool = False,
+        mappings: Mapping[str, InForce] | None = None,
+        learner: Learner | None = None,
     ) -> None:
-        self._plans = {pipeline.id: Plan(pipeline)}
+        self._plans = {pipeline.id: Plan(pipeline, mappings, learner)}
         self._clock = ChildClock(timeout_s=timeout_s)
         self._fetch = fetch
         self._rows = rows

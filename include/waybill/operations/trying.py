@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from waybill.errors import InputError
 from waybill.operations.dry_run import DryRunReport, dry_run
 from waybill.operations.entering import enters_earlier, refuse_without_source
 from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
+from waybill.operations.learning import TrialLearner, mappings_once_deployed, rules_for
 from waybill.operations.personal import personal_in
 from waybill.operations.registry import active_pipeline
 from waybill.operations.replayable import find_replayable
 from waybill.operations.trial import Trial
 from waybill.parking import EventChoice, Parking
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
 
 GOOD_EVENTS = 500
@@ -51,6 +54,8 @@ class DryRunParts:
     log: ReadableLog
     """Asked only for good events."""
     event_timeout_s: float
+    destinations: Mapping[str, DestinationSettings] = field(default_factory=dict)
+    """Whose rules new columns are named by."""
 
 
 def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
@@ -75,15 +80,16 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     active = active_pipeline(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
     personal = personal_in((active, version), found)
+    trials = _Trials(parts, active)
     good = None
     if request.proposed is not None and request.good:
-        good = _good(parts, request, (active, version), found.event_name, personal)
+        good = _good(trials, request, version, found.event_name, personal)
     earlier = enters_earlier(request.enter, found.stage, active)
     if earlier:
         everything = parking.draw(found.id, request.choice)
         refuse_without_source(event for _, event in everything.events)
     sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
-    trial = _trial(parts, version)
+    trial = trials.of(version)
     return dry_run(version, trial, sample, good, personal=personal, earlier=earlier)
 
 
@@ -107,24 +113,39 @@ def _proposed(folder: Path, active: Pipeline) -> Pipeline:
 
 
 def _good(
-    parts: DryRunParts,
+    trials: _Trials,
     request: DryRunRequest,
-    versions: tuple[Pipeline, Pipeline],
+    version: Pipeline,
     name: str,
     personal: tuple[str, ...],
 ) -> GoodReport:
-    active = versions[0]
+    active = trials.active
     recent = recent_events(
-        parts.log,
+        trials.parts.log,
         topic_of(active),
         pipeline_id=active.id,
         event_name=name,
         n=request.good,
         seed=request.seed,
     )
-    now, then = (_trial(parts, one, rows=True) for one in versions)
+    now, then = (trials.of(one, rows=True) for one in (active, version))
     return compare(now, then, recent, personal=personal)
 
 
-def _trial(parts: DryRunParts, version: Pipeline, *, rows: bool = False) -> Trial:
-    return Trial(version, timeout_s=parts.event_timeout_s, fetch=parts.objects.get, rows=rows)
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """Makes trials of a pipeline's versions, each with the mappings that it has or would have."""
+
+    parts: DryRunParts
+    active: Pipeline
+
+    def of(self, version: Pipeline, *, rows: bool = False) -> Trial:
+        parts = self.parts
+        return Trial(
+            version,
+            timeout_s=parts.event_timeout_s,
+            fetch=parts.objects.get,
+            rows=rows,
+            mappings=mappings_once_deployed(parts.tracker, self.active, version),
+            learner=TrialLearner(rules_for(version, parts.destinations)),
+        )

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from waybill.pipelines import Pipeline
+from waybill.operations.learning import TrackerLearner, rules_for
+from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, Chunk, Plan, Retries
-from waybill.storage import ObjectStore, open_objects
+from waybill.stages import Chain, Chunk, InForce, Plan, Retries
+from waybill.storage import ObjectStore, open_objects, open_tracker
 from waybill.streaming.memory import give_memory_back
 from waybill.streaming.task_output import TaskOutput
 from waybill.streaming.watchdog import Watchdog
@@ -41,6 +43,8 @@ class TaskPlan:
     """Active pipelines as JSON."""
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
+    mappings: tuple[bytes, ...] = ()
+    """Mappings in force that are not what their pipelines declare; as `mapping_text` has them."""
     identity: bool = False
     """Leave the stages out and write the messages as they came: the benchmark's rival."""
 
@@ -54,8 +58,12 @@ class _Worker:
     objects: ObjectStore
     recorder: Recorder
     plans: dict[bytes, Plan]
+    mappings: dict[bytes, tuple[str, str, InForce]] = field(default_factory=dict)
 
 
+TRACKER_AWAY_LIMIT_S = 600.0
+"""How long a task that has to learn waits for a tracker that is away before it fails (and is run
+again)."""
 _WORKERS: list[_Worker] = []
 
 
@@ -68,6 +76,7 @@ def _worker() -> _Worker:
             settings,
             open_objects(settings.s3),
             open_recorder(settings.traces),
+            {},
             {},
         )
         _WORKERS[:] = [worker]
@@ -88,7 +97,7 @@ class StageTask:
             yield descriptor_batch(identity_task(batches, _worker().objects))
             return
         worker = _worker()
-        plans = _plans(worker, self._plan.pipelines)
+        plans = _plans(worker, self._plan)
         watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
         parking = worker.settings.parking
         retries = Retries(
@@ -157,15 +166,42 @@ def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, l
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
-def _plans(worker: _Worker, pipelines: tuple[bytes, ...]) -> dict[str, Plan]:
+def mapping_text(pipeline_id: str, event_name: str, mapping: InForce) -> bytes:
+    """Return a mapping in force as tasks are sent it."""
+    return orjson.dumps([pipeline_id, event_name, mapping.number, mapping.declaration.to_json()])
+
+
+def _plans(worker: _Worker, wanted: TaskPlan) -> dict[str, Plan]:
     """Return plans by pipeline id; code is compiled once a version and worker."""
-    for text in pipelines:
+    for text in wanted.pipelines:
         if text not in worker.plans:
-            plan = worker.plans[text] = Plan(Pipeline.from_json(orjson.loads(text)))
-            plan.prepare()
-    for stale in set(worker.plans) - set(pipelines):
+            worker.plans[text] = _plan_of(worker, Pipeline.from_json(orjson.loads(text)))
+    for stale in set(worker.plans) - set(wanted.pipelines):
         del worker.plans[stale]
-    return {plan.pipeline.id: plan for plan in worker.plans.values()}
+    plans = {plan.pipeline.id: plan for plan in worker.plans.values()}
+    known = worker.mappings
+    worker.mappings = {text: known.get(text) or _read_mapping(text) for text in wanted.mappings}
+    for pipeline_id, event_name, mapping in worker.mappings.values():
+        if pipeline_id in plans:
+            plans[pipeline_id].take(event_name, mapping)
+    for plan in plans.values():
+        plan.prepare()
+    return plans
+
+
+def _plan_of(worker: _Worker, pipeline: Pipeline) -> Plan:
+    settings = worker.settings
+    learner = TrackerLearner(
+        partial(open_tracker, settings.tracker),
+        rules_for(pipeline, settings.destinations),
+        limit_s=TRACKER_AWAY_LIMIT_S,
+    )
+    return Plan(pipeline, learner=learner)
+
+
+def _read_mapping(text: bytes) -> tuple[str, str, InForce]:
+    pipeline_id, event_name, number, declaration = orjson.loads(text)
+    return pipeline_id, event_name, InForce(number, EventDeclaration.from_json(declaration))
 
 
 def _marker_path(settings: Settings, plan: TaskPlan) -> Path:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waybill.errors import InputError
+from waybill.operations.learning import rules_for
 from waybill.operations.registry import DeployReport, active_pipeline, active_pipelines, deploy
+from waybill.pipelines import load_pipeline
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 
@@ -20,7 +22,8 @@ from waybill.wiring.opening import KAFKA_WAIT_S, kafka_config, open_recording
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
     """Deploy the declaration in a folder."""
     with open_tracker(settings.tracker) as tracker:
-        return deploy(tracker, directory, who=who)
+        rules = rules_for(load_pipeline(directory), settings.destinations)
+        return deploy(tracker, directory, who=who, rules=rules)
 
 
 def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:

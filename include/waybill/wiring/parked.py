@@ -134,7 +134,13 @@ def probe_held_pipelines(settings: Settings) -> ProbeReport:
     objects = open_objects(settings.s3)
     with open_tracker(settings.tracker) as tracker:
         rate = settings.parking.probe_pass_rate
-        return probe_held(tracker, Parking(tracker, objects), pass_rate=rate, fetch=objects.get)
+        return probe_held(
+            tracker,
+            Parking(tracker, objects),
+            pass_rate=rate,
+            fetch=objects.get,
+            destinations=settings.destinations,
+        )
 
 
 def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> RefreshReport:

@@ -185,7 +185,9 @@ def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
 
     objects, log = open_objects(settings.s3), open_log(settings.kafka)
     with open_tracker(settings.tracker) as tracker:
-        parts = DryRunParts(tracker, objects, log, settings.spark.event_timeout_s)
+        parts = DryRunParts(
+            tracker, objects, log, settings.spark.event_timeout_s, settings.destinations
+        )
         return try_out(parts, request)
 
 
