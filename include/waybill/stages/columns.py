@@ -74,7 +74,8 @@ class Columns:
 
     def _refuse_nulls(self, column: Column, values: Sequence[Any], faults: Faults) -> None:
         code = "mapped_key_missing" if column.name in self._keys else "not_null_violation"
-        fault = MappingFault(code, f"column {column.name!r} takes no null", column.name)
+        words = f"column {column.name!r} is {column.type} and takes no null"
+        fault = MappingFault(code, words, column.name)
         for index, value in enumerate(values):
             if value is None:
                 faults.setdefault(index, []).append(fault)
