@@ -44,9 +44,7 @@ class Items:
         for index, row in enumerate(rows):
             value = row.get(self.source)
             if isinstance(value, list | tuple):
-                items.extend(
-                    self._item(item, wrong, len(items) + n) for n, item in enumerate(value)
-                )
+                items += [self._item(item, wrong, n) for n, item in enumerate(value, len(items))]
             elif value is not None:
                 faults.setdefault(index, []).append(self._no_array(value))
             offsets.append(len(items))
