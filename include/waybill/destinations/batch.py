@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.model import Commit, LoadOutcome, OutcomeCount, Rows
-from waybill.destinations.specs import union
+from waybill.destinations.specs import ITEM, union
 from waybill.errors import InputError, StopError
-from waybill.pipelines import TableSpec
+from waybill.pipelines import ChildTable, TableSpec
 
 DELIVERED, SUPERSEDED, DUPLICATE, PARKED = 0, 1, 2, 3
 OUTCOMES = ("delivered", "superseded", "duplicate", "parked")
@@ -45,6 +45,8 @@ _ROW_TYPES = {
 }
 _EMPTY_ROWS = pa.schema(list(_ROW_TYPES.items()))
 
+Place = tuple[str, str]
+"""(schema, table)."""
 GroupKey = tuple[str, str, int]
 """(pipeline id, event name, intake minute)."""
 
@@ -66,7 +68,7 @@ class TableBatch:
     spec: TableSpec
     frames: list[Frame]
     columns: pa.Table
-    """The user's columns, by the spec."""
+    """The user's columns, by the spec, and the items of its children."""
     context: pa.Table
     """The system columns, row by row beside ``columns``."""
     outcomes: np.ndarray[Any, np.dtype[np.int8]] = field(init=False)
@@ -79,13 +81,44 @@ class TableBatch:
         """Say whether any row is a delete."""
         return bool(pa.compute.any(pa.compute.equal(self.context["_waybill_op"], DELETE)).as_py())
 
+    @property
+    def repeats_keys(self) -> bool:
+        """Say whether two rows may have one key; False is sure. Cost: one hash pass over keys."""
+        kinds = {column.name: column.type for column in self.spec.columns}
+        if any(kinds[name] in ("float64", "json") for name in self.spec.key):
+            return True  # equal values of these may differ in their bytes
+        names = list(self.spec.key)
+        groups = self.columns.select(names).group_by(names, use_threads=False).aggregate([])
+        return bool(groups.num_rows < self.columns.num_rows)
+
+    def items(self, child: ChildTable) -> pa.Table:
+        """Return a child's items: ``n`` (the row's ordinal), ``_waybill_item``, its columns."""
+        lists = self.columns.column(child.arrow_name).combine_chunks()
+        parents = pa.compute.list_parent_indices(lists)
+        structs = pa.compute.list_flatten(lists)
+        rows = np.asarray(parents, np.int64)
+        begins = np.flatnonzero(np.diff(rows, prepend=-1))
+        lengths = np.diff(begins, append=len(rows))
+        places = np.arange(len(rows)) - np.repeat(begins, lengths)
+        fields = dict(zip((f.name for f in structs.type), structs.flatten(), strict=True))
+        names = [column.name for column in child.columns]
+        arrays = [pa.array(rows), pa.array(places), *(fields[name] for name in names)]
+        return pa.table(arrays, names=["n", ITEM, *names])
+
     def frame_of(self, ordinal: int) -> Frame:
         """Return the frame a row came in."""
         return next(frame for frame in self.frames if frame.start <= ordinal < frame.end)
 
 
-def batches_of(commits: Iterable[Commit]) -> list[TableBatch]:
+def batches_of(
+    commits: Iterable[Commit], tables: Mapping[Place, TableSpec] | None = None
+) -> list[TableBatch]:
     """Join the rows of all commits, a batch a table, tables in order of their names.
+
+    Args:
+        commits: whose rows.
+        tables: tables as they are, whose types may be wider than their declarations: rows of
+            these are cast to them.
 
     Raises:
         InputError: two versions of a table in one load whose types do not go together.
@@ -97,11 +130,12 @@ def batches_of(commits: Iterable[Commit]) -> list[TableBatch]:
             if rows.data.num_rows:
                 place = (rows.table.schema_name, rows.table.name)
                 found.setdefault(place, []).append((commit.number, rows))
-    return [_batch(found[place]) for place in sorted(found)]
+    known = tables or {}
+    return [_batch(found[place], known.get(place)) for place in sorted(found)]
 
 
-def _batch(items: Sequence[tuple[int, Rows]]) -> TableBatch:
-    spec = union([rows.table for _, rows in items])
+def _batch(items: Sequence[tuple[int, Rows]], table: TableSpec | None) -> TableBatch:
+    spec = table or union([rows.table for _, rows in items])
     frames, at = [], 0
     for number, rows in items:
         frames.append(Frame(number, rows, at, at + rows.data.num_rows))
@@ -116,7 +150,7 @@ def _batch(items: Sequence[tuple[int, Rows]]) -> TableBatch:
 
 def _fitted(rows: Rows, spec: TableSpec) -> pa.Table:
     """Return the frame's columns as the union spec has them; a column it does not know is null."""
-    own = {column.name for column in rows.table.columns}
+    own = set(rows.table.arrow_schema().names)
     schema = spec.arrow_schema()
     arrays = []
     for item in schema:
@@ -135,12 +169,33 @@ def _cast(rows: Rows, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     if column.type == kind:
         return column
     try:
-        return column.cast(kind)
+        return _widened(column, kind)
     except pa.ArrowException as error:
         raise InputError(
             f"{where}: found {column.type} in rows of {rows.pipeline_id!r}, expected {kind}: "
             f"{error}; deploy a version whose types the waiting rows fit"
         ) from error
+
+
+def _widened(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast values; of a list of structs each field, by its name, those that are new are null."""
+    if not pa.types.is_list(kind):
+        return column.cast(kind)
+    return pa.chunked_array([_widened_list(chunk, kind) for chunk in column.chunks], type=kind)
+
+
+def _widened_list(lists: pa.ListArray, kind: pa.DataType) -> pa.ListArray:
+    if lists.offset:
+        lists = lists.take(pa.array(np.arange(len(lists))))
+    structs = lists.values
+    known = {f.name: structs.field(f.name) for f in structs.type}
+    wanted = list(kind.value_type)
+    fields = [
+        known[f.name].cast(f.type) if f.name in known else pa.nulls(len(structs), f.type)
+        for f in wanted
+    ]
+    items = pa.StructArray.from_arrays(fields, fields=wanted)
+    return pa.ListArray.from_arrays(lists.offsets, items, type=kind, mask=lists.is_null())
 
 
 def _context(rows: Rows) -> pa.Table:

@@ -22,8 +22,11 @@ import sqlglot
 from sqlglot import exp
 
 from waybill.destinations.batch import DUPLICATE, SUPERSEDED
-from waybill.pipelines import TableSpec
+from waybill.destinations.specs import ITEM
+from waybill.pipelines import ChildTable, TableSpec
 
+DELETED_AT = "_waybill_deleted_at"
+"""When a soft delete took effect; null: the row lives."""
 KEPT_COLUMNS = (
     ("_waybill_id", "string"),
     ("_waybill_source_version", "int64"),
@@ -32,6 +35,7 @@ KEPT_COLUMNS = (
 )
 """System columns of a target table, with their types."""
 RESERVED_PREFIX = "_waybill_"
+_VERSIONS = ["_waybill_id", "_waybill_source_version", "_waybill_intake_version"]
 _DEFINED_IN = "postgres"
 
 _SOURCE, _INTAKE = "_waybill_source_version", "_waybill_intake_version"
@@ -56,12 +60,14 @@ class MergeStatements:
         stage: name of the stage table; not qualified.
         verdict: name of the verdict table; not qualified.
         dialect: a sqlglot dialect.
+        marked: the table has ``_waybill_deleted_at``, whether deletes are soft now or were once.
     """
 
     spec: TableSpec
     stage: str
     verdict: str
     dialect: str = "postgres"
+    marked: bool = False
 
     def find_losers(self, losers: str) -> str:
         """Fill table ``losers`` (n, winner, prev: the next better row) with rows that lost."""
@@ -101,6 +107,11 @@ class MergeStatements:
     def judge_met(self, met: str) -> str:
         """Give verdicts to rows of ``met`` that are not newer than the target's."""
         content = f"(s._waybill_op = 'upsert' AND {self._same('t')})"
+        if self.marked:
+            content = (
+                f"((s._waybill_op = 'delete') = (NOT t.{DELETED_AT} IS NULL) AND "
+                f"(s._waybill_op = 'delete' OR {self._same('t')}))"
+            )
         joins = (
             f"JOIN {quoted(met)} AS m ON m.n = s._waybill_n "
             f"JOIN {self._target} AS t ON {self._on_key}"
@@ -125,17 +136,27 @@ class MergeStatements:
             f"AND {self._unjudged}"
         )
 
-    def write_tombstones(self, tombstones: str, key_text: str, key_hash: str) -> str:
-        """Keep the key and versions of deletes that took effect, or are newer copies of such."""
+    def drop_tombstones(self, tombstones: str, key_hash: str) -> str:
+        """Remove the tombstones that ``write_tombstones`` writes anew."""
         return (
-            f"INSERT INTO {tombstones} AS t (table_schema, table_name, key_hash, key, "  # noqa: S608
+            f"DELETE FROM {tombstones} AS t USING {self._effective()} AS s "  # noqa: S608
+            f"WHERE {self._tombstones_of('t', key_hash)} AND s._waybill_op = 'delete'"
+        )
+
+    def write_tombstones(self, tombstones: str, key_text: str, key_hash: str) -> str:
+        """Keep the key and versions of deletes that took effect, or are newer copies of such.
+
+        One whose row stays, marked, leaves none: the row holds its versions. Where an engine has
+        no unique index on tombstones, ``drop_tombstones`` goes before.
+        """
+        stays = f" AND NOT EXISTS (SELECT 1 FROM {self._target} AS t WHERE {self._on_key})"  # noqa: S608
+        return (
+            f"INSERT INTO {tombstones} (table_schema, table_name, key_hash, key, "  # noqa: S608
             f"_waybill_id, {_SOURCE}, {_INTAKE}, deleted_at) "
             f"SELECT {literal(self.spec.schema_name)}, {literal(self.spec.name)}, {key_hash}, "
             f"{key_text}, s._waybill_id, s.{_SOURCE}, s.{_INTAKE}, CURRENT_TIMESTAMP "
-            f"FROM {self._effective()} AS s WHERE s._waybill_op = 'delete' "
-            "ON CONFLICT (table_schema, table_name, key_hash) DO UPDATE SET "
-            f"_waybill_id = EXCLUDED._waybill_id, {_SOURCE} = EXCLUDED.{_SOURCE}, "
-            f"{_INTAKE} = EXCLUDED.{_INTAKE}, deleted_at = EXCLUDED.deleted_at"
+            f"FROM {self._effective()} AS s WHERE s._waybill_op = 'delete'"
+            f"{stays if self.spec.soft_delete else ''}"
         )
 
     def merge(self, *, judged: bool) -> str:
@@ -146,7 +167,7 @@ class MergeStatements:
 
     def merge_range(self, low: str, high: str) -> str:
         """Apply what has no verdict, of the ordinals from ``low``, before ``high``: expressions."""
-        condition = f" AND s._waybill_n >= {low} AND s._waybill_n < {high}"
+        condition = bounds(low, high)
         return self._merge(self._effective(condition))
 
     def count_met(self) -> str:
@@ -159,22 +180,64 @@ class MergeStatements:
     def _merge(self, source: str) -> str:
         own = [c.name for c in self.spec.columns]
         free = [name for name in own if name not in self.spec.key]
-        system = [name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at"]
         newer = (
             f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE} OR "
             f"(s.{_SOURCE} = t.{_SOURCE} AND s.{_INTAKE} > t.{_INTAKE}))"
         )
-        versions = _assignments(system)
-        inserted = [*own, *system]
+        versions = _assignments(_VERSIONS)
+        touched = f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "
+        delete = f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN "
+        revived = f", {DELETED_AT} = NULL" if self.marked else ""
+        if self.spec.soft_delete:
+            marks = f"{versions}, {DELETED_AT} = CURRENT_TIMESTAMP"
+            first = f"{touched}{delete}UPDATE SET {marks} "
+        else:
+            first = f"{delete}DELETE {touched}"
+        inserted = [*own, *_VERSIONS]
         return self._render(
             f"MERGE INTO {self._target} AS t USING {source} AS s ON {self._on_key} "  # noqa: S608
-            f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN DELETE "
-            f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "
-            f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments([*free, *system])}, "
-            "_waybill_loaded_at = CURRENT_TIMESTAMP "
+            f"{first}"
+            f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments([*free, *_VERSIONS])}, "
+            f"_waybill_loaded_at = CURRENT_TIMESTAMP{revived} "
             "WHEN NOT MATCHED AND s._waybill_op = 'upsert' THEN "
             f"INSERT ({self._names(inserted)}, _waybill_loaded_at) "
             f"VALUES ({', '.join(f's.{quoted(name)}' for name in inserted)}, CURRENT_TIMESTAMP)"
+        )
+
+    def clear_items(self, child: ChildTable, bounds: str = "") -> str:
+        """Delete the child rows of keys whose row was replaced, or deleted for good.
+
+        Args:
+            child: one of the spec's.
+            bounds: further condition over ``s``, with its AND.
+        """
+        gone = " AND s._waybill_op = 'upsert'" if self.spec.soft_delete else ""
+        on_key = " AND ".join(f"s.{quoted(name)} = c.{quoted(name)}" for name in self.spec.key)
+        return self._render(
+            f"DELETE FROM {self._table(child.name)} AS c WHERE EXISTS "  # noqa: S608
+            f"(SELECT 1 FROM {quoted(self.stage)} AS s "
+            f"WHERE {on_key} AND {self._unjudged}{gone}{bounds})"
+        )
+
+    def write_items(self, child: ChildTable, items: str, bounds: str = "") -> str:
+        """Insert the items of rows that were merged.
+
+        Args:
+            child: one of the spec's.
+            items: table of the batch's items: ``n`` (the row's ordinal), ``_waybill_item`` and
+                the child's columns.
+            bounds: as for ``clear_items``.
+        """
+        columns = [c.name for c in child.columns]
+        sources = [f"s.{quoted(name)}" for name in self.spec.key]
+        sources += [f"i.{quoted(name)}" for name in (ITEM, *columns)]
+        sources += [f"s.{name}" for name in _VERSIONS]
+        return self._render(
+            f"INSERT INTO {self._table(child.name)} "  # noqa: S608
+            f"({self._names([*self.spec.key, ITEM, *columns, *_VERSIONS])}, _waybill_loaded_at) "
+            f"SELECT {', '.join(sources)}, CURRENT_TIMESTAMP FROM {quoted(items)} AS i "
+            f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i.n "
+            f"WHERE s._waybill_op = 'upsert' AND {self._unjudged}{bounds}"
         )
 
     def reopen(self, stage: str) -> str:
@@ -237,7 +300,10 @@ class MergeStatements:
 
     @property
     def _target(self) -> str:
-        return f"{quoted(self.spec.schema_name)}.{quoted(self.spec.name)}"
+        return self._table(self.spec.name)
+
+    def _table(self, name: str) -> str:
+        return f"{quoted(self.spec.schema_name)}.{quoted(name)}"
 
     @property
     def _on_key(self) -> str:
@@ -248,6 +314,11 @@ class MergeStatements:
 
     def _render(self, text: str) -> str:
         return str(sqlglot.parse_one(text, read=_DEFINED_IN).sql(self.dialect))
+
+
+def bounds(low: str, high: str) -> str:
+    """Return the condition that keeps to the ordinals from ``low``, before ``high``."""
+    return f" AND s._waybill_n >= {low} AND s._waybill_n < {high}"
 
 
 def _outcome(duplicate: str) -> str:

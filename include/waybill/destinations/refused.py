@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,24 +16,36 @@ import pyarrow as pa
 from waybill.destinations.batch import Frame, TableBatch
 from waybill.destinations.model import RefusedRow
 from waybill.events import loads
-from waybill.pipelines import TableSpec
+from waybill.pipelines import ChildTable, Column, TableSpec
 
 
 def refused_rows(batch: TableBatch, reasons: Mapping[int, tuple[str, str]]) -> list[RefusedRow]:
-    """Return the rows at these ordinals, in order.
+    """Return the rows at these ordinals, in order, as their own declarations have them.
 
     Args:
         batch: the table's batch.
         reasons: ordinal to (error code, message).
     """
-    ordinals = sorted(reasons)
-    if not ordinals:
-        return []
-    places = pa.array(ordinals, pa.int64())
-    payloads = _payloads(batch.spec, batch.columns.take(places))
+    found: list[RefusedRow] = []
+    for frame in batch.frames:
+        ordinals = sorted(n for n in reasons if frame.start <= n < frame.end)
+        if ordinals:
+            found += _of_frame(batch, frame, ordinals, reasons)
+    return found
+
+
+def _of_frame(
+    batch: TableBatch,
+    frame: Frame,
+    ordinals: Sequence[int],
+    reasons: Mapping[int, tuple[str, str]],
+) -> list[RefusedRow]:
+    spec, places = frame.rows.table, pa.array(ordinals, pa.int64())
+    own = frame.rows.data.select(spec.arrow_schema().names)
+    payloads = _payloads(spec, own.take(pa.compute.subtract(places, frame.start)))
     context = batch.context.take(places).to_pylist()
     return [
-        _row(batch, batch.frame_of(ordinal), system, payload, reasons[ordinal])
+        _row(batch, frame, system, payload, reasons[ordinal])
         for ordinal, system, payload in zip(ordinals, context, payloads, strict=True)
     ]
 
@@ -45,7 +57,6 @@ def _row(
     payload: dict[str, Any],
     reason: tuple[str, str],
 ) -> RefusedRow:
-    known = {column.name for column in frame.rows.table.columns}
     return RefusedRow(
         commit_number=frame.commit_number,
         pipeline_id=frame.rows.pipeline_id,
@@ -57,7 +68,7 @@ def _row(
         intake_version=system["_waybill_intake_version"],
         op=system["_waybill_op"],
         replayed=system["_waybill_replayed"],
-        row={name: value for name, value in payload.items() if name in known},
+        row=payload,
         error_code=reason[0],
         message=reason[1],
         table=f"{batch.spec.schema_name}.{batch.spec.name}",
@@ -66,19 +77,35 @@ def _row(
     )
 
 
-def _payloads(spec: TableSpec, columns: pa.Table) -> list[dict[str, Any]]:
-    arrays = []
-    for column in spec.columns:
-        values = columns.column(column.name)
-        if column.type in ("timestamp", "date"):
-            values = values.cast(pa.string())  # Python knows no year after 9999
-        convert = _CONVERTERS.get(column.type)
-        items = values.to_pylist()
-        if convert is not None:
-            items = [None if item is None else convert(item) for item in items]
-        arrays.append(items)
-    names = [column.name for column in spec.columns]
-    return [dict(zip(names, row, strict=True)) for row in zip(*arrays, strict=True)]
+def _payloads(spec: TableSpec, rows: pa.Table) -> list[dict[str, Any]]:
+    arrays = {column.name: _values(column, rows.column(column.name)) for column in spec.columns}
+    for child in spec.children:
+        arrays[child.arrow_name] = _items(child, rows.column(child.arrow_name))
+    return [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+
+
+def _items(child: ChildTable, lists: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
+    """Return each row's items; null where it has no array."""
+    found: list[list[dict[str, Any]] | None] = []
+    for one in lists:
+        if not one.is_valid:
+            found.append(None)
+            continue
+        fields = [
+            _values(column, pa.chunked_array([one.values.field(column.name)]))
+            for column in child.columns
+        ]
+        names = [column.name for column in child.columns]
+        found.append([dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)])
+    return found
+
+
+def _values(column: Column, values: pa.ChunkedArray) -> list[Any]:
+    if column.type in ("timestamp", "date"):
+        values = values.cast(pa.string())  # Python knows no year after 9999
+    convert = _CONVERTERS.get(column.type)
+    items: list[Any] = values.to_pylist()
+    return items if convert is None else [None if i is None else convert(i) for i in items]
 
 
 def _float(value: float) -> float | str:

@@ -1,6 +1,6 @@
 import pytest
 
-from waybill.destinations.postgres.errors import SqlError, sorted_error
+from waybill.destinations.postgres.errors import PostgresError, sorted_error
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 
@@ -11,7 +11,7 @@ from waybill.events import CATALOGUE
      "58030", "55P03", "25006", "25P03", "42P01", "42703"],
 )  # fmt: skip
 def test_what_may_pass_by_itself_is_tried_again(state):
-    error = sorted_error(SqlError("words of the server", state), "warehouse")
+    error = sorted_error(PostgresError("words of the server", state), "warehouse")
     assert isinstance(error, RetryError)
     assert "'warehouse'" in str(error)
     assert "words of the server" in str(error)
@@ -19,14 +19,14 @@ def test_what_may_pass_by_itself_is_tried_again(state):
 
 @pytest.mark.parametrize("state", ["28P01", "28000", "3D000", "42501"])
 def test_what_the_user_must_mend_says_how(state):
-    error = sorted_error(SqlError("words of the server", state), "warehouse")
+    error = sorted_error(PostgresError("words of the server", state), "warehouse")
     assert isinstance(error, InputError)
     assert "; " in str(error)
 
 
 @pytest.mark.parametrize("state", ["XX001", "42601", "21000", "0A000"])
 def test_what_no_rule_names_stops(state):
-    assert isinstance(sorted_error(SqlError("words", state), "warehouse"), StopError)
+    assert isinstance(sorted_error(PostgresError("words", state), "warehouse"), StopError)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_what_no_rule_names_stops(state):
     ],
 )
 def test_a_row_at_fault_has_an_error_type_of_the_catalogue(state, code):
-    assert SqlError("words", state).refused_code == code
+    assert PostgresError("words", state).refused_code == code
     assert CATALOGUE[code].stage == "destination"
 
 
 @pytest.mark.parametrize("state", [None, "08006", "40P01", "53100", "42501", "25P02", "54001"])
 def test_no_row_is_blamed_for_what_is_not_its_fault(state):
-    assert SqlError("words", state).refused_code is None
+    assert PostgresError("words", state).refused_code is None
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_no_row_is_blamed_for_what_is_not_its_fault(state):
     ],
 )
 def test_a_connection_refused_for_its_configuration_is_the_users_to_mend(words):
-    error = SqlError(f"IO: [libpq] Failed to connect: connection to server failed: {words}")
+    error = PostgresError(f"IO: [libpq] Failed to connect: connection to server failed: {words}")
     assert isinstance(sorted_error(error, "warehouse"), InputError)
 
 
@@ -80,11 +80,11 @@ def test_a_connection_refused_for_its_configuration_is_the_users_to_mend(words):
     ],
 )
 def test_a_server_that_does_not_answer_is_tried_again(words):
-    assert isinstance(sorted_error(SqlError(words), "warehouse"), RetryError)
+    assert isinstance(sorted_error(PostgresError(words), "warehouse"), RetryError)
 
 
 def test_values_of_a_row_are_shown_only_where_keys_clash():
     detail = "Key (email)=(a@b) already exists."
-    assert "a@b" in SqlError("clash", "23505", detail).words
-    assert "secret" not in SqlError("check", "23514", "Failing row contains (secret).").words
-    assert len(SqlError("clash", "23505", "x" * 10_000).words) < 600
+    assert "a@b" in PostgresError("clash", "23505", detail).words
+    assert "secret" not in PostgresError("check", "23514", "Failing row contains (secret).").words
+    assert len(PostgresError("clash", "23505", "x" * 10_000).words) < 600

@@ -2,12 +2,18 @@ import pytest
 from tests.unit.destinations.orders import spec_of
 
 from waybill.destinations.merging import KEPT_COLUMNS
-from waybill.destinations.postgres.schema import FoundColumn, FoundTable, plan, sql_type
+from waybill.destinations.postgres.schema import SPELLING, sql_type
+from waybill.destinations.sql import tables
+from waybill.destinations.sql.tables import ORDINARY, FoundColumn, FoundTable
 from waybill.destinations.specs import union
 from waybill.errors import InputError
 from waybill.pipelines import Column, TableSpec
 
 ID = Column(name="id", type="int64", nullable=False)
+
+
+def plan(spec, table):
+    return tables.plan(SPELLING, spec, table).statements
 
 
 def found(**columns):
@@ -21,7 +27,7 @@ def found(**columns):
         name: FoundColumn(kind, not_null=required, has_default=default)
         for name, (kind, required, default) in columns.items()
     }
-    return FoundTable("r", known, [frozenset({"id"})])
+    return FoundTable(ORDINARY, known, [frozenset({"id"})])
 
 
 def test_a_table_as_declared_needs_nothing():
@@ -48,7 +54,7 @@ def test_names_are_quoted_whatever_they_hold():
 
 
 def test_a_unique_index_on_other_columns_is_no_key():
-    table = FoundTable("r", found().columns, [frozenset({"id", "what"})])
+    table = FoundTable(ORDINARY, found().columns, [frozenset({"id", "what"})])
     with pytest.raises(InputError, match=r"unique keys \['id', 'what'\], expected \['id'\]"):
         plan(spec_of("t", ID), table)
 

@@ -3,10 +3,9 @@
 ``connection``   one session, transactions, savepoints
 ``errors``       SQLSTATE to what the caller must do
 ``schema``       tables brought to their declarations, in a short transaction before the load
-``books``        ``waybill._waybill_commits``, ``_waybill_tombstones``, ``_waybill_row_counts``
-``counting``     how many rows a table has, and must have
-``staging``      a batch into a temporary table, with the types of its target
+``books``        commit numbers are taken by a unique index; how keys are spelt in tombstones
+``counting``     what a MERGE did, what the server estimates
+``staging``      a batch into temporary tables, with the types of their targets
 ``refusing``     the rows that PostgreSQL does not take, found by halving under savepoints
-``table_load``   one table's batch: stage, judge, merge, until nothing is open
-``destination``  the load's one transaction
+``engine``       all of it, as the load that engines of SQL share needs it (``destinations.sql``)
 """

@@ -7,10 +7,11 @@ cannot roll back to a savepoint. Every setting is local to the transaction, so p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from waybill.destinations.postgres.errors import SqlError, sorted_error, sql_error
+from waybill.destinations.postgres.errors import sorted_error, sql_error
+from waybill.destinations.sql.session import SqlError
 from waybill.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class Session:
         self._conninfo = _conninfo(dsn, name)
         self._name = name
         self._connection: Any = None
+
+    def held(self) -> AbstractContextManager[None]:
+        """Do nothing: a connection is kept until an error."""
+        return nullcontext()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waybill.destinations.sql.session import SqlError, shortened
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 
 if TYPE_CHECKING:
     from adbc_driver_manager import Error
 
-_SHOWN_CHARACTERS = 500
 _REFUSED_CODES = {
     "23505": "destination_unique_violation",
     "23P01": "destination_unique_violation",  # exclusion constraint
@@ -60,7 +60,7 @@ _CONFIGURATION_WORDS = (
 )
 
 
-class SqlError(Exception):
+class PostgresError(SqlError):
     """What the server, or the way to it, said.
 
     Args:
@@ -71,7 +71,6 @@ class SqlError(Exception):
 
     def __init__(self, message: str, sqlstate: str | None = None, detail: str = "") -> None:
         super().__init__(message)
-        self.message = message
         self.sqlstate = sqlstate
         self.detail = detail
 
@@ -88,10 +87,10 @@ class SqlError(Exception):
         """Return the message for people, with the keys that clash where keys clash."""
         shows_keys = self.sqlstate in ("23505", "23503", "23P01")
         text = f"{self.message}: {self.detail}" if shows_keys and self.detail else self.message
-        return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+        return shortened(text)
 
 
-def sql_error(error: Error) -> SqlError:
+def sql_error(error: Error) -> PostgresError:
     """Return the driver's error as ours."""
     details = {
         key if isinstance(key, str) else key.decode(): value for key, value in error.details or ()
@@ -102,7 +101,7 @@ def sql_error(error: Error) -> SqlError:
         return value if isinstance(value, str) else value.decode(errors="replace")
 
     message = text("PG_DIAG_MESSAGE_PRIMARY") or _first_lines(str(error))
-    return SqlError(message, error.sqlstate, text("PG_DIAG_MESSAGE_DETAIL"))
+    return PostgresError(message, error.sqlstate, text("PG_DIAG_MESSAGE_DETAIL"))
 
 
 def _first_lines(text: str) -> str:
@@ -111,7 +110,7 @@ def _first_lines(text: str) -> str:
 
 def sorted_error(error: SqlError, destination: str) -> WaybillError:
     """Return the error to raise: RetryError, InputError or StopError, in words."""
-    code = error.sqlstate
+    code = error.sqlstate if isinstance(error, PostgresError) else None
     where = f"destination {destination!r}"
     if code is None:
         return _connection_error(error, where)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waybill.destinations.merging import MergeStatements, literal, quoted
+from waybill.destinations.merging import MergeStatements, bounds, literal, quoted
 from waybill.destinations.postgres.connection import Session
-from waybill.destinations.postgres.errors import SqlError
+from waybill.destinations.postgres.errors import PostgresError
+from waybill.destinations.sql.engine import items_of
+from waybill.destinations.sql.session import Refused
 
 SMALL = 64
-Refused = dict[int, SqlError]
-"""Ordinal to what the server said."""
 Range = tuple[int, int]
 """From the first ordinal, before the second."""
 
@@ -76,17 +76,27 @@ def merge_by_halves(session: Session, statements: MergeStatements, rows: int) ->
     for table, column in ((statements.stage, "_waybill_n"), (statements.verdict, "n")):
         session.execute(f"CREATE INDEX ON {quoted(table)} ({column})")
         session.execute(f"ANALYZE {quoted(table)}")
-    range_merge = statements.merge_range("$1", "$2")
-    row_merge = statements.merge_range("_waybill_low", "_waybill_high")
+    range_merge = range_statements(statements, "$1", "$2")
+    row_merge = "; ".join(range_statements(statements, "_waybill_low", "_waybill_high"))
 
     def merge(low: int, high: int) -> None:
-        session.execute(range_merge, (low, high))
+        for statement in range_merge:
+            session.execute(statement, (low, high))
 
     def merge_one_by_one(low: int, high: int) -> Refused:
         session.execute(f"DO {literal(_loop(row_merge, notes, low, high))}")
         return _noted(session, notes, low)
 
     return halve(session, merge, *halves(0, rows), one_by_one=merge_one_by_one)
+
+
+def range_statements(statements: MergeStatements, low: str, high: str) -> list[str]:
+    """Return what merges a range of rows, and their items: bounds are expressions."""
+    between, merges = bounds(low, high), [statements.merge_range(low, high)]
+    for index, child in enumerate(statements.spec.children):
+        merges.append(statements.clear_items(child, between))
+        merges.append(statements.write_items(child, items_of(statements.stage, index), between))
+    return merges
 
 
 def _loop(merge: str, notes: str, low: int, high: int) -> str:
@@ -108,5 +118,6 @@ def _loop(merge: str, notes: str, low: int, high: int) -> str:
 def _noted(session: Session, notes: str, low: int) -> Refused:
     rows = session.query(f"SELECT * FROM {quoted(notes)} WHERE n >= {low}")  # noqa: S608
     return {
-        row["n"]: SqlError(row["words"], row["state"], row["detail"]) for row in rows.to_pylist()
+        row["n"]: PostgresError(row["words"], row["state"], row["detail"])
+        for row in rows.to_pylist()
     }

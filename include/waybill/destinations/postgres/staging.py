@@ -1,4 +1,4 @@
-"""A batch into a temporary table whose columns have the target's types but none of its constraints.
+"""A batch into temporary tables whose columns have the target's types but none of its constraints.
 
 So a value that the type cannot hold fails here, at the COPY, and what fails later is a constraint.
 jsonb's binary form is a version byte and the text: the byte is put before it in Arrow.
@@ -6,7 +6,7 @@ jsonb's binary form is a version byte and the text: the byte is put before it in
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,9 @@ from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.schema import sql_type
-from waybill.pipelines import TableSpec
+from waybill.destinations.specs import ITEM
+from waybill.destinations.sql.engine import items_of
+from waybill.pipelines import ChildTable, Column
 
 _JSONB_VERSION = "\x01"
 _STAGED = {
@@ -44,23 +46,20 @@ def create_stage(session: Session, statements: MergeStatements) -> None:
     )
 
 
-def create_stage_like(session: Session, stage: str, like: str) -> None:
-    """Create a further stage table for the same target."""
-    session.execute(f"CREATE TEMPORARY TABLE {quoted(stage)} (LIKE {quoted(like)}) ON COMMIT DROP")
-
-
-def create_notes(session: Session, losers: str, met: str) -> None:
-    """Create the tables that ``find_losers`` and ``find_met`` fill."""
+def create_items(session: Session, statements: MergeStatements, index: int) -> str:
+    """Create the table of a child's items; return its name."""
+    child, name = statements.spec.children[index], items_of(statements.stage, index)
+    columns = ", ".join(f"{quoted(c.name)} {sql_type(c.type)}" for c in child.columns)
     session.execute(
-        f"CREATE TEMPORARY TABLE {quoted(losers)} (n bigint, winner bigint, prev bigint) "
-        "ON COMMIT DROP"
+        f"CREATE TEMPORARY TABLE {quoted(name)} (n bigint NOT NULL, {quoted(ITEM)} bigint, "
+        f"{columns}) ON COMMIT DROP"
     )
-    session.execute(f"CREATE TEMPORARY TABLE {quoted(met)} (n bigint) ON COMMIT DROP")
+    return name
 
 
 def staged_rows(batch: TableBatch) -> pa.Table:
     """Return a batch as the stage table takes it. Cost: no copy but for JSON columns."""
-    columns = _as_sent(batch.spec, batch.columns)
+    columns = _as_sent(batch.spec.columns, batch.columns)
     ordinals = pa.array(np.arange(columns.num_rows, dtype=np.int64))
     arrays = [ordinals, *columns.columns, *(batch.context[name] for name in _STAGED)]
     return pa.table(arrays, names=["_waybill_n", *columns.column_names, *_STAGED])
@@ -68,8 +67,12 @@ def staged_rows(batch: TableBatch) -> pa.Table:
 
 def ordinals_with_nul(batch: TableBatch) -> list[int]:
     """Return the rows with a NUL in a text: what PostgreSQL most often cannot hold."""
-    found = np.zeros(batch.columns.num_rows, np.bool_)
-    for column in batch.columns.columns:
+    return _with_nul(batch.columns)
+
+
+def _with_nul(rows: pa.Table) -> list[int]:
+    found = np.zeros(rows.num_rows, np.bool_)
+    for column in rows.columns:
         if pa.types.is_string(column.type):
             hits = pa.compute.match_substring(column, "\0")
             found |= pa.compute.fill_null(hits, fill_value=False).to_numpy()
@@ -82,9 +85,27 @@ def without(rows: pa.Table, ordinals: Collection[int]) -> pa.Table:
     return rows.filter(pa.compute.invert(gone))
 
 
-def _as_sent(spec: TableSpec, columns: pa.Table) -> pa.Table:
-    for index, column in enumerate(spec.columns):
-        if column.type == "json":
-            sent = pa.compute.binary_join_element_wise(_JSONB_VERSION, columns[column.name], "")
-            columns = columns.set_column(index, column.name, sent)
-    return columns
+def items_rows(batch: TableBatch, child: ChildTable, refused: Collection[int]) -> pa.Table:
+    """Return a child's items as their table takes them, but for those of refused rows."""
+    items = batch.items(child)
+    if refused:
+        gone = pa.compute.is_in(items["n"], pa.array(list(refused), pa.int64()))
+        items = items.filter(pa.compute.invert(gone))
+    sent = _as_sent(child.columns, items)
+    return pa.table([items["n"], items[ITEM], *sent.columns], names=items.column_names)
+
+
+def items_with_nul(batch: TableBatch, child: ChildTable) -> set[int]:
+    """Return the rows of which an item has a NUL in a text."""
+    items = batch.items(child)
+    return {items["n"][place].as_py() for place in _with_nul(items)}
+
+
+def _as_sent(columns: Sequence[Column], rows: pa.Table) -> pa.Table:
+    arrays = [
+        pa.compute.binary_join_element_wise(_JSONB_VERSION, rows[column.name], "")
+        if column.type == "json"
+        else rows[column.name]
+        for column in columns
+    ]
+    return pa.table(arrays, names=[column.name for column in columns])
