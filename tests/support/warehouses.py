@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
+from tests.support.lake_warehouses import delta_folder
 from tests.unit.destinations.orders import clean_database
 
 from waybill.destinations import Destination, open_destination
@@ -162,5 +163,8 @@ def _postgres(request: pytest.FixtureRequest, _folder: Path) -> PostgresWarehous
     return PostgresWarehouse(clean_database(request.getfixturevalue("postgres")))
 
 
-MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {"postgres": _postgres}
+MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {
+    "postgres": _postgres,
+    "delta": delta_folder,
+}
 """Kind to what makes an empty warehouse from a test's fixtures and a folder of its own."""

@@ -42,6 +42,12 @@ def _postgres(name: str, settings: DestinationSettings, _s3: S3Settings | None) 
     return PostgresDestination(name, settings.dsn.get_secret_value())
 
 
+def _delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> Destination:
+    from waybill.destinations.lake.opening import open_delta  # noqa: PLC0415
+
+    return open_delta(name, settings, s3)
+
+
 _Opener = Callable[[str, DestinationSettings, S3Settings | None], "Destination"]
-_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres}
+_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres, "delta": _delta}
 """One a kind; each imports what it needs when it is called."""

@@ -1,0 +1,54 @@
+"""Delta Lake by delta-rs: a folder or a bucket of tables, ``<dsn>/<schema>/<table>``."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from waybill.destinations.lake.delta_table import DeltaLakeTable
+from waybill.destinations.lake.places import is_remote
+from waybill.destinations.lake.tombstones import NAME, SCHEMA
+from waybill.settings import S3Settings
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaLake:
+    """A place with Delta tables: see ``Lake``."""
+
+    root: str
+    options: dict[str, str]
+
+    def table(self, schema_name: str, name: str) -> DeltaLakeTable:
+        """Return a table that may be there or not."""
+        return DeltaLakeTable(self.root, schema_name, name, self.options)
+
+    def check(self) -> None:
+        """See whether the place answers."""
+        if not is_remote(self.root):
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            return
+        with contextlib.suppress(ValueError):
+            DeltaTable.is_deltatable(self.table(SCHEMA, NAME).uri, self.options)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def storage_options(s3: S3Settings | None) -> dict[str, str]:
+    """Return delta-rs's options for the object store: commits are conditional PUTs."""
+    if s3 is None:
+        return {}
+    found = {"AWS_REGION": s3.region, "aws_conditional_put": "etag"}
+    if s3.endpoint_url is not None:
+        found |= {"AWS_ENDPOINT_URL": s3.endpoint_url}
+        if s3.endpoint_url.startswith("http://"):
+            found |= {"AWS_ALLOW_HTTP": "true"}
+    if s3.access_key is not None and s3.secret_key is not None:
+        found |= {
+            "AWS_ACCESS_KEY_ID": s3.access_key.get_secret_value(),
+            "AWS_SECRET_ACCESS_KEY": s3.secret_key.get_secret_value(),
+        }
+    return found

@@ -1,0 +1,355 @@
+"""A Delta table by delta-rs: appended to, or merged; each commit on top of the snapshot judged.
+
+A commit is tried once, as the very next version: with ``max_commit_retries`` 0 delta-rs does not
+look whether a newer version could be passed by, which for an append is always. The commit number is
+the table's own application transaction, the books are metadata of the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterProperties
+from deltalake import write_deltalake as write
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from waybill.destinations.lake.books import Record
+from waybill.destinations.lake.model import (
+    DELETE,
+    FILE,
+    OP,
+    SOFT_DELETE,
+    TOUCH,
+    UPSERT,
+    Bounds,
+    Changes,
+    ConflictError,
+    Stamp,
+)
+from waybill.destinations.lake.places import folder_of
+from waybill.destinations.lake.shape import DELETED_AT, Plan
+from waybill.destinations.merging import KEPT_COLUMNS
+from waybill.errors import InputError
+
+_UNSAFE = frozenset(" ,;{}()\n\t=")
+"""Characters that a column's name may have only in a table with column mapping."""
+_MAPPING = "delta.columnMapping.mode"
+_BOOKS = "waybill"
+_CONSTRAINT = "delta.constraints."
+_TRIES = 10
+_LOOKS = (1, 20, 1_000, None)
+"""So many commits are looked at for the newest with books, then more."""
+_WRITER = WriterProperties(compression="SNAPPY")
+
+
+@dataclass(slots=True)
+class DeltaLakeTable:
+    """One table: see ``LakeTable``."""
+
+    root: str
+    schema_name: str
+    name: str
+    options: dict[str, str]
+    _opened: DeltaTable | None = None
+    _books: tuple[int, Record | None] | None = None
+
+    @property
+    def uri(self) -> str:
+        """Return where it is."""
+        return f"{self.root}/{folder_of(self.schema_name)}/{folder_of(self.name)}"
+
+    @property
+    def _table(self) -> DeltaTable:
+        if self._opened is None:
+            raise TableNotFoundError(f"{self.uri} was not read yet")
+        return self._opened
+
+    def refresh(self) -> bool:
+        """Read the newest snapshot; see the protocol."""
+        try:
+            self._opened = DeltaTable(self.uri, storage_options=self.options)
+        except TableNotFoundError:
+            self._opened = None
+        return self._opened is not None
+
+    def fields(self) -> pa.Schema:
+        """Return its columns; see the protocol."""
+        return pa.schema([_plain(f) for f in pa.schema(self._table.schema().to_arrow())])
+
+    def checks(self) -> Mapping[str, str]:
+        """Return its CHECK constraints."""
+        found = self._table.metadata().configuration
+        return {
+            name.removeprefix(_CONSTRAINT): expression
+            for name, expression in found.items()
+            if name.startswith(_CONSTRAINT)
+        }
+
+    def last_number(self, destination: str) -> int | None:
+        """Return the greatest commit number of a destination; see the protocol."""
+        found: int | None = self._table.transaction_version(_app(destination))
+        return found
+
+    def record(self) -> Record | None:
+        """Return the newest books; see the protocol. Cost: of the commits since."""
+        version = self._table.version()
+        if self._books is None or self._books[0] != version:
+            self._books = (version, self._newest_record())
+        return self._books[1]
+
+    def _newest_record(self) -> Record | None:
+        for limit in _LOOKS:
+            found = self._table.history(limit)
+            for entry in found:
+                if _BOOKS in entry:
+                    return Record.from_text(entry[_BOOKS])
+            if limit is None or len(found) < limit:
+                break
+        return None
+
+    def count(self) -> int:
+        """Return how many rows it has."""
+        return int(self._table.count())
+
+    def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
+        """Read columns of rows within the bounds; all lie in file 0; see the protocol."""
+        found = self._table.scan(columns=list(columns), predicate=_within(bounds, ""))
+        reader = pa.RecordBatchReader.from_stream(found)
+        fields = [_plain(reader.schema.field(name)) for name in columns]
+        schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
+
+        def batches() -> Any:  # noqa: ANN401 - a generator of batches
+            for batch in reader:
+                arrays = [_cast(batch.column(f.name), f.type) for f in fields]
+                yield pa.record_batch(
+                    [*arrays, pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)], schema=schema
+                )
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+        """Change rows and leave the stamp; see the protocol."""
+        metadata = {} if stamp.record is None else {_BOOKS: stamp.record.to_text()}
+        done = [Transaction(_app(stamp.destination), stamp.number)] if stamp.destination else []
+        properties = CommitProperties(
+            custom_metadata=metadata, max_commit_retries=0, app_transactions=done
+        )
+        try:
+            if changes is None:
+                self._table.create_write_transaction(
+                    [], "append", self._table.schema(), commit_properties=properties
+                )
+            elif not len(changes.met):
+                rows = changes.rows.drop_columns([OP])
+                self._append(rows, properties)
+            else:
+                self._merge(changes, properties)
+        except CommitFailedError as error:
+            raise ConflictError(str(error)) from error
+        self.refresh()
+
+    def _append(self, rows: pa.Table, properties: CommitProperties) -> None:
+        """Add rows; columns that they lack are null."""
+        write(
+            self._table,
+            _complete(rows, self.fields()),
+            mode="append",
+            commit_properties=properties,
+            writer_properties=_WRITER,
+        )
+
+    def _merge(self, changes: Changes, properties: CommitProperties) -> None:
+        rows = changes.rows
+        on = [f"t.{_quoted(name)} = s.{_quoted(name)}" for name in changes.key]
+        met = rows.select(list(changes.key)).take(pa.array(changes.met))
+        bounds = {n: e for n in changes.key if (e := _ends(met[n])) is not None}
+        if bounds:
+            on.append(_within(bounds, "t.") or "true")
+        ops = set(pc.unique(rows[OP]).to_pylist())
+        merger = self._table.merge(
+            rows,
+            " AND ".join(on),
+            source_alias="s",
+            target_alias="t",
+            commit_properties=properties,
+            writer_properties=_WRITER,
+        )
+        names = [name for name in rows.column_names if name != OP]
+        free = [name for name in names if name not in changes.key]
+        versions = [name for name, _ in KEPT_COLUMNS[:-1]]
+        marks = [*versions, *([DELETED_AT] if DELETED_AT in names else [])]
+
+        def only(op: str) -> str | None:
+            return None if ops == {op} else f"s.{_quoted(OP)} = '{op}'"
+
+        if DELETE in ops:
+            merger = merger.when_matched_delete(only(DELETE))
+        if TOUCH in ops:
+            merger = merger.when_matched_update(_sets(versions), only(TOUCH))
+        if SOFT_DELETE in ops:
+            merger = merger.when_matched_update(_sets(marks), only(SOFT_DELETE))
+        if UPSERT in ops:
+            merger = merger.when_matched_update(_sets(free), only(UPSERT))
+            merger = merger.when_not_matched_insert(_sets(names), only(UPSERT))
+        merger.execute()
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows, whatever others do."""
+        write(self._table, rows, mode="append", writer_properties=_WRITER)
+        self.refresh()
+
+    def replace(self, column: str, value: str, rows: pa.Table) -> None:
+        """Put rows in the place of others; see the protocol."""
+        try:
+            write(
+                self._table,
+                rows,
+                mode="overwrite",
+                predicate=f"{_quoted(column)} = {_literal(value)}",
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError as error:
+            raise ConflictError(str(error)) from error
+        self.refresh()
+
+    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
+        """Make the table; see the protocol."""
+        try:
+            DeltaTable.create(
+                self.uri,
+                schema,
+                mode="error",
+                name=self.name,
+                partition_by=list(partitions),
+                configuration={_MAPPING: "name"} if _unsafe(schema.names) else None,
+                storage_options=self.options,
+            )
+        except DeltaError:
+            if not self.refresh():
+                raise
+
+    def alter(self, plan: Plan) -> None:
+        """Bring its columns to a plan: by its definition, or where types widen by rewriting it."""
+        new = _unsafe([f.name for f in plan.add])
+        if new and _MAPPING not in self._table.metadata().configuration:
+            raise InputError(
+                f"table {self.schema_name}.{self.name}: column names {new} have characters that "
+                f"Delta takes only with column mapping; set {_MAPPING} to name, or choose others"
+            )
+        try:
+            if plan.widen or any(not f.nullable for f in plan.add):
+                self._rewrite(plan)
+                return
+            if plan.add:
+                self._table.alter.add_columns([Field.from_arrow(f) for f in plan.add])
+            for name in plan.loosen:
+                self._table.alter.drop_column_not_null(name)
+        except CommitFailedError as error:
+            raise ConflictError(str(error)) from error
+
+    def _rewrite(self, plan: Plan) -> None:
+        """Write the table anew in one commit, batch by batch."""
+        wider = {f.name: f for f in plan.widen}
+        fields = [wider.get(f.name, f) for f in self.fields()] + list(plan.add)
+        fields = [f.with_nullable(f.nullable or f.name in plan.loosen) for f in fields]
+        schema = pa.schema(fields)
+        reader = self.scan([f.name for f in self.fields()], {})
+
+        def batches() -> Any:  # noqa: ANN401 - a generator of batches
+            for batch in reader:
+                rows = _complete(pa.Table.from_batches([batch]).drop_columns([FILE]), schema)
+                yield from rows.cast(schema).to_batches()
+
+        record = self.record()
+        write(
+            self._table,
+            pa.RecordBatchReader.from_batches(schema, batches()),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=CommitProperties(
+                max_commit_retries=0,
+                custom_metadata={} if record is None else {_BOOKS: record.to_text()},
+            ),
+        )
+        self.refresh()
+
+    def drop(self) -> None:
+        """Remove the table, its rows too."""
+        from waybill.destinations.lake.places import remove_folder  # noqa: PLC0415
+
+        remove_folder(self.uri, self.options)
+        self._opened = None
+
+
+def _unsafe(names: Sequence[str]) -> list[str]:
+    return [name for name in names if set(name) & _UNSAFE]
+
+
+def _app(destination: str) -> str:
+    return f"waybill/{destination}"
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Return a field with the type that the rest of Waybill has for it."""
+    kind = field.type
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    return array if array.type == kind else array.cast(kind)
+
+
+def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with all columns of the schema, in its order, with its types."""
+    arrays = []
+    for item in schema:
+        if item.name in rows.column_names:
+            column = rows[item.name]
+            arrays.append(column if column.type == item.type else column.cast(item.type))
+        else:
+            arrays.append(pa.nulls(rows.num_rows, item.type))
+    return pa.table(arrays, schema=pa.schema([pa.field(f.name, f.type) for f in schema]))
+
+
+def _ends(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    """Return least and greatest, of types that files know them of exactly."""
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind)):
+        return None
+    ends = pc.min_max(column).as_py()
+    return None if ends["min"] is None else (ends["min"], ends["max"])
+
+
+def _within(bounds: Bounds, prefix: str) -> str | None:
+    parts = [
+        f"{prefix}{_quoted(name)} BETWEEN {_literal(low)} AND {_literal(high)}"
+        for name, (low, high) in bounds.items()
+    ]
+    return " AND ".join(parts) or None
+
+
+def _literal(value: Any) -> str:  # noqa: ANN401 - a key's value
+    if isinstance(value, date):
+        return f"DATE '{value.isoformat()}'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return str(value)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _sets(names: Sequence[str]) -> dict[str, str]:
+    return {_quoted(name): f"s.{_quoted(name)}" for name in names}

@@ -1,0 +1,95 @@
+"""What the formats' libraries raise, to what the caller must do. What no rule names stops."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from waybill.errors import InputError, RetryError, StopError, ThrottledError, WaybillError
+
+_SHOWN_CHARACTERS = 500
+_RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
+    (
+        r"slow ?down|too many requests|throttl|status code: 429|\b503\b|service unavailable",
+        ThrottledError,
+        "asks for fewer requests",
+    ),
+    (
+        r"no space left|os error 28|errno 28|disk quota|quota exceeded|storage ?full|not enough "
+        r"space|insufficient storage|\b507\b",
+        RetryError,
+        "is full; free some space, loading goes on by itself",
+    ),
+    (
+        r"access ?denied|forbidden|permission denied|unauthor|invalidaccesskeyid|\b403\b|"
+        r"signaturedoesnotmatch|status code: 401|read-only file system|os error 13|errno 13",
+        InputError,
+        "does not allow it; grant list, read, write and delete on the folder or bucket of the "
+        "destination's dsn, or correct the object store's keys",
+    ),
+    (
+        r"nosuchbucket|bucket does not exist|specified bucket",
+        InputError,
+        "does not have the bucket; create it, or correct the destination's dsn",
+    ),
+    (
+        r"password authentication failed|role .* does not exist|database .* does not exist",
+        InputError,
+        "cannot open the catalog; correct options.catalog of the destination",
+    ),
+    (
+        r"unsupported.*feature|reader feature|writer feature|not support",
+        InputError,
+        "has a table with features that this library does not write; turn them off, or load into "
+        "another table",
+    ),
+    (
+        r"invariant violations|failed validation check|check constraint",
+        InputError,
+        "did not take rows that its constraints, evaluated here, allow; write them in plainer SQL",
+    ),
+    (
+        r"connect|connection|timed? ?out|timeout|dns error|unreachable|reset by peer|broken pipe|"
+        r"error sending request|http error|internalerror|\b50[0-9]\b|after \d+ retries|eof|"
+        r"generic s3 error|curl|server closed|could not translate|database is locked",
+        RetryError,
+        "did not answer",
+    ),
+    (
+        r"commit failed|has been updated by another|concurrent|conflict|already exists",
+        RetryError,
+        "was written to by another at the same time",
+    ),
+    (
+        r"not ?found|no such file|does not exist|no files in log",
+        RetryError,
+        "lacks a table or a file that was there; it is looked for again",
+    ),
+)
+
+
+def sorter(name: str, libraries: tuple[str, ...]) -> Callable[[Exception], WaybillError | None]:
+    """Return what sorts errors of a destination.
+
+    Args:
+        name: the destination's.
+        libraries: names of modules whose errors are the destination's; of others, OSError.
+    """
+
+    def sort(error: Exception) -> WaybillError | None:
+        module = type(error).__module__
+        ours = isinstance(error, OSError) or any(
+            module == known or module.startswith(f"{known}.") for known in libraries
+        )
+        return _sorted(name, error) if ours else None
+
+    return sort
+
+
+def _sorted(name: str, error: Exception) -> WaybillError:
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+    for pattern, kind, words in _RULES:
+        if re.search(pattern, text, re.IGNORECASE):
+            return kind(f"destination {name!r} {words}: {shown}")
+    return StopError(f"destination {name!r}: {shown}")

@@ -1,0 +1,168 @@
+"""What a table's columns must be, and what has to change for it; the same for every format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from waybill.destinations.merging import KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.errors import InputError
+from waybill.pipelines import ChildTable, Column, TableSpec
+from waybill.pipelines.column_types import arrow_type, widened
+
+ITEM = "_waybill_item"
+DELETED_AT = "_waybill_deleted_at"
+MOST_NAME_BYTES = 255
+_SIMPLE = ("bool", "int32", "int64", "float64", "string", "timestamp", "date", "bytes")
+_NAMES = {arrow_type(name): name for name in _SIMPLE} | {
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.large_binary(): "bytes",
+    pa.binary_view(): "bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to change of a table's columns."""
+
+    add: tuple[pa.Field, ...] = ()
+    widen: tuple[pa.Field, ...] = ()
+    """Columns with their new types."""
+    loosen: tuple[str, ...] = ()
+    """Columns that must take null."""
+    empty: bool = False
+    """The table has no rows."""
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.widen or self.loosen)
+
+
+def child_spec(spec: TableSpec, child: ChildTable) -> TableSpec:
+    """Return a child's table as a table: the parent's key, the place of the item, its columns."""
+    keys = tuple(replace_nullable(c) for c in spec.columns if c.name in spec.key)
+    item = Column(name=ITEM, type="int64", nullable=False)
+    return TableSpec(
+        schema_name=spec.schema_name,
+        name=child.name,
+        columns=(*keys, item, *child.columns),
+        key=(*spec.key, ITEM),
+    )
+
+
+def replace_nullable(column: Column) -> Column:
+    """Return a column that takes no null."""
+    return Column(name=column.name, type=column.type, nullable=False, source=column.source)
+
+
+def shape_of(spec: TableSpec) -> pa.Schema:
+    """Return the columns that a table must have, the system's behind the user's."""
+    fields = [
+        pa.field(c.name, arrow_type(c.type), nullable=c.nullable and c.name not in spec.key)
+        for c in spec.columns
+    ]
+    system = [*KEPT_COLUMNS, *([(DELETED_AT, "timestamp")] if spec.soft_delete else [])]
+    return pa.schema([*fields, *(pa.field(name, arrow_type(kind)) for name, kind in system)])
+
+
+def plan(spec: TableSpec, found: pa.Schema, *, empty: bool) -> Plan:
+    """Return what has to change of a table; columns that the declaration lacks must take null.
+
+    Raises:
+        InputError: a conflict that is the user's to resolve.
+    """
+    wanted = shape_of(spec)
+    folded = {name.casefold(): name for name in found.names}
+    changes = Plan(empty=empty)
+    for item in wanted:
+        known = folded.get(item.name.casefold())
+        if known is None:
+            changes = _added(spec, changes, item)
+        elif known != item.name:
+            raise InputError(
+                f"{_shown(spec)}: found column {known!r}, expected {item.name!r}, which is "
+                "the same name in this format; rename one"
+            )
+        else:
+            changes = _fitted(spec, changes, item, found.field(known))
+    names = set(wanted.names)
+    unknown = tuple(f.name for f in found if f.name not in names and not f.nullable)
+    return replace(changes, loosen=(*changes.loosen, *unknown))
+
+
+def _added(spec: TableSpec, changes: Plan, item: pa.Field) -> Plan:
+    if not item.nullable and not changes.empty:
+        raise InputError(
+            f"table {_shown(spec)} has rows, and a new column of it is declared NOT NULL: "
+            f"{item.name!r}; declare the column nullable"
+        )
+    return replace(changes, add=(*changes.add, item))
+
+
+def _fitted(spec: TableSpec, changes: Plan, wanted: pa.Field, found: pa.Field) -> Plan:
+    own, need = type_name(found.type), type_name(wanted.type)
+    wider = widened(own, need) if own is not None and need is not None else None
+    if wider is None or wider not in (own, need):
+        raise InputError(
+            f"{_shown(spec)}, column {wanted.name!r}: found {own or found.type}, expected {need}; "
+            "change the table's column or the declared type"
+        )
+    if wider != own:
+        changes = replace(
+            changes, widen=(*changes.widen, pa.field(wanted.name, wanted.type, found.nullable))
+        )
+    if wanted.nullable and not found.nullable:
+        changes = replace(changes, loosen=(*changes.loosen, wanted.name))
+    if found.nullable and not wanted.nullable and wanted.name not in spec.key:
+        raise InputError(
+            f"{_shown(spec)}, column {wanted.name!r}: found nullable, expected NOT NULL; declare "
+            "the column nullable, or let the table's column take no null (SET NOT NULL)"
+        )
+    return changes
+
+
+def type_name(kind: pa.DataType) -> str | None:
+    """Return the column type of an Arrow type; None: no column has it."""
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_timestamp(kind) and kind.tz is not None and kind.unit == "us":
+        return "timestamp"
+    return _NAMES.get(kind)
+
+
+def check_names(spec: TableSpec) -> None:
+    """Refuse names that cannot be.
+
+    Raises:
+        InputError: names table and column, and what is wrong.
+    """
+    if spec.schema_name == "waybill" and spec.name.startswith(RESERVED_PREFIX):
+        raise InputError(f"table {_shown(spec)} is Waybill's own; choose another name")
+    columns = [column.name for column in spec.columns if column.name != ITEM]
+    for name in (spec.schema_name, spec.name, *columns):
+        where = f"table {_shown(spec)}: name {name!r}"
+        if not name or "\0" in name:
+            raise InputError(f"{where} is empty or holds a NUL, which no name may")
+        if len(name.encode()) > MOST_NAME_BYTES:
+            raise InputError(
+                f"{where} has {len(name.encode())} bytes, {MOST_NAME_BYTES} are allowed; choose a "
+                "shorter one"
+            )
+    _check_columns(spec, columns)
+
+
+def _check_columns(spec: TableSpec, columns: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in columns:
+        where = f"table {_shown(spec)}: column name {name!r}"
+        if name.casefold().startswith(RESERVED_PREFIX):
+            raise InputError(f"{where} is reserved; choose another")
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            raise InputError(f"{where} and {other!r} are one name in this format; rename one")
+
+
+def _shown(spec: TableSpec) -> str:
+    return f"{spec.schema_name}.{spec.name}"

@@ -1,0 +1,131 @@
+"""Warehouses of lake tables for the contract of destinations, read by the formats' own libraries."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from waybill.destinations import Destination, open_destination
+from waybill.destinations.lake.delta import storage_options
+from waybill.destinations.lake.places import folder_of
+from waybill.destinations.lake.shape import type_name
+from waybill.pipelines import TableSpec
+from waybill.settings import DestinationSettings, S3Settings
+
+Row = dict[str, Any]
+_TOMBSTONES = ("waybill", "_waybill_tombstones")
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_SOURCE, _INTAKE = "_waybill_source_version", "_waybill_intake_version"
+
+
+class LakeWarehouse:
+    """What the formats have in common."""
+
+    kind = ""
+    takes_checks = False
+
+    def __init__(self, settings: DestinationSettings, s3: S3Settings | None = None) -> None:
+        self.settings = settings
+        self.s3 = s3
+        self._opened: list[Destination] = []
+
+    def open(self, name: str = "warehouse") -> Destination:
+        self._opened.append(open_destination(name, self.settings, self.s3))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        for destination in self._opened:
+            destination.close()
+
+    def read(self, schema_name: str, name: str) -> pa.Table | None:
+        """Return a table whole; None: it is not there."""
+        raise NotImplementedError
+
+    def rows(self, spec: TableSpec, table: str | None = None) -> list[Row]:
+        found = self.read(spec.schema_name, table or spec.name)
+        return [] if found is None else found.to_pylist()
+
+    def types(self, spec: TableSpec, table: str | None = None) -> dict[str, str]:
+        found = self.read(spec.schema_name, table or spec.name)
+        fields = [] if found is None else found.schema
+        return {f.name: str(type_name(f.type)) for f in fields if not f.name.startswith("_waybill")}
+
+    def tombstones(self, spec: TableSpec) -> dict[str, tuple[str, int, int]]:
+        """Return the greatest of each key that has no newer row."""
+        found = self.read(*_TOMBSTONES)
+        if found is None:
+            return {}
+        target = f'"{spec.schema_name}"."{spec.name.replace(chr(34), chr(34) * 2)}"'
+        best: dict[str, tuple[str, int, int]] = {}
+        for row in found.filter(pc.equal(found["target"], target)).to_pylist():
+            one = (row["_waybill_id"], row[_SOURCE], row[_INTAKE])
+            if row["key"] not in best or one[1:] > best[row["key"]][1:]:
+                best[row["key"]] = one
+        for row in self.rows(spec):
+            key = _key_text([row[name] for name in spec.key])
+            if key in best and (row[_SOURCE], row[_INTAKE]) > best[key][1:]:
+                del best[key]
+        return best
+
+
+def _key_text(values: list[Any]) -> str:
+    return json.dumps([_plain(v) for v in values], ensure_ascii=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex().upper()
+    if isinstance(value, datetime.datetime):
+        return (value - _EPOCH) // datetime.timedelta(microseconds=1)
+    return str(value) if isinstance(value, datetime.date | Decimal) else value
+
+
+class DeltaWarehouse(LakeWarehouse):
+    """A folder, or a bucket, of Delta tables."""
+
+    kind = "delta"
+    takes_checks = True
+
+    def table(self, schema_name: str, name: str) -> DeltaTable:
+        """Return a table as delta-rs opens it."""
+        root = self.settings.dsn.get_secret_value()
+        uri = f"{root}/{folder_of(schema_name)}/{folder_of(name)}"
+        return DeltaTable(uri, storage_options=storage_options(self.s3))
+
+    def read(self, schema_name: str, name: str) -> pa.Table | None:
+        try:
+            found = pa.table(self.table(schema_name, name).scan())
+            plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+            fields = [f.with_type(plain.get(f.type, f.type)) for f in found.schema]
+            return found.cast(pa.schema(fields))
+        except TableNotFoundError:
+            return None
+
+    def check(self, spec: TableSpec, condition: str) -> None:
+        self.open().ensure_table(spec)
+        table = self.table(spec.schema_name, spec.name)
+        table.alter.add_constraint({"checked": condition})
+
+    def remove_behind(self, spec: TableSpec, row_id: int) -> None:
+        self.table(spec.schema_name, spec.name).delete(f"id = {row_id}")
+
+
+def delta_folder(_request: pytest.FixtureRequest, folder: Path) -> DeltaWarehouse:
+    """Return an empty folder of Delta tables."""
+    return DeltaWarehouse(DestinationSettings(kind="delta", dsn=str(folder / "lake")))
+
+
+def delta_bucket(request: pytest.FixtureRequest, _folder: Path) -> DeltaWarehouse:
+    """Return a place of its own in a bucket, with Delta tables."""
+    s3 = request.getfixturevalue("s3").bucket("delta")
+    dsn = f"s3://{s3.bucket}/lake"
+    return DeltaWarehouse(DestinationSettings(kind="delta", dsn=dsn), s3)
