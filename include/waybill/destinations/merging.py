@@ -165,6 +165,11 @@ class MergeStatements:
             return self._merge(self._effective())
         return self._merge(f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)")  # noqa: S608
 
+    def merge_news(self) -> str:
+        """Apply all but what meets a row of an equal or higher source version."""
+        source = f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)"  # noqa: S608
+        return self._merge(source, f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE})")
+
     def merge_range(self, low: str, high: str) -> str:
         """Apply what has no verdict, of the ordinals from ``low``, before ``high``: expressions."""
         condition = bounds(low, high)
@@ -177,10 +182,10 @@ class MergeStatements:
             f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
         )
 
-    def _merge(self, source: str) -> str:
+    def _merge(self, source: str, newer: str = "") -> str:
         own = [c.name for c in self.spec.columns]
         free = [name for name in own if name not in self.spec.key]
-        newer = (
+        newer = newer or (
             f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE} OR "
             f"(s.{_SOURCE} = t.{_SOURCE} AND s.{_INTAKE} > t.{_INTAKE}))"
         )

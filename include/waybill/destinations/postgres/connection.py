@@ -51,6 +51,7 @@ _OPENING = "SELECT " + ", ".join(
 )
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _SAVEPOINT = "waybill_try"
+_TRIAL = "waybill_trial"
 
 
 class Session:
@@ -126,6 +127,23 @@ class Session:
             return error
         self.execute(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         return None
+
+    def keep_if(self, action: Callable[[], bool]) -> bool:
+        """Run under a savepoint; undo it and return False if it says so, or a row is at fault.
+
+        Raises:
+            SqlError: any other error.
+        """
+        kept = False
+
+        def run() -> None:
+            nonlocal kept
+            self.execute(f"SAVEPOINT {_TRIAL}")
+            kept = action()
+            if not kept:
+                self.execute(f"ROLLBACK TO SAVEPOINT {_TRIAL}")
+
+        return self.attempt(run) is None and kept
 
     def close(self) -> None:
         """Close the connection, whatever state it is in."""

@@ -20,14 +20,15 @@ def merge_tells(session: Session) -> bool:
     return bool(rows["version"][0].as_py() >= _MERGE_TELLS)
 
 
-def merge_counted(session: Session, merge: str) -> int:
-    """Run a MERGE; return the rows added less the rows taken away."""
+def merge_counted(session: Session, merge: str) -> tuple[int, int]:
+    """Run a MERGE; return the rows that it changed, and the rows added less those taken away."""
     rows = session.query(
         f"WITH done AS ({merge} RETURNING merge_action() AS did) "  # noqa: S608
-        "SELECT count(*) FILTER (WHERE did = 'INSERT') - count(*) FILTER (WHERE did = 'DELETE') "
+        "SELECT count(*) AS changed, "
+        "count(*) FILTER (WHERE did = 'INSERT') - count(*) FILTER (WHERE did = 'DELETE') "
         "AS change FROM done"
     )
-    return int(rows["change"][0].as_py())
+    return int(rows["changed"][0].as_py()), int(rows["change"][0].as_py())
 
 
 def rows_of_stage(session: Session, statements: MergeStatements) -> int:

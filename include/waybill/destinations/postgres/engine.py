@@ -44,6 +44,8 @@ class PostgresEngine:
         self.session = Session(dsn, name)
         self.books = PostgresBooks()
         self._name = name
+        self._mixed: set[Place] = set()
+        """Tables whose last load was not all news."""
 
     def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
         """Bring tables to their declarations; see the protocol."""
@@ -81,16 +83,40 @@ class PostgresEngine:
         """Tell the planner how large a working table became."""
         self.session.execute(f"ANALYZE {quoted(name)}")
 
+    def merge_news(self, statements: MergeStatements, batch: TableBatch) -> Merged | None:
+        """Merge at once what need not be judged; see the protocol.
+
+        A join less, and no look at versions beside the MERGE's own. A table where it failed is
+        judged until a load of it was all news again: a MERGE that is undone leaves dead rows.
+        """
+        place, merged = (batch.spec.schema_name, batch.spec.name), Merged()
+        if place in self._mixed or not counting.merge_tells(self.session):
+            return None
+
+        def merge() -> bool:
+            changed, merged.change = counting.merge_counted(self.session, statements.merge_news())
+            if changed == batch.columns.num_rows:
+                self._merge_items(statements)
+                return True
+            return False
+
+        if self.session.keep_if(merge):
+            return merged
+        self._mixed.add(place)
+        return None
+
     def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:
         """Merge in one statement; where that fails, by halves under savepoints."""
         session, merged = self.session, Merged()
+        if not judged:
+            self._mixed.discard((batch.spec.schema_name, batch.spec.name))
         whole = statements.merge(judged=judged)
         tells = counting.merge_tells(session)
         before = 0 if tells else counting.rows_of_stage(session, statements)
 
         def merge() -> None:
             if tells:
-                merged.change = counting.merge_counted(session, whole)
+                _, merged.change = counting.merge_counted(session, whole)
             else:
                 session.execute(whole)
             self._merge_items(statements)

@@ -86,6 +86,14 @@ class Engine(Protocol):
         """Tell the planner how large a working table became."""
         ...
 
+    def merge_news(self, statements: MergeStatements, batch: TableBatch) -> Merged | None:
+        """Merge all rows, and their items, if each has a key that is new or an older row's.
+
+        Keys are there once, and there are no deletes. None: it was not so, or cannot be told at
+        little cost; nothing was done then.
+        """
+        ...
+
     def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:
         """Merge what has no verdict, and its items; leave out rows that are refused."""
         ...
