@@ -29,6 +29,9 @@ COMMANDS = {
             "release": "waybill.cli.holding:release",
         },
     ),
+    "mapping": Later(
+        "What events become in a destination: infer, show, compare.", "waybill.cli.mapping:app"
+    ),
     "parked": Later(
         "Events that could not go on: look, take, discard, replay.",
         "waybill.cli.parked:app",

@@ -17,6 +17,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+from waybill.pipelines import widened
+
 _DIGITS = 38
 """Of a decimal, on both sides of the point."""
 _LEAST_BEFORE = 19
@@ -205,4 +207,5 @@ def _number_needed(column_type: str, value: int | float | Decimal) -> str | None
         if int(value) in _INT64:
             return None if column_type == "int64" or int(value) in _INT32 else "int64"
     digits = max(before + behind, 1)
-    return f"decimal({digits},{behind})" if digits <= _DIGITS else None
+    needed = f"decimal({digits},{behind})" if digits <= _DIGITS else column_type
+    return None if widened(column_type, needed) == column_type else needed

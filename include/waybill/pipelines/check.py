@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,6 +94,22 @@ def load_pipeline(directory: Path) -> Pipeline:
     return examined.pipeline
 
 
+def load_completed(directory: Path, complete: Callable[[Any], Any]) -> Pipeline:
+    """Return the pipeline of a folder whose declaration is not finished.
+
+    Args:
+        directory: the folder.
+        complete: gets the declaration's plain values, and returns what is checked and loaded.
+
+    Raises:
+        DeclarationError: what is there, or was put in, has mistakes; lists all.
+    """
+    examined = _examine(directory, complete)
+    if examined.pipeline is None:
+        raise DeclarationError(sorted(examined.problems))
+    return examined.pipeline
+
+
 def load_pipelines(root: Path) -> dict[str, Pipeline]:
     """Return the pipelines under a folder, by name.
 
@@ -134,7 +150,7 @@ def _directories(root: Path) -> list[Path]:
     )
 
 
-def _examine(directory: Path) -> _Examined:
+def _examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> _Examined:
     text, said = _read_inside(directory, DECLARATION, _MAX_DECLARATION_BYTES)
     if text is None:
         examined = _Examined(directory, Document())
@@ -146,6 +162,8 @@ def _examine(directory: Path) -> _Examined:
         examined.problems.append(Problem(examined.file, line, field_name(path), message))
     if document.faults and document.value is None:
         return examined
+    if complete is not None:
+        document.value = complete(document.value)
     form, findings = check_shape(document.value)
     findings.extend(check_rules(document.value))
     for path, message in findings:

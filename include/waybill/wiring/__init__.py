@@ -29,6 +29,12 @@ from waybill.wiring.intake import (
     run_deploy,
     run_ingest,
 )
+from waybill.wiring.mappings import (
+    infer_mappings,
+    mapping_differences,
+    shown_mappings,
+    write_mappings,
+)
 from waybill.wiring.opening import (
     current_user,
     migrate,
@@ -84,7 +90,9 @@ __all__ = [
     "due_auto_replays",
     "ended_replays",
     "held_pipelines",
+    "infer_mappings",
     "keep_auto_replays",
+    "mapping_differences",
     "migrate",
     "name_breaches",
     "opened_desk",
@@ -105,6 +113,7 @@ __all__ = [
     "send_notices",
     "send_test_notice",
     "set_auto_replay",
+    "shown_mappings",
     "start_application",
     "stop_application",
     "tell_audit_failed",
@@ -113,4 +122,5 @@ __all__ = [
     "waiting_destinations",
     "waiting_notices",
     "watch",
+    "write_mappings",
 ]

@@ -67,6 +67,8 @@ def test_a_type_becomes_as_wide_as_its_values(before, value, after):
     ("column", "value"),
     [
         ("int64", "5"),
+        ("decimal(10,2)", 1.25),
+        ("decimal(10,2)", 12345678),
         ("string", 5),
         ("bool", 1),
         ("timestamp", "2013-01-31"),

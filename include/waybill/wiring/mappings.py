@@ -1,0 +1,92 @@
+"""Mappings: inferred from a source, shown, compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waybill.errors import InputError
+from waybill.settings import Settings
+from waybill.storage import open_tracker
+
+if TYPE_CHECKING:
+    from waybill.mappings import NameRules
+    from waybill.operations.mapping_desk import MappingDifference, ShownMapping
+    from waybill.operations.mapping_inference import Proposal, Sample
+
+_MOST_NAMED = 63
+"""Bytes of a name that a declaration takes."""
+_USUAL = "postgres"
+
+
+def infer_mappings(
+    settings: Settings, folder: Path, event: str | None, number: int
+) -> tuple[list[Proposal], Sample]:
+    """Return what a pipeline's event names would map to, by its source's first records.
+
+    Without an event name: those whose columns or key are missing, if there are any; else all.
+
+    Raises:
+        InputError: no such event name, nothing to infer from, or the source cannot be read.
+    """
+    from waybill.connectors import open_connector  # noqa: PLC0415
+    from waybill.operations.mapping_draft import load_draft  # noqa: PLC0415
+    from waybill.operations.mapping_inference import infer, take_sample  # noqa: PLC0415
+    from waybill.pipelines.problems import hint  # noqa: PLC0415
+
+    draft = load_draft(folder)
+    pipeline = draft.pipeline
+    if event is not None and event not in pipeline.events:
+        words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
+        raise InputError(words + hint(event, pipeline.events))
+    connector = open_connector(pipeline.source, folder)
+    timeout_s = settings.spark.event_timeout_s
+    sample = take_sample(pipeline, connector, number, timeout_s=timeout_s)
+    unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
+    names = [event] if event is not None else unfinished or list(pipeline.events)
+    rules = _rules(settings, pipeline.destination)
+    return [infer(draft, sample, name, rules) for name in names], sample
+
+
+def write_mappings(folder: Path, proposals: list[Proposal]) -> Path:
+    """Put proposals into a folder's declaration; every other byte of it stays."""
+    from waybill.operations.mapping_yaml import write  # noqa: PLC0415
+
+    return write(folder, proposals)
+
+
+def _rules(settings: Settings, destination: str) -> NameRules:
+    """Return the rules of a destination's kind; the usual ones of one that is not configured."""
+    from waybill.mappings import rules_of  # noqa: PLC0415
+
+    configured = settings.destinations.get(destination)
+    rules = rules_of(_USUAL if configured is None else configured.kind)
+    return replace(rules, longest=min(rules.longest, _MOST_NAMED))
+
+
+def shown_mappings(
+    settings: Settings, name: str, event: str | None = None, number: int | None = None
+) -> list[ShownMapping]:
+    """Return what a deployed pipeline's event names map to, or mapped to at a version."""
+    from waybill.operations.mapping_desk import show  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return show(tracker, name, event, number)
+
+
+def mapping_differences(
+    settings: Settings,
+    name: str | Path,
+    event: str | None = None,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+) -> list[MappingDifference]:
+    """Return what differs between versions; of a folder, what its deploy would change."""
+    from waybill.operations.mapping_desk import diff, diff_folder  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        if isinstance(name, Path):
+            return diff_folder(tracker, name, event)
+        return diff(tracker, name, event, first=first, last=last)
