@@ -122,7 +122,7 @@ def diff(
     from waybill.wiring import mapping_differences  # noqa: PLC0415
 
     folder = Path(pipeline)
-    is_folder = len(folder.parts) != 1 or (folder / _DECLARATION).is_file()
+    is_folder = "/" in pipeline or (folder / _DECLARATION).is_file()
     if is_folder and (first is not None or last is not None):
         raise InputError("a folder is compared with what is in force: leave --from and --to out")
     found = mapping_differences(

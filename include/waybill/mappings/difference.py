@@ -34,7 +34,7 @@ def differences(before: EventDeclaration | None, after: EventDeclaration) -> lis
     """Return what differs: the event's own fields, its table's columns, its child tables."""
     if before is None:
         return [
-            Difference("table", table, "", None, f"{len(columns)} columns")
+            Difference("table", table, "", None, _size(columns))
             for table, columns in _tables(after).items()
         ]
     return [*_fields(before, after), *_of_tables(before, after)]
@@ -74,6 +74,10 @@ def _tables(event: EventDeclaration) -> dict[str, Sequence[Column]]:
     return {event.table.name: event.table.columns, **children}
 
 
+def _size(columns: Sequence[Column]) -> str:
+    return f"{len(columns)} column{'' if len(columns) == 1 else 's'}"
+
+
 def _of_tables(before: EventDeclaration, after: EventDeclaration) -> Iterator[Difference]:
     old, new = _tables(before), _tables(after)
     old[after.table.name] = old.pop(before.table.name)
@@ -81,10 +85,10 @@ def _of_tables(before: EventDeclaration, after: EventDeclaration) -> Iterator[Di
         if table in old:
             yield from _columns(table, old[table], columns)
         else:
-            yield Difference("table", table, "", None, f"{len(columns)} columns")
+            yield Difference("table", table, "", None, _size(columns))
     for table in old:
         if table not in new:
-            yield Difference("table", table, "", f"{len(old[table])} columns", None)
+            yield Difference("table", table, "", _size(old[table]), None)
 
 
 def _columns(table: str, before: Sequence[Column], after: Sequence[Column]) -> Iterator[Difference]:

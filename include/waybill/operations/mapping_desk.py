@@ -174,7 +174,7 @@ def _between(
     newest = max(by_number, default=0)
     last = newest if last is None else last
     first = last - 1 if first is None else first
-    for number in (first, last):
+    for number in (last, first):
         if number not in by_number and number != 0:
             raise InputError(_no_version(event, number, newest))
     before, after = by_number.get(first), by_number.get(last)
