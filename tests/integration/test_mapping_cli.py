@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from waybill import wiring
 from waybill.cli import app
 from waybill.mappings import rules_of
-from waybill.mappings.versions import in_force, keep_declared, learn_once
+from waybill.mappings.versions import in_force, learn_once
 from waybill.operations.registry import active_pipeline
 from waybill.storage import open_tracker
 
@@ -32,8 +32,6 @@ def folder(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     wiring.run_deploy(made, home, who="ann")
     with open_tracker(made.tracker) as tracker:
         pipeline = active_pipeline(tracker, "orders")
-        with tracker.transaction() as connection:
-            keep_declared(connection, pipeline, RULES, "ann")
         event = pipeline.events["order"]
         for field in ("userId", "Größe"):
             learn_once(tracker, pipeline.id, event, [{field: 1}], RULES, f"task {field}")

@@ -11,13 +11,11 @@ from waybill.settings import Settings
 from waybill.storage import open_tracker
 
 if TYPE_CHECKING:
-    from waybill.mappings import NameRules
     from waybill.operations.mapping_desk import MappingDifference, ShownMapping
     from waybill.operations.mapping_inference import Proposal, Sample
 
 _MOST_NAMED = 63
 """Bytes of a name that a declaration takes."""
-_USUAL = "postgres"
 
 
 def infer_mappings(
@@ -31,6 +29,7 @@ def infer_mappings(
         InputError: no such event name, nothing to infer from, or the source cannot be read.
     """
     from waybill.connectors import open_connector  # noqa: PLC0415
+    from waybill.operations.learning import rules_for  # noqa: PLC0415
     from waybill.operations.mapping_draft import load_draft  # noqa: PLC0415
     from waybill.operations.mapping_inference import infer, take_sample  # noqa: PLC0415
     from waybill.pipelines.problems import hint  # noqa: PLC0415
@@ -45,7 +44,8 @@ def infer_mappings(
     sample = take_sample(pipeline, connector, number, timeout_s=timeout_s)
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
-    rules = _rules(settings, pipeline.destination)
+    rules = rules_for(pipeline, settings.destinations)
+    rules = replace(rules, longest=min(rules.longest, _MOST_NAMED))
     return [infer(draft, sample, name, rules) for name in names], sample
 
 
@@ -54,15 +54,6 @@ def write_mappings(folder: Path, proposals: list[Proposal]) -> Path:
     from waybill.operations.mapping_yaml import write  # noqa: PLC0415
 
     return write(folder, proposals)
-
-
-def _rules(settings: Settings, destination: str) -> NameRules:
-    """Return the rules of a destination's kind; the usual ones of one that is not configured."""
-    from waybill.mappings import rules_of  # noqa: PLC0415
-
-    configured = settings.destinations.get(destination)
-    rules = rules_of(_USUAL if configured is None else configured.kind)
-    return replace(rules, longest=min(rules.longest, _MOST_NAMED))
 
 
 def shown_mappings(
