@@ -1,0 +1,240 @@
+"""Tasks that meet what their mapping has no room for: one version, whoever meets it, or dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.support import children, evolving
+from tests.support.evolving import order, plan_of, run_task, staged, staged_rows
+
+from waybill import wiring
+from waybill.errors import AwayError, InputError
+from waybill.mappings import rules_of
+from waybill.mappings.versions import history, in_force
+from waybill.operations.learning import TrackerLearner
+from waybill.operations.registry import ActivePipelines, active_pipeline
+from waybill.parking import read_directory
+from waybill.pipelines import Pipeline, topic_of
+from waybill.settings import Settings
+from waybill.stages import InForce
+from waybill.storage import TrackerStore, open_objects, open_tracker
+
+pytestmark = pytest.mark.serves
+NAME = ("test-evolving", "order")
+
+
+@pytest.fixture
+def settings(stack_settings: Settings, tmp_path: Any) -> Settings:
+    folder = tmp_path / "pipelines"
+    made = stack_settings.model_copy(update={"pipelines_dir": folder})
+    wiring.migrate(made)
+    wiring.run_deploy(made, evolving.write_evolving(folder), who="ann")
+    return made
+
+
+@pytest.fixture
+def tracker(settings: Settings) -> Any:
+    with open_tracker(settings.tracker) as opened:
+        yield opened
+
+
+def versions(tracker: TrackerStore) -> list[tuple[int, str, str]]:
+    """Return number, author and reason of all versions, the first one first."""
+    found = history(tracker, *NAME)
+    return [(one.number, one.author.partition(".")[0], one.reason) for one in reversed(found)]
+
+
+def columns(tracker: TrackerStore) -> dict[str, str]:
+    table = in_force(tracker)[NAME].declaration.table
+    return {column.name: column.type for column in table.columns}
+
+
+def child(settings: Settings, *said: object) -> subprocess.Popen[str]:
+    """Start a task in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.support.evolving", *map(str, said)],
+        env=children.environment(settings),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def at_gate(task: subprocess.Popen[str], gate: str) -> None:
+    """Wait until a task is at its gate."""
+    assert task.stdout is not None
+    assert task.stdout.readline().strip() == gate
+
+
+def test_two_tasks_that_meet_a_new_field_at_once_add_one_column(settings, tracker):
+    both = [child(settings, first, "weight", "learn") for first in (1, 11)]
+    for task in both:
+        at_gate(task, "learn")  # it knows that there is something to learn
+    for task in both:
+        assert task.stdin is not None
+        task.stdin.write("go\n")
+        task.stdin.flush()
+    told = [json.loads(task.communicate(timeout=120)[0]) for task in both]
+    assert versions(tracker) == [
+        (1, "ann", "deployed"),
+        (2, "processing/events", "new column weight"),
+    ]
+    frames = [frame for one in told for frame in staged(settings, one)]
+    assert frames[0].table == frames[1].table == in_force(tracker)[NAME].declaration.table
+    assert [row["weight"] for row in staged_rows(frames)] == [2**40 + n for n in (0, 1, 2)] * 2
+
+
+def test_two_tasks_of_a_batch_that_meet_different_fields_lose_neither(settings, tracker):
+    plan = plan_of(settings)
+    told = [run_task(settings, [order(1, **{name: 1})], plan) for name in ("weight", "height")]
+    assert [number for number, _, _ in versions(tracker)] == [1, 2, 3]
+    assert list(columns(tracker)) == ["number", "amount", "weight", "height"]
+    last = staged(settings, told[1])[0].table
+    assert [column.name for column in last.columns] == list(columns(tracker))
+
+
+def test_a_kill_between_learning_and_writing_leaves_only_a_column(settings, tracker):
+    plan = plan_of(settings)
+    task = child(settings, 1, "weight", "put")
+    at_gate(task, "put")
+    task.send_signal(signal.SIGKILL)
+    task.wait()
+    assert versions(tracker)[1:] == [(2, "processing/events", "new column weight")]
+    assert list(open_objects(settings.s3).list("")) == []
+    values = [order(1 + n, weight=2**40 + n) for n in range(3)]
+    told = run_task(settings, values, plan)  # as the batch was planned, before anything was learned
+    assert len(versions(tracker)) == 2
+    assert [row["weight"] for row in staged_rows(staged(settings, told))] == [
+        2**40 + n for n in range(3)
+    ]
+    assert told["parked"] is None
+
+
+def test_a_task_goes_on_with_the_version_in_force_and_with_what_it_learned_itself(
+    settings, tracker
+):
+    first = plan_of(settings)
+    told = run_task(settings, [order(1), order(2, amount=2**40), order(3, weight=1.5)], first)
+    frames = staged(settings, told)
+    assert [row["number"] for row in staged_rows(frames)] == [1, 2, 3]
+    assert columns(tracker) == {
+        "number": "int64",
+        "amount": "int64",
+        "weight": "decimal(28,9)",
+    }
+    told = run_task(settings, [order(4, weight=2)], plan_of(settings))
+    [frame] = staged(settings, told)
+    assert frame.table == in_force(tracker)[NAME].declaration.table
+    assert len(versions(tracker)) == 2
+
+
+def test_a_plan_older_than_what_the_worker_learned_takes_nothing_back(
+    settings, tracker, monkeypatch
+):
+    old = plan_of(settings)
+    values = [order(1, weight=1)]
+    again: list[Any] = []
+    twice = partial(_twice, evolving.again, again, old)
+    monkeypatch.setattr("tests.support.evolving.again", twice)
+    run_task(settings, values, old)
+    [frame] = staged(settings, again[0])
+    assert [column.name for column in frame.table.columns] == ["number", "amount", "weight"]
+
+
+def _twice(run: Any, again: list[Any], old: Any, *args: Any) -> Any:
+    first = run(*args)
+    again.append(run([order(2)], old))
+    return first
+
+
+def test_what_a_batch_of_two_versions_stages_keeps_the_logs_order(settings):
+    values = [order(n) for n in range(600)] + [order(n, weight=1) for n in range(600, 700)]
+    frames = staged(settings, run_task(settings, values))
+    assert [row["number"] for row in staged_rows(frames)] == list(range(700))
+    assert [len(frame.table.columns) for frame in frames] == [2, 3]
+
+
+def test_what_no_type_holds_parks_and_the_rest_goes_on(settings, tracker):
+    told = run_task(settings, [order(1, amount="x"), order(2, new="y")])
+    assert [row["new"] for row in staged_rows(staged(settings, told))] == ["y"]
+    body = open_objects(settings.s3).get(told["parked"]["key"])
+    assert [(s.stage, s.error_type) for s in read_directory(body)] == [("mapping", "type_mismatch")]
+    assert len(versions(tracker)) == 2
+
+
+def test_a_task_waits_for_a_tracker_that_is_away_and_learns_then(settings, tracker):
+    asked: list[int] = []
+
+    def open_late() -> TrackerStore:
+        asked.append(1)
+        if len(asked) < 3:
+            raise AwayError("the tracker is away", setting="WAYBILL_TRACKER__DSN")
+        return open_tracker(settings.tracker)
+
+    pipeline, known = declared(tracker)
+    learner = TrackerLearner(open_late, rules_of("postgres"), limit_s=60.0)
+    assert learner(pipeline, known, [{"number": 1}]) is None
+    assert asked == [], "there was nothing to learn"
+    learned = learner(pipeline, known, [{"number": 1, "new": "a"}])
+    assert learned is not None
+    assert (learned.number, len(asked)) == (2, 3)
+
+
+def test_a_tracker_that_stays_away_fails_the_task_and_nothing_is_learned(settings, tracker):
+    def open_never() -> TrackerStore:
+        raise AwayError("the tracker is away", setting="WAYBILL_TRACKER__DSN")
+
+    pipeline, known = declared(tracker)
+    learner = TrackerLearner(open_never, rules_of("postgres"), limit_s=0.5)
+    with pytest.raises(AwayError):
+        learner(pipeline, known, [{"number": 1, "new": "a"}])
+    assert len(versions(tracker)) == 1
+
+
+def declared(tracker: TrackerStore) -> tuple[Pipeline, InForce]:
+    pipeline = active_pipeline(tracker, "evolving")
+    return pipeline, InForce(1, pipeline.events["order"])
+
+
+def test_a_deploy_keeps_what_was_learned_and_says_what_it_cannot_keep(settings, tracker):
+    run_task(settings, [order(1, amount=2**40, note="x")])
+    folder = settings.pipelines_dir
+    wiring.run_deploy(settings, evolving.write_evolving(folder, amount="int64"), who="bob")
+    assert columns(tracker) == {"number": "int64", "amount": "int64", "note": "string"}
+    before = versions(tracker), active_pipeline(tracker, "evolving").version
+    home = evolving.write_evolving(folder, amount="bool")
+    with pytest.raises(InputError, match="column 'amount': expected int64.*found bool"):
+        wiring.run_deploy(settings, home, who="bob")
+    assert (versions(tracker), active_pipeline(tracker, "evolving").version) == before
+
+
+def test_learning_leaves_the_pipelines_version_and_is_read_once(settings, tracker):
+    version = active_pipeline(tracker, "evolving").version
+    reader = ActivePipelines(tracker)
+    topic = topic_of(reader.read()[NAME[0]])
+    _, mappings = reader.read_mapped(topic)
+    assert mappings[NAME].number == 1
+    run_task(settings, [order(1, note="x")])
+    pipelines, later = reader.read_mapped(topic)
+    assert (pipelines[NAME[0]].version, later[NAME].number) == (version, 2)
+    assert reader.read_mapped(topic)[1][NAME] is later[NAME]
+    assert reader.read_mapped("events.other.topic")[1] == {}
+
+
+def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learns(
+    settings, tracker
+):
+    with tracker.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM mapping_versions")
+    assert plan_of(settings).mappings == ()
+    told = run_task(settings, [order(1), order(2, amount=5)])
+    assert len(staged_rows(staged(settings, told))) == 2
+    assert history(tracker, *NAME) == []
+    run_task(settings, [order(3, note="x")])
+    assert columns(tracker) == {"number": "int64", "amount": "int32", "note": "string"}

@@ -1,0 +1,171 @@
+"""A pipeline whose table evolves, and its tasks: in this process, or in one that can be killed.
+
+``python -m tests.support.evolving FIRST FIELD GATE``: settings are in the environment. Runs a task
+over three events from number FIRST on that have FIELD, which prints a line and waits for one
+at GATE: ``learn`` (before the version is made) or ``put`` (before the objects are written). Prints
+what `run_task` returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import orjson
+import pyarrow as pa
+from tests.support.orders import team_of
+
+from waybill.events import Event, encode
+from waybill.operations import learning
+from waybill.operations.registry import ActivePipelines
+from waybill.pipelines import topic_of
+from waybill.settings import Settings
+from waybill.stages import read_staged
+from waybill.storage import ObjectStore, open_objects, open_tracker
+from waybill.streaming import tasks
+from waybill.tracing import open_recorder
+
+DECLARATION = """
+id: test-evolving
+name: evolving
+team: {team}
+owner: shop@example.com
+source:
+  connector: csv
+  path: orders.csv
+  event: order
+  order_by: [number]
+  columns: {{number: int64, amount: int64}}
+events:
+  order:
+    key: [number]
+    table: orders
+    policy: {policy}
+    nested: flatten
+    arrays: child
+    columns:
+      number: int64
+      amount: {amount}
+transformation: transformation.py
+destination: {{name: warehouse, schema: shop}}
+"""
+PASSES = "def transform(event):\n    return event\n"
+
+
+def write_evolving(
+    folder: Path,
+    *,
+    rows: int = 0,
+    policy: str = "evolve",
+    amount: str = "int32",
+    code: str = PASSES,
+) -> Path:
+    """Write the pipeline into ``folder / "evolving"`` and return that folder."""
+    home = folder / "evolving"
+    home.mkdir(parents=True, exist_ok=True)
+    lines = ["number,amount", *(f"{number},{number}" for number in range(rows))]
+    (home / "orders.csv").write_text("\n".join(lines) + "\n")
+    text = DECLARATION.format(team=team_of(folder), policy=policy, amount=amount)
+    (home / "pipeline.yaml").write_text(text)
+    (home / "transformation.py").write_text(code)
+    return home
+
+
+def order(number: int, **fields: Any) -> bytes:
+    """Return a message with an order."""
+    return encode(
+        Event(
+            id=f"e{number}", pipeline_id="test-evolving", team="team", name="order",
+            key=f"[{number}]", source_version=number, intake_version=number,
+            intake_minute=29_000_000, time="2026-01-01T00:00:00Z",
+            data={"number": number, **fields},
+        )
+    )  # fmt: skip
+
+
+def plan_of(settings: Settings) -> tasks.TaskPlan:
+    """Return what a driver would send to tasks now, for a batch of partition 0."""
+    with open_tracker(settings.tracker) as tracker:
+        reader = ActivePipelines(tracker)
+        [topic] = {topic_of(one) for one in reader.read().values()}
+        pipelines, mappings = reader.read_mapped(topic)
+    texts = tuple(orjson.dumps(one.to_json()) for one in pipelines.values())
+    learned = tuple(tasks.mapping_text(*name, one) for name, one in mappings.items())
+    return tasks.TaskPlan("batch", topic, {0: 0}, texts, mappings=learned)
+
+
+def run_task(
+    settings: Settings, values: Sequence[bytes], plan: tasks.TaskPlan | None = None
+) -> dict[str, Any]:
+    """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
+    objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
+    worker = tasks._Worker(os.getpid(), settings, objects, recorder, {})
+    marker = settings.spark.work_dir / f"marker-{os.getpid()}"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        mock.patch.object(tasks, "_WORKERS", [worker]),
+        mock.patch.object(tasks, "_marker_path", lambda *_: marker),
+    ):
+        return again(values, plan or plan_of(settings))
+
+
+def again(values: Sequence[bytes], plan: tasks.TaskPlan) -> dict[str, Any]:
+    """Run one task more of the worker of this process; return its descriptor."""
+    columns = [list(values), [0] * len(values), [*range(len(values))], [10**15] * len(values)]
+    types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
+    batches = iter([pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])])
+    [answer] = tasks.StageTask(plan)(batches)
+    told: dict[str, Any] = orjson.loads(answer.column(0)[0].as_py())
+    return told
+
+
+def staged(settings: Settings, told: dict[str, Any]) -> list[Any]:
+    """Return the frames that a task wrote."""
+    return read_staged(open_objects(settings.s3).get(told["staged"]["key"]))
+
+
+def staged_rows(frames: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return their rows, without system columns."""
+    return [
+        {name: value for name, value in row.items() if not name.startswith("_waybill_")}
+        for frame in frames
+        for row in frame.data.to_pylist()
+    ]
+
+
+def _gate(word: str) -> None:
+    print(word, flush=True)
+    sys.stdin.readline()
+
+
+def main(first: int, name: str, gate: str) -> None:
+    """Run one task; see the module."""
+    learn_once, put = learning.learn_once, ObjectStore.put_waiting
+
+    def gated_learning(*args: Any, **options: Any) -> Any:
+        if gate == "learn":
+            _gate("learn")
+        return learn_once(*args, **options)
+
+    def gated_put(store: ObjectStore, key: str, body: bytes, **options: Any) -> str:
+        if gate == "put":
+            _gate("put")
+        return put(store, key, body, **options)
+
+    settings = Settings()
+    values = [order(first + n, **{name: 2**40 + n}) for n in range(3)]
+    with (
+        mock.patch.object(learning, "learn_once", gated_learning),
+        mock.patch.object(ObjectStore, "put_waiting", gated_put),
+    ):
+        print(json.dumps(run_task(settings, values)), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
