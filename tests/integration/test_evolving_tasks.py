@@ -18,6 +18,7 @@ from waybill.errors import AwayError, InputError
 from waybill.mappings import rules_of
 from waybill.mappings.versions import history, in_force
 from waybill.operations.learning import TrackerLearner
+from waybill.operations.personal import personal_of
 from waybill.operations.registry import ActivePipelines, active_pipeline
 from waybill.parking import read_directory
 from waybill.pipelines import Pipeline, topic_of
@@ -238,3 +239,19 @@ def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learn
     assert history(tracker, *NAME) == []
     run_task(settings, [order(3, note="x")])
     assert columns(tracker) == {"number": "int64", "amount": "int32", "note": "string"}
+
+
+def test_what_is_personal_is_hidden_in_the_columns_that_it_was_learned_to_have(settings, tracker):
+    home = evolving.write_evolving(settings.pipelines_dir)
+    text = (home / "pipeline.yaml").read_text()
+    text = text.replace("policy: evolve", "policy: evolve\n    personal: [who, items.mail]")
+    (home / "pipeline.yaml").write_text(text)
+    wiring.run_deploy(settings, home, who="ann")
+    run_task(settings, [order(1, who={"mail": "a"}, items=[{"mail": "b", "n": 1}])])
+    found = personal_of(tracker, [NAME[0]])
+    assert found.fields(*NAME) == (
+        "_waybill_items_orders__items.mail",
+        "items.mail",
+        "who",
+        "who__mail",
+    )

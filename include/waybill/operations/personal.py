@@ -13,10 +13,12 @@ from typing import Any
 from sqlalchemy import select
 
 from waybill.events import HELD_ERROR
+from waybill.mappings import decode_path
 from waybill.parking import Partition
 from waybill.parking.masking import KEY
-from waybill.pipelines import Pipeline
+from waybill.pipelines import ChildTable, EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
+from waybill.storage.tracker.mapping_tables import mapping_versions
 from waybill.storage.tracker.tables import pipeline_versions
 
 ANY_EVENT = ""
@@ -75,22 +77,40 @@ class Personal:
 
 
 def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
-    """Read what all versions of these pipelines have declared. Cost: one query.
+    """Read what all versions of these pipelines have declared. Cost: two queries.
 
-    What was personal when an event parked stays so, whatever was deployed since.
+    What was personal when an event parked stays so, whatever was deployed since; so do the columns
+    that personal fields were learned to have.
     """
-    table = pipeline_versions.c
-    query = select(table.pipeline_id, table.declaration["events"]).where(
-        table.pipeline_id.in_(sorted(set(pipeline_ids)))
+    table, mapped = pipeline_versions.c, mapping_versions.c
+    wanted = sorted(set(pipeline_ids))
+    declared = select(table.pipeline_id, table.declaration["events"]).where(
+        table.pipeline_id.in_(wanted)
+    )
+    learned = select(mapped.pipeline_id, mapped.event_name, mapped.declaration).where(
+        mapped.pipeline_id.in_(wanted), mapped.declaration["personal"].astext != "[]"
     )
     with tracker.transaction() as connection:
-        rows = connection.execute(query.order_by(table.number)).all()
-    return Personal((row[0], row[1]) for row in rows)
+        rows = connection.execute(declared.order_by(table.number)).all()
+        mappings = connection.execute(learned.order_by(mapped.number)).all()
+    versions = [(row[0], row[1]) for row in rows]
+    return Personal([*versions, *((row[0], {row[1]: row[2]}) for row in mappings)])
 
 
-def personal_in(versions: Iterable[Pipeline], partition: Partition) -> tuple[str, ...]:
-    """Return the personal fields of a partition's events in any of the pipeline's versions."""
+def personal_in(
+    versions: Iterable[Pipeline],
+    partition: Partition,
+    mappings: Iterable[EventDeclaration] = (),
+) -> tuple[str, ...]:
+    """Return the personal fields of a partition's events in any of the pipeline's versions.
+
+    Args:
+        versions: of the pipeline.
+        partition: of its events.
+        mappings: what is in force, with what was learned.
+    """
     known = [version.model_dump(mode="json", include={"events"})["events"] for version in versions]
+    known += [{mapping.name: mapping.to_json()} for mapping in mappings]
     return Personal(("", events) for events in known).fields("", _meant(partition)) or ()
 
 
@@ -107,13 +127,39 @@ def _meant(partition: Partition) -> str:
 def _add(known: _Declared, declaration: dict[str, Any]) -> None:
     """Add the declared names, and those under which a column holds the same or is read from."""
     personal, key = set(declaration.get("personal", ())), set(declaration.get("key", ()))
+    paths = declaration.get("nested") == "flatten"
     for column in declaration["table"]["columns"]:
-        names = {column.get("source") or column["name"], column["name"]}
+        source, name = column.get("source") or column["name"], column["name"]
+        source = ".".join(decode_path(source)) if paths else source
         for fields in (personal, key):
-            if fields & names:
-                fields.update(names)
+            if fields & {source, name}:
+                fields.update((source, name))
+            fields.update(_under_another_name(fields, source, name, paths=paths))
+    for child in declaration["table"].get("children", ()):
+        items = ChildTable.from_json(child)
+        for column in items.columns:
+            source = ".".join(
+                part
+                for path in (items.source, column.source)
+                for part in (decode_path(path) if paths else (path,))
+                if part
+            )
+            name = f"{items.arrow_name}.{column.name}"
+            personal |= _under_another_name(personal, source, name, paths=True)
     known.personal |= personal
     known.key |= key
+
+
+def _under_another_name(fields: set[str], source: str, name: str, *, paths: bool) -> set[str]:
+    """Return the names in a row of what is personal of the field that a column is read from.
+
+    A field around it makes the column personal, where sources are paths; of one inside of it, which
+    stays an object, the part is personal.
+    """
+    around = {path for path in _around(source)} if paths else {source}
+    found = {name} if fields & around else set()
+    inside = f"{source}."
+    return found | {name + one[len(source) :] for one in fields if one.startswith(inside)}
 
 
 def _overlap(key: set[str], personal: set[str]) -> bool:

@@ -79,8 +79,9 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     )
     active = active_pipeline(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
-    personal = personal_in((active, version), found)
     trials = _Trials(parts, active)
+    mappings = mappings_once_deployed(parts.tracker, active, version).values()
+    personal = personal_in((active, version), found, [one.declaration for one in mappings])
     good = None
     if request.proposed is not None and request.good:
         good = _good(trials, request, version, found.event_name, personal)

@@ -60,6 +60,61 @@ def test_what_was_personal_in_any_version_stays_so():
     assert Personal(versions).fields("p2", "a") is None
 
 
+LEARNED = {
+    "personal": [],
+    "key": ["id"],
+    "nested": "flatten",
+    "table": {
+        "columns": [
+            {"name": "id", "source": "id"},
+            {"name": "crew__email", "source": "crew.email"},
+            {"name": "crew__home", "source": "crew.home"},
+            {"name": "odd", "source": "a\\.b"},
+        ],
+        "children": [
+            {
+                "name": "legs",
+                "source": "trip.legs",
+                "columns": [
+                    {"name": "pilot", "type": "string", "source": "who.name"},
+                    {"name": "note", "type": "json", "source": "note"},
+                ],
+            },
+            {
+                "name": "codes",
+                "source": "codes",
+                "columns": [{"name": "value", "type": "string", "source": ""}],
+            },
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("personal", "also"),
+    [
+        ("crew.email", {"crew__email"}),
+        ("crew", {"crew__email", "crew__home"}),
+        ("crew.home.street", {"crew__home.street"}),
+        ("a.b", {"odd"}),
+        ("trip.legs", {"_waybill_items_legs.pilot", "_waybill_items_legs.note"}),
+        ("trip.legs.who", {"_waybill_items_legs.pilot"}),
+        ("trip.legs.note.text", {"_waybill_items_legs.note.text"}),
+        ("codes", {"_waybill_items_codes.value"}),
+        ("cre", set()),
+    ],
+)
+def test_what_is_personal_is_so_in_the_columns_that_were_learned_of_it(personal, also):
+    """Rows that a destination refused are parked by column."""
+    found = Personal([("p1", {"a": {**LEARNED, "personal": [personal]}})])
+    assert set(found.fields("p1", "a")) == {personal} | also
+
+
+def test_a_json_column_under_another_name_hides_the_same_part_of_it():
+    found = Personal([("p1", {"a": declared(["who.mail"], columns=(("person", "who"),))})])
+    assert found.fields("p1", "a") == ("person.mail", "who.mail")
+
+
 @pytest.mark.parametrize(
     ("stage", "error_type", "fields"),
     [
