@@ -149,8 +149,85 @@ class PostgresWarehouse:
             return cursor.fetchall() if cursor.description else []
 
 
-def _quoted(spec: TableSpec) -> str:
-    names = (spec.schema_name, spec.name)
+class DuckWarehouse:
+    """A file of its own."""
+
+    kind = "duckdb"
+    s3 = None
+    takes_checks = True
+    _types: Mapping[str, str] = {
+        "BOOLEAN": "bool",
+        "INTEGER": "int32",
+        "BIGINT": "int64",
+        "DOUBLE": "float64",
+        "VARCHAR": "string",
+        "TIMESTAMP WITH TIME ZONE": "timestamp",
+        "BLOB": "bytes",
+    }
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.settings = DestinationSettings(kind="duckdb", dsn=str(path))
+
+    def open(self, name: str = "warehouse") -> Destination:
+        return open_destination(name, self.settings)
+
+    def close(self) -> None:
+        """There is nothing to close: a file is held only while a load runs."""
+
+    def rows(self, spec: TableSpec, table: str | None = None) -> list[Row]:
+        if not self.types(spec, table):
+            return []
+        place = _quoted(spec, table)
+        return self.ask(f"SELECT * FROM {place}").to_pylist()  # noqa: S608
+
+    def types(self, spec: TableSpec, table: str | None = None) -> dict[str, str]:
+        found = self.ask(
+            "SELECT column_name AS name, data_type AS type FROM duckdb_columns() "
+            "WHERE schema_name = ? AND table_name = ? AND NOT starts_with(column_name, '_waybill')",
+            spec.schema_name,
+            table or spec.name,
+        ).to_pylist()
+        return {row["name"]: self._types.get(row["type"], row["type"].lower()) for row in found}
+
+    def tombstones(self, spec: TableSpec) -> dict[str, tuple[str, int, int]]:
+        found = self.ask(
+            "SELECT key, _waybill_id, _waybill_source_version, _waybill_intake_version "
+            "FROM waybill._waybill_tombstones WHERE table_schema = ? AND table_name = ?",
+            spec.schema_name,
+            spec.name,
+        )
+        keys, *others = (column.to_pylist() for column in found.columns)
+        assert len(set(keys)) == len(keys), "a key has two tombstones"
+        return {key: tuple(rest) for key, *rest in zip(keys, *others, strict=True)}
+
+    def check(self, spec: TableSpec, condition: str) -> None:
+        columns = ", ".join(
+            f'"{c.name}" {self._spelt(c.type)}{"" if c.nullable else " NOT NULL"}'
+            for c in spec.columns
+        )
+        self.ask(f"CREATE SCHEMA {spec.schema_name}", write=True)
+        self.ask(f"CREATE TABLE {_quoted(spec)} ({columns}, CHECK ({condition}))", write=True)
+
+    def remove_behind(self, spec: TableSpec, row_id: int) -> None:
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = ?", row_id, write=True)  # noqa: S608
+
+    def ask(self, query: str, *values: Any, write: bool = False) -> Any:
+        """Run a statement as another user of the file; return an Arrow table."""
+        import duckdb
+
+        if not self.path.exists() and not write:
+            return duckdb.query("SELECT 1 WHERE false").to_arrow_table()
+        with duckdb.connect(str(self.path), read_only=not write) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return connection.execute(query, list(values)).to_arrow_table()
+
+    def _spelt(self, kind: str) -> str:
+        return next((own for own, name in self._types.items() if name == kind), kind)
+
+
+def _quoted(spec: TableSpec, table: str | None = None) -> str:
+    names = (spec.schema_name, table or spec.name)
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -163,8 +240,13 @@ def _postgres(request: pytest.FixtureRequest, _folder: Path) -> PostgresWarehous
     return PostgresWarehouse(clean_database(request.getfixturevalue("postgres")))
 
 
+def _duckdb(_request: pytest.FixtureRequest, folder: Path) -> DuckWarehouse:
+    return DuckWarehouse(folder / "warehouse.duckdb")
+
+
 MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {
     "postgres": _postgres,
+    "duckdb": _duckdb,
     "delta": delta_folder,
 }
 """Kind to what makes an empty warehouse from a test's fixtures and a folder of its own."""

@@ -87,9 +87,9 @@ class TableBatch:
         kinds = {column.name: column.type for column in self.spec.columns}
         if any(kinds[name] in ("float64", "json") for name in self.spec.key):
             return True  # equal values of these may differ in their bytes
-        keys = self.columns.select(list(self.spec.key))
-        plain = [f"k{number}" for number in range(keys.num_columns)]  # dots would be paths
-        groups = keys.rename_columns(plain).group_by(plain, use_threads=False).aggregate([])
+        names = [str(place) for place in range(len(self.spec.key))]  # names are no paths then
+        keys = self.columns.select(self.spec.key).rename_columns(names)
+        groups = keys.group_by(names, use_threads=False).aggregate([])
         return bool(groups.num_rows < self.columns.num_rows)
 
     def items(self, child: ChildTable) -> pa.Table:

@@ -101,7 +101,7 @@ class MergeStatements:
         return self._render(
             f"INSERT INTO {quoted(met)} (n) SELECT s._waybill_n FROM {quoted(self.stage)} AS s "  # noqa: S608
             f"JOIN {self._target} AS t ON {self._on_key} "
-            f"WHERE {self._unjudged} AND s.{_SOURCE} <= t.{_SOURCE}"
+            f"WHERE {self.unjudged} AND s.{_SOURCE} <= t.{_SOURCE}"
         )
 
     def judge_met(self, met: str) -> str:
@@ -126,14 +126,14 @@ class MergeStatements:
             key_hash: expression over stage row ``s``.
         """
         join = f"JOIN {tombstones} AS t ON {self._tombstones_of('t', key_hash)}"
-        return self._judge(join, "s._waybill_op = 'delete'", self._unjudged)
+        return self._judge(join, "s._waybill_op = 'delete'", self.unjudged)
 
     def clear_tombstones(self, tombstones: str, key_hash: str) -> str:
         """Remove the tombstones of keys that are rows again."""
         return (
             f"DELETE FROM {tombstones} AS t USING {quoted(self.stage)} AS s "  # noqa: S608
             f"WHERE {self._tombstones_of('t', key_hash)} AND s._waybill_op = 'upsert' "
-            f"AND {self._unjudged}"
+            f"AND {self.unjudged}"
         )
 
     def drop_tombstones(self, tombstones: str, key_hash: str) -> str:
@@ -221,7 +221,7 @@ class MergeStatements:
         return self._render(
             f"DELETE FROM {self._table(child.name)} AS c WHERE EXISTS "  # noqa: S608
             f"(SELECT 1 FROM {quoted(self.stage)} AS s "
-            f"WHERE {on_key} AND {self._unjudged}{gone}{bounds})"
+            f"WHERE {on_key} AND {self.unjudged}{gone}{bounds})"
         )
 
     def write_items(self, child: ChildTable, items: str, bounds: str = "") -> str:
@@ -242,7 +242,7 @@ class MergeStatements:
             f"({self._names([*self.spec.key, ITEM, *columns, *_VERSIONS])}, _waybill_loaded_at) "
             f"SELECT {', '.join(sources)}, CURRENT_TIMESTAMP FROM {quoted(items)} AS i "
             f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i.n "
-            f"WHERE s._waybill_op = 'upsert' AND {self._unjudged}{bounds}"
+            f"WHERE s._waybill_op = 'upsert' AND {self.unjudged}{bounds}"
         )
 
     def reopen(self, stage: str) -> str:
@@ -284,7 +284,8 @@ class MergeStatements:
         )
 
     @property
-    def _unjudged(self) -> str:
+    def unjudged(self) -> str:
+        """Return the condition that row ``s`` has no verdict."""
         return (
             f"NOT EXISTS (SELECT 1 FROM {quoted(self.verdict)} AS v "  # noqa: S608
             "WHERE v.n = s._waybill_n)"

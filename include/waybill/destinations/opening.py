@@ -42,6 +42,13 @@ def _postgres(name: str, settings: DestinationSettings, _s3: S3Settings | None) 
     return PostgresDestination(name, settings.dsn.get_secret_value())
 
 
+def _duckdb(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
+    from waybill.destinations.duckdb.destination import DuckDestination  # noqa: PLC0415
+
+    options = {key: value.get_secret_value() for key, value in settings.options.items()}
+    return DuckDestination(name, settings.dsn.get_secret_value(), options)
+
+
 def _delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> Destination:
     from waybill.destinations.lake.opening import open_delta  # noqa: PLC0415
 
@@ -49,5 +56,5 @@ def _delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> D
 
 
 _Opener = Callable[[str, DestinationSettings, S3Settings | None], "Destination"]
-_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres, "delta": _delta}
+_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres, "duckdb": _duckdb, "delta": _delta}
 """One a kind; each imports what it needs when it is called."""

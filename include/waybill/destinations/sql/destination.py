@@ -48,6 +48,7 @@ class SqlDestination:
     def ensure_table(self, spec: TableSpec) -> None:
         """Bring the table to its declaration; see the protocol."""
         with self._session.held():
+            self._make_books()
             self._ensure([spec])
 
     def check(self) -> None:

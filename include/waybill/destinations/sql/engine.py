@@ -31,6 +31,8 @@ class Merged:
     change: int = 0
     """Rows that the table has more."""
     refused: Refused = field(default_factory=dict)
+    parked: bool = False
+    """These have their verdict already."""
 
 
 class Engine(Protocol):

@@ -20,6 +20,20 @@ from waybill.destinations.sql.engine import Engine, Table
 from waybill.destinations.sql.session import Refused
 
 
+def parked_verdicts(refused: Iterable[int]) -> pa.Table:
+    """Return rows for the verdict table: these are parked."""
+    ordinals = pa.array(sorted(refused), pa.int64())
+    count = len(ordinals)
+    return pa.table(
+        {
+            "n": ordinals,
+            "outcome": pa.repeat(pa.scalar(PARKED, pa.int16()), count),
+            "winner": pa.nulls(count, pa.int64()),
+            "touch": pa.repeat(pa.scalar(value=False), count),
+        }
+    )
+
+
 @dataclass(slots=True)
 class TableLoad:
     """The load of one batch within the session's transaction.
@@ -81,7 +95,8 @@ class TableLoad:
             self.engine.analyze(statements.verdict)
         merged = self.engine.merge(statements, self.batch, judged=judged > 0 or any_judged)
         self.change += merged.change
-        self._park(statements, merged.refused)
+        if not merged.parked:
+            self._park(statements, merged.refused)
         if buried:
             session.execute(statements.clear_tombstones(books.TOMBSTONES, key_hash))
         if self.batch.has_deletes:
@@ -104,16 +119,9 @@ class TableLoad:
 
     def _park(self, statements: MergeStatements, refused: Iterable[int]) -> None:
         """Give the verdict "parked"."""
-        ordinals = pa.array(sorted(refused), pa.int64())
-        count = len(ordinals)
-        if count:
-            verdicts = {
-                "n": ordinals,
-                "outcome": pa.repeat(pa.scalar(PARKED, pa.int16()), count),
-                "winner": pa.nulls(count, pa.int64()),
-                "touch": pa.repeat(pa.scalar(value=False), count),
-            }
-            self.engine.session.append(statements.verdict, pa.table(verdicts))
+        verdicts = parked_verdicts(refused)
+        if verdicts.num_rows:
+            self.engine.session.append(statements.verdict, verdicts)
 
     def _reopen(self, statements: MergeStatements, following: MergeStatements) -> int:
         self.engine.create_like(following.stage, statements.stage)
