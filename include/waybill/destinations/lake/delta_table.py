@@ -32,8 +32,8 @@ from waybill.destinations.lake.model import (
     Stamp,
 )
 from waybill.destinations.lake.places import folder_of
-from waybill.destinations.lake.shape import DELETED_AT, Plan
-from waybill.destinations.merging import KEPT_COLUMNS
+from waybill.destinations.lake.shape import Plan
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.errors import InputError
 
 _UNSAFE = frozenset(" ,;{}()\n\t=")

@@ -18,7 +18,7 @@ from waybill.destinations.lake import examining
 from waybill.destinations.lake.books import joined, stored_outcome
 from waybill.destinations.lake.judging import open_duckdb
 from waybill.destinations.lake.model import ConflictError, Lake, LakeTable, Stamp
-from waybill.destinations.lake.shape import Plan, check_names, child_spec, plan, shape_of
+from waybill.destinations.lake.shape import Plan, check_names, plan, shape_of
 from waybill.destinations.lake.table_load import Hook, TableLoad, Workplace
 from waybill.destinations.lake.tombstones import Tombstones
 from waybill.destinations.model import (
@@ -30,7 +30,7 @@ from waybill.destinations.model import (
     Park,
     RowCount,
 )
-from waybill.destinations.specs import union
+from waybill.destinations.specs import union, with_children
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.pipelines import TableSpec
 
@@ -226,9 +226,9 @@ class LakeDestination:
         place = (spec.schema_name, spec.name)
         if self._ensured.get(place) == spec:
             return
-        for one in (spec, *(child_spec(spec, child) for child in spec.children)):
+        for one in with_children(spec):
             check_names(one)
-        for one in (*(child_spec(spec, child) for child in spec.children), spec):
+        for one in with_children(spec):
             self._bring(one)
         self._ensured[place] = spec
 

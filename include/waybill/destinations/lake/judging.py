@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 from waybill.destinations.batch import DELIVERED, DUPLICATE, PARKED, SUPERSEDED, TableBatch
 from waybill.destinations.lake.contents import same
 from waybill.destinations.lake.model import FILE, Bounds, LakeTable
-from waybill.destinations.lake.shape import DELETED_AT
-from waybill.destinations.merging import quoted
+from waybill.destinations.merging import DELETED_AT, quoted
 
 if TYPE_CHECKING:
     import duckdb
@@ -88,12 +87,14 @@ class Judge:
         self._tombstones = tombstones
         self._key_text = key_text
         self._key = batch.spec.key
+        self._free = [c.name for c in batch.spec.columns if c.name not in self._key]
         context = batch.context
         self._source = context[SOURCE].to_numpy()
         self._intake = context[INTAKE].to_numpy()
         self._is_delete = np.asarray(pc.equal(context["_waybill_op"], "delete"), np.bool_)
         rows = len(self._source)
         nothing = np.zeros(rows, np.bool_)
+        self._distinct: bool | None = None
         self._held = np.full((2, rows), np.iinfo(np.int64).min)
         self._verdicts = Verdicts(np.zeros(rows, np.int8), nothing, nothing.copy(), {})
         self._keys = pa.table(
@@ -142,10 +143,11 @@ class Judge:
 
     def _among_themselves(self, rows: pa.Table) -> pa.Table:
         """Judge rows that lost to another of their key; return the others."""
-        names = self._names()
-        distinct = self._arrow(f"SELECT count(*) AS n FROM (SELECT DISTINCT {names} FROM stage)")  # noqa: S608
-        if distinct["n"][0].as_py() == rows.num_rows:
+        if self._distinct is None:
+            self._distinct = not self._batch.repeats_keys
+        if self._distinct:
             return rows
+        names = self._names()
         versions = pa.table({"m": self._keys["n"], "source": self._source, "intake": self._intake})
         self._connection.register("versions", versions)
         losers = self._arrow(
@@ -165,8 +167,7 @@ class Judge:
         return rows.filter(pa.array(won[rows["n"].to_numpy()]))
 
     def _same(self, ones: Numbers, others: Numbers) -> Mask:
-        free = [name for name in self._batch.columns.column_names if name not in self._key]
-        columns = self._batch.columns.select(free)
+        columns = self._batch.columns.select(self._free)
         return same(columns.take(pa.array(ones)), columns.take(pa.array(others)))
 
     def _against_table(self, rows: pa.Table) -> None:
@@ -176,7 +177,8 @@ class Judge:
         gone = f"t.{quoted(DELETED_AT)} IS NOT NULL" if soft else "false"
         found = self._arrow(
             f"SELECT s.n AS n, coalesce(t.{SOURCE}, 0) AS source, "  # noqa: S608
-            f"coalesce(t.{INTAKE}, 0) AS intake, t.{SOURCE} IS NOT NULL AS known, {gone} AS deleted, t.{FILE} AS file "
+            f"coalesce(t.{INTAKE}, 0) AS intake, t.{SOURCE} IS NOT NULL AS known, "
+            f"{gone} AS deleted, t.{FILE} AS file "
             f"FROM winners s JOIN target t ON {self._on_target()}"
         )
         numbers = found["n"].to_numpy()
@@ -225,7 +227,7 @@ class Judge:
 
     def _contents(self, places: Numbers) -> set[int]:
         """Return those of the rows whose contents the table's row of their key has."""
-        free = [c.name for c in self._batch.spec.columns if c.name not in self._key]
+        free = self._free
         if not free:
             return set(places.tolist())
         asked = self._keys.take(pa.array(places))

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from waybill.destinations.merging import KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.destinations.specs import ITEM
 from waybill.errors import InputError
-from waybill.pipelines import ChildTable, Column, TableSpec
+from waybill.pipelines import TableSpec
 from waybill.pipelines.column_types import arrow_type, widened
 
-ITEM = "_waybill_item"
-DELETED_AT = "_waybill_deleted_at"
 MOST_NAME_BYTES = 255
 _SIMPLE = ("bool", "int32", "int64", "float64", "string", "timestamp", "date", "bytes")
 _NAMES = {arrow_type(name): name for name in _SIMPLE} | {
@@ -38,23 +37,6 @@ class Plan:
 
     def __bool__(self) -> bool:
         return bool(self.add or self.widen or self.loosen)
-
-
-def child_spec(spec: TableSpec, child: ChildTable) -> TableSpec:
-    """Return a child's table as a table: the parent's key, the place of the item, its columns."""
-    keys = tuple(replace_nullable(c) for c in spec.columns if c.name in spec.key)
-    item = Column(name=ITEM, type="int64", nullable=False)
-    return TableSpec(
-        schema_name=spec.schema_name,
-        name=child.name,
-        columns=(*keys, item, *child.columns),
-        key=(*spec.key, ITEM),
-    )
-
-
-def replace_nullable(column: Column) -> Column:
-    """Return a column that takes no null."""
-    return Column(name=column.name, type=column.type, nullable=False, source=column.source)
 
 
 def shape_of(spec: TableSpec) -> pa.Schema:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.batch import DELIVERED, TableBatch, batches_of, outcomes_of
-from waybill.destinations.lake import children
 from waybill.destinations.lake.books import Record
+from waybill.destinations.lake.children import Items
 from waybill.destinations.lake.constraints import Refusals, refusals_of
 from waybill.destinations.lake.judging import Judge, Verdicts
 from waybill.destinations.lake.model import (
@@ -31,9 +31,8 @@ from waybill.destinations.lake.model import (
     LakeTable,
     Stamp,
 )
-from waybill.destinations.lake.shape import DELETED_AT, child_spec
 from waybill.destinations.lake.tombstones import Tombstones, key_text
-from waybill.destinations.merging import KEPT_COLUMNS
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 
 if TYPE_CHECKING:
@@ -114,15 +113,9 @@ class TableLoad:
         delivered = np.flatnonzero(self._verdicts.outcomes == DELIVERED)
         for child in self.batch.spec.children:
             self._hook("child")
-            children.commit(
-                self._lake.table(self.batch.spec.schema_name, child.name),
-                self._connection,
-                self.batch,
-                child_spec(self.batch.spec, child),
-                child.arrow_name,
-                delivered,
-                self._judge.bounds_of(delivered),
-            )
+            table = self._lake.table(self.batch.spec.schema_name, child.name)
+            items = Items(table, self.batch, child, self._connection)
+            items.commit(delivered, self._judge.bounds_of(delivered))
         changes = self._changes(np.flatnonzero(self._effective))
         record = self._record().with_load(self._destination, outcomes, self._change(changes))
         self._hook("table")
