@@ -13,9 +13,13 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from sqlalchemy.exc import OperationalError
 
 from waybill.destinations import Destination, open_destination
 from waybill.destinations.lake.delta import storage_options
+from waybill.destinations.lake.iceberg import catalog_uri, io_properties
 from waybill.destinations.lake.places import folder_of
 from waybill.destinations.lake.shape import type_name
 from waybill.pipelines import TableSpec
@@ -25,6 +29,16 @@ Row = dict[str, Any]
 _TOMBSTONES = ("waybill", "_waybill_tombstones")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SOURCE, _INTAKE = "_waybill_source_version", "_waybill_intake_version"
+
+
+def _plain_table(found: pa.Table) -> pa.Table:
+    plain = {
+        pa.string_view(): pa.string(),
+        pa.large_string(): pa.string(),
+        pa.binary_view(): pa.binary(),
+        pa.large_binary(): pa.binary(),
+    }
+    return found.cast(pa.schema([f.with_type(plain.get(f.type, f.type)) for f in found.schema]))
 
 
 class LakeWarehouse:
@@ -103,10 +117,7 @@ class DeltaWarehouse(LakeWarehouse):
 
     def read(self, schema_name: str, name: str) -> pa.Table | None:
         try:
-            found = pa.table(self.table(schema_name, name).scan())
-            plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
-            fields = [f.with_type(plain.get(f.type, f.type)) for f in found.schema]
-            return found.cast(pa.schema(fields))
+            return _plain_table(pa.table(self.table(schema_name, name).scan()))
         except TableNotFoundError:
             return None
 
@@ -122,6 +133,46 @@ class DeltaWarehouse(LakeWarehouse):
 def delta_folder(_request: pytest.FixtureRequest, folder: Path) -> DeltaWarehouse:
     """Return an empty folder of Delta tables."""
     return DeltaWarehouse(DestinationSettings(kind="delta", dsn=str(folder / "lake")))
+
+
+class IcebergWarehouse(LakeWarehouse):
+    """A catalog of Iceberg tables."""
+
+    kind = "iceberg"
+
+    def catalog(self) -> SqlCatalog:
+        """Return the catalog as pyiceberg opens it."""
+        root = self.settings.dsn.get_secret_value()
+        given = self.settings.options.get("catalog")
+        uri = catalog_uri("", root, None if given is None else given.get_secret_value())
+        return SqlCatalog("waybill", uri=uri, warehouse=root, **io_properties(self.s3))
+
+    def read(self, schema_name: str, name: str) -> pa.Table | None:
+        catalog = self.catalog()
+        try:
+            return _plain_table(catalog.load_table((schema_name, name)).scan().to_arrow())
+        except (NoSuchTableError, OperationalError):
+            return None
+        finally:
+            catalog.engine.dispose()
+
+    def remove_behind(self, spec: TableSpec, row_id: int) -> None:
+        self.catalog().load_table((spec.schema_name, spec.name)).delete(f"id == {row_id}")
+
+
+def iceberg_folder(_request: pytest.FixtureRequest, folder: Path) -> IcebergWarehouse:
+    """Return an empty folder of Iceberg tables, their catalog beside them."""
+    return IcebergWarehouse(DestinationSettings(kind="iceberg", dsn=str(folder / "lake")))
+
+
+def iceberg_bucket(request: pytest.FixtureRequest, _folder: Path) -> IcebergWarehouse:
+    """Return a place of its own in a bucket, with Iceberg tables, their catalog in PostgreSQL."""
+    s3 = request.getfixturevalue("s3").bucket("iceberg")
+    catalog = request.getfixturevalue("postgres").database("catalog")
+    settings = DestinationSettings(
+        kind="iceberg", dsn=f"s3://{s3.bucket}/lake", options={"catalog": catalog}
+    )
+    return IcebergWarehouse(settings, s3)
 
 
 def delta_bucket(request: pytest.FixtureRequest, _folder: Path) -> DeltaWarehouse:

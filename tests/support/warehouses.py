@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
-from tests.support.lake_warehouses import delta_folder
+from tests.support.lake_warehouses import delta_folder, iceberg_folder
 from tests.unit.destinations.orders import clean_database
 
 from waybill.destinations import Destination, open_destination
@@ -248,5 +248,6 @@ MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {
     "postgres": _postgres,
     "duckdb": _duckdb,
     "delta": delta_folder,
+    "iceberg": iceberg_folder,
 }
 """Kind to what makes an empty warehouse from a test's fixtures and a folder of its own."""

@@ -55,6 +55,17 @@ def _delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> D
     return open_delta(name, settings, s3)
 
 
+def _iceberg(name: str, settings: DestinationSettings, s3: S3Settings | None) -> Destination:
+    from waybill.destinations.lake.opening import open_iceberg  # noqa: PLC0415
+
+    return open_iceberg(name, settings, s3)
+
+
 _Opener = Callable[[str, DestinationSettings, S3Settings | None], "Destination"]
-_OPENERS: Mapping[str, _Opener] = {"postgres": _postgres, "duckdb": _duckdb, "delta": _delta}
+_OPENERS: Mapping[str, _Opener] = {
+    "postgres": _postgres,
+    "duckdb": _duckdb,
+    "delta": _delta,
+    "iceberg": _iceberg,
+}
 """One a kind; each imports what it needs when it is called."""

@@ -110,8 +110,8 @@ class Items:
         files = connection.execute(f"SELECT DISTINCT file FROM met WHERE {_UNBEATEN}").fetchall()  # noqa: S608
         rows = pa.concat_tables([self._rows(puts), self._rows(drops)])
         ops = [UPSERT] * puts.num_rows + [DELETE] * drops.num_rows
-        met = np.flatnonzero(np.asarray(puts["_waybill_met"], np.bool_)).tolist()
-        met += range(puts.num_rows, rows.num_rows)
+        old = np.flatnonzero(np.asarray(puts["_waybill_met"], np.bool_))
+        met = np.concatenate([old, np.arange(puts.num_rows, rows.num_rows)])
         return Changes(
             rows.append_column(OP, pa.array(ops, pa.string())),
             child_spec(self.parents.spec, self.child).key,

@@ -32,7 +32,8 @@ from waybill.destinations.lake.model import (
     Stamp,
 )
 from waybill.destinations.lake.places import folder_of
-from waybill.destinations.lake.shape import Plan
+from waybill.destinations.lake.rewriting import complete
+from waybill.destinations.lake.shape import Plan, plain_field
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.errors import InputError
 
@@ -79,7 +80,7 @@ class DeltaLakeTable:
 
     def fields(self) -> pa.Schema:
         """Return its columns; see the protocol."""
-        return pa.schema([_plain(f) for f in pa.schema(self._table.schema().to_arrow())])
+        return pa.schema([plain_field(f) for f in pa.schema(self._table.schema().to_arrow())])
 
     def checks(self) -> Mapping[str, str]:
         """Return its CHECK constraints."""
@@ -120,7 +121,7 @@ class DeltaLakeTable:
         """Read columns of rows within the bounds; all lie in file 0; see the protocol."""
         found = self._table.scan(columns=list(columns), predicate=_within(bounds, ""))
         reader = pa.RecordBatchReader.from_stream(found)
-        fields = [_plain(reader.schema.field(name)) for name in columns]
+        fields = [plain_field(reader.schema.field(name)) for name in columns]
         schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
 
         def batches() -> Any:  # noqa: ANN401 - a generator of batches
@@ -151,13 +152,12 @@ class DeltaLakeTable:
                 self._merge(changes, properties)
         except CommitFailedError as error:
             raise ConflictError(str(error)) from error
-        self.refresh()
 
     def _append(self, rows: pa.Table, properties: CommitProperties) -> None:
         """Add rows; columns that they lack are null."""
         write(
             self._table,
-            _complete(rows, self.fields()),
+            complete(rows, self.fields()),
             mode="append",
             commit_properties=properties,
             writer_properties=_WRITER,
@@ -201,7 +201,6 @@ class DeltaLakeTable:
     def append(self, rows: pa.Table) -> None:
         """Add rows, whatever others do."""
         write(self._table, rows, mode="append", writer_properties=_WRITER)
-        self.refresh()
 
     def replace(self, column: str, value: str, rows: pa.Table) -> None:
         """Put rows in the place of others; see the protocol."""
@@ -215,9 +214,8 @@ class DeltaLakeTable:
             )
         except CommitFailedError as error:
             raise ConflictError(str(error)) from error
-        self.refresh()
 
-    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
+    def create(self, schema: pa.Schema) -> None:
         """Make the table; see the protocol."""
         try:
             DeltaTable.create(
@@ -225,7 +223,6 @@ class DeltaLakeTable:
                 schema,
                 mode="error",
                 name=self.name,
-                partition_by=list(partitions),
                 configuration={_MAPPING: "name"} if _unsafe(schema.names) else None,
                 storage_options=self.options,
             )
@@ -262,7 +259,7 @@ class DeltaLakeTable:
 
         def batches() -> Any:  # noqa: ANN401 - a generator of batches
             for batch in reader:
-                rows = _complete(pa.Table.from_batches([batch]).drop_columns([FILE]), schema)
+                rows = complete(pa.Table.from_batches([batch]).drop_columns([FILE]), schema)
                 yield from rows.cast(schema).to_batches()
 
         record = self.record()
@@ -276,7 +273,6 @@ class DeltaLakeTable:
                 custom_metadata={} if record is None else {_BOOKS: record.to_text()},
             ),
         )
-        self.refresh()
 
     def drop(self) -> None:
         """Remove the table, its rows too."""
@@ -294,32 +290,8 @@ def _app(destination: str) -> str:
     return f"waybill/{destination}"
 
 
-def _plain(field: pa.Field) -> pa.Field:
-    """Return a field with the type that the rest of Waybill has for it."""
-    kind = field.type
-    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
-        kind = pa.string()
-    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
-        kind = pa.binary()
-    elif pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.field(field.name, kind, field.nullable)
-
-
 def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
-
-
-def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows with all columns of the schema, in its order, with its types."""
-    arrays = []
-    for item in schema:
-        if item.name in rows.column_names:
-            column = rows[item.name]
-            arrays.append(column if column.type == item.type else column.cast(item.type))
-        else:
-            arrays.append(pa.nulls(rows.num_rows, item.type))
-    return pa.table(arrays, schema=pa.schema([pa.field(f.name, f.type) for f in schema]))
 
 
 def _ends(column: pa.ChunkedArray) -> tuple[Any, Any] | None:

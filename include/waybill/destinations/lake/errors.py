@@ -56,7 +56,8 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
         "did not answer",
     ),
     (
-        r"commit failed|has been updated by another|concurrent|conflict|already exists",
+        r"unique constraint|duplicate key|commit failed|has been updated by another|concurrent|"
+        r"conflict|already exists",
         RetryError,
         "was written to by another at the same time",
     ),

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
-from waybill.destinations.lake.model import OP, UPSERT, Changes, Lake, LakeTable, Stamp
+from waybill.destinations.lake.model import FILE, OP, UPSERT, Changes, Lake, LakeTable, Stamp
 from waybill.destinations.model import Finding
 from waybill.errors import WaybillError
 
@@ -59,13 +60,19 @@ def _create(table: LakeTable) -> str:
 def _merge(table: LakeTable) -> str:
     rows = pa.table({"id": pa.array([1, 2]), "text": ["a", "b"]})
     ops = pa.array([UPSERT, UPSERT])
-    table.commit(Changes(rows.append_column(OP, ops), ("id",), [], frozenset()), Stamp("", 0, None))
+    table.commit(
+        Changes(rows.append_column(OP, ops), ("id",), np.array([], np.int64), frozenset()),
+        Stamp("", 0, None),
+    )
     changed = pa.table({"id": pa.array([2, 3]), "text": ["c", "d"]}).append_column(OP, ops)
-    table.commit(Changes(changed, ("id",), [0], frozenset({0})), Stamp("", 0, None))
+    table.refresh()
+    files = frozenset(table.scan(["id"], {}).read_all()[FILE].to_pylist())
+    table.commit(Changes(changed, ("id",), np.array([0]), files), Stamp("", 0, None))
     return "two rows added, one of them changed, one more added"
 
 
 def _read(table: LakeTable) -> str:
+    table.refresh()
     rows = table.scan(["id", "text"], {}).read_all()
     found = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
     words = f"{len(found)} rows, as they were written"

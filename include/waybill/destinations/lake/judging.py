@@ -144,7 +144,7 @@ class Judge:
     def _among_themselves(self, rows: pa.Table) -> pa.Table:
         """Judge rows that lost to another of their key; return the others."""
         if self._distinct is None:
-            self._distinct = not self._batch.repeats_keys
+            self._distinct = not self._repeats_keys()
         if self._distinct:
             return rows
         names = self._names()
@@ -165,6 +165,15 @@ class Judge:
         won = np.ones(len(self._source), np.bool_)
         won[lost] = False
         return rows.filter(pa.array(won[rows["n"].to_numpy()]))
+
+    def _repeats_keys(self) -> bool:
+        """Say whether two rows may have one key; False is sure. Cost: one hash pass over keys."""
+        names = [f"k{i}" for i in range(len(self._key))]
+        keys = self._keys.select(names)
+        if any(pa.types.is_floating(item.type) for item in keys.schema):
+            return True  # equal numbers may differ in their bytes
+        groups = keys.group_by(names, use_threads=False).aggregate([])
+        return bool(groups.num_rows < keys.num_rows)
 
     def _same(self, ones: Numbers, others: Numbers) -> Mask:
         columns = self._batch.columns.select(self._free)

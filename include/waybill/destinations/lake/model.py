@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from waybill.errors import RetryError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
     from waybill.destinations.lake.books import Record
@@ -36,7 +37,7 @@ class Changes:
     """Columns of the table, and ``OP``; one row a key at most. Of a delete only the key counts, of
     a soft delete and a touch the key and the system columns."""
     key: tuple[str, ...]
-    met: Sequence[int]
+    met: np.ndarray[Any, np.dtype[np.int64]]
     """Places in ``rows`` of those whose key is in the table,"""
     files: frozenset[int]
     """and the files they lie in, by the numbers that the scan gave."""
@@ -88,7 +89,7 @@ class LakeTable(Protocol):
         ...
 
     def commit(self, changes: Changes | None, stamp: Stamp) -> None:
-        """Change rows and leave the stamp, in one commit on top of the snapshot.
+        """Change rows and leave the stamp, in one commit on top of the snapshot; then refresh.
 
         Raises:
             ConflictError: there is a newer snapshot.
@@ -107,7 +108,7 @@ class LakeTable(Protocol):
         """
         ...
 
-    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
+    def create(self, schema: pa.Schema) -> None:
         """Make the table; nothing happens when somebody else just did."""
         ...
 

@@ -10,6 +10,7 @@ from waybill.destinations.lake.places import is_remote
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
 
+_ICEBERG = ("pyiceberg", "sqlalchemy", "psycopg", "sqlite3", "pyarrow", "botocore")
 _DELTA = ("deltalake", "_internal", "arro3", "pyarrow")
 
 
@@ -24,6 +25,27 @@ def open_delta(name: str, settings: DestinationSettings, s3: S3Settings | None) 
     root, remote = _root(name, settings.dsn.get_secret_value())
     lake = DeltaLake(root, storage_options(s3) if remote else {})
     return LakeDestination(name, lake, sorter(name, _DELTA))
+
+
+def open_iceberg(
+    name: str, settings: DestinationSettings, s3: S3Settings | None
+) -> LakeDestination:
+    """Open a catalog of Iceberg tables; it is looked at on first use.
+
+    Raises:
+        InputError: the dsn is neither a folder nor a bucket, or the catalog no SQL database.
+    """
+    from waybill.destinations.lake.iceberg import (  # noqa: PLC0415
+        IcebergLake,
+        catalog_uri,
+        io_properties,
+    )
+
+    root, remote = _root(name, settings.dsn.get_secret_value())
+    given = settings.options.get("catalog")
+    uri = catalog_uri(name, root, None if given is None else given.get_secret_value())
+    lake = IcebergLake(root, uri, io_properties(s3 if remote else None))
+    return LakeDestination(name, lake, sorter(name, _ICEBERG))
 
 
 def _root(name: str, dsn: str) -> tuple[str, bool]:

@@ -114,6 +114,18 @@ def type_name(kind: pa.DataType) -> str | None:
     return _NAMES.get(kind)
 
 
+def plain_field(field: pa.Field) -> pa.Field:
+    """Return a field with the type that the rest of Waybill has for it."""
+    kind = field.type
+    if pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
+        kind = pa.string()
+    elif pa.types.is_binary_view(kind) or pa.types.is_large_binary(kind):
+        kind = pa.binary()
+    elif pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.field(field.name, kind, field.nullable)
+
+
 def check_names(spec: TableSpec) -> None:
     """Refuse names that cannot be.
 

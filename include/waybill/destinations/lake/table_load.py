@@ -126,8 +126,6 @@ class TableLoad:
     def clean_up(self) -> None:
         """Clean up tombstones when there are many."""
         if self.batch.has_deletes:
-            self.table.refresh()
-            self._tombstones.refresh()
             self._tombstones.clean_up(self.table, self.batch.spec)
 
     @property
@@ -178,7 +176,7 @@ class TableLoad:
         if DELETED_AT in names:
             rows = rows.append_column(DELETED_AT, _deleted_at(ops, now))
         met = np.flatnonzero(self._verdicts.met[places])
-        return Changes(rows.append_column(OP, ops), spec.key, met.tolist(), self._files(places))
+        return Changes(rows.append_column(OP, ops), spec.key, met, self._files(places))
 
     def _ops(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
         deletes = self._deletes[places]
@@ -197,7 +195,7 @@ class TableLoad:
         if changes is None:
             return 0
         met = np.zeros(changes.rows.num_rows, np.bool_)
-        met[list(changes.met)] = True
+        met[changes.met] = True
         removed = np.asarray(pa.compute.equal(changes.rows[OP], DELETE), np.bool_)
         return int((~met).sum()) - int(removed.sum())
 

@@ -55,12 +55,13 @@ class Tombstones:
     def __init__(self, lake: Lake, connection: duckdb.DuckDBPyConnection) -> None:
         self._table = lake.table(SCHEMA, NAME)
         self._connection = connection
+        self._seen: dict[str, int] = {}
         self._left: dict[str, int] = {}
 
     def make(self) -> None:
         """Create the table unless it is there."""
         if not self._table.refresh():
-            self._table.create(_SHAPE, partitions=[_TABLE])
+            self._table.create(_SHAPE)
             self._table.refresh()
 
     def refresh(self) -> None:
@@ -82,6 +83,7 @@ class Tombstones:
             None when there are none. Cost: of all tombstones of the table.
         """
         found = self._all(spec)
+        self._seen[target_of(spec)] = found.num_rows
         if not found.num_rows:
             return None
         self._connection.register("all_tombstones", found)
@@ -136,11 +138,13 @@ class Tombstones:
         that come meanwhile end it; it is due again next time.
         """
         target = target_of(spec)
+        if self._seen.get(target, 0) - self._left.get(target, 0) < most:
+            return False
+        data.refresh()
+        self.refresh()
         names = [*_SHAPE.names]
         found = self._table.scan(names, {_TABLE: (target, target)}).read_all()
         found = found.filter(pa.compute.equal(found[_TABLE], target))
-        if found.num_rows - self._left.get(target, 0) < most:
-            return False
         kept = self._useful(data, spec, found)
         try:
             self._table.replace(_TABLE, target, kept)

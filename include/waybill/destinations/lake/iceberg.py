@@ -1,0 +1,99 @@
+"""Iceberg by pyiceberg: tables of a SQL catalog, their files in a folder or a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyiceberg.catalog.sql import SqlCatalog
+
+from waybill.destinations.lake.iceberg_table import IcebergLakeTable
+from waybill.destinations.lake.places import is_remote
+from waybill.errors import InputError
+from waybill.settings import S3Settings
+
+CATALOG_FILE = "waybill-catalog.db"
+_DRIVERS = {
+    "postgresql://": "postgresql+psycopg://",
+    "postgres://": "postgresql+psycopg://",
+    "sqlite:///": "sqlite:///",
+}
+
+
+@dataclass(slots=True)
+class IcebergLake:
+    """A catalog with Iceberg tables: see ``Lake``."""
+
+    root: str
+    catalog_uri: str
+    properties: dict[str, str]
+    _opened: SqlCatalog | None = field(default=None)
+
+    @property
+    def catalog(self) -> SqlCatalog:
+        """Return the catalog; it is opened on first use."""
+        if self._opened is None:
+            if not is_remote(self.root):
+                Path(self.root).mkdir(parents=True, exist_ok=True)
+            warehouse = self.root if is_remote(self.root) else Path(self.root).as_uri()
+            self._opened = SqlCatalog(
+                "waybill", uri=self.catalog_uri, warehouse=warehouse, **self.properties
+            )
+        return self._opened
+
+    def table(self, schema_name: str, name: str) -> IcebergLakeTable:
+        """Return a table that may be there or not."""
+        root = self.root if is_remote(self.root) else Path(self.root).as_uri()
+        return IcebergLakeTable(root, schema_name, name, self.catalog)
+
+    def check(self) -> None:
+        """See whether the catalog answers."""
+        self.catalog.list_namespaces()
+
+    def close(self) -> None:
+        """Close the catalog's connections."""
+        if self._opened is not None:
+            self._opened.engine.dispose()
+            self._opened = None
+
+
+def catalog_uri(name: str, root: str, given: str | None) -> str:
+    """Return the catalog's address for SQLAlchemy.
+
+    Args:
+        name: the destination's.
+        root: where the tables are.
+        given: ``options.catalog``; None: a SQLite file beside the tables, on a disk only.
+
+    Raises:
+        InputError: it is none, or there is none and the tables are in a bucket.
+    """
+    if given is None:
+        if is_remote(root):
+            raise InputError(
+                f"destination {name!r}: tables in a bucket need options.catalog, a "
+                "postgresql://… URL of a database for the catalog"
+            )
+        return f"sqlite:///{root}/{CATALOG_FILE}"
+    for known, driver in _DRIVERS.items():
+        if given.startswith(known):
+            return driver + given.removeprefix(known)
+    raise InputError(
+        f"destination {name!r}: options.catalog must look like postgresql://… or sqlite:///…"
+    )
+
+
+def io_properties(s3: S3Settings | None) -> dict[str, str]:
+    """Return pyiceberg's settings for reading and writing files."""
+    found = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+    if s3 is None:
+        return found
+    found |= {"s3.region": s3.region}
+    if s3.endpoint_url is not None:
+        found |= {"s3.endpoint": s3.endpoint_url}
+    if s3.access_key is not None and s3.secret_key is not None:
+        found |= {
+            "s3.access-key-id": s3.access_key.get_secret_value(),
+            "s3.secret-access-key": s3.secret_key.get_secret_value(),
+        }
+    return found
