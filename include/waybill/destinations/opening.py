@@ -61,11 +61,20 @@ def _iceberg(name: str, settings: DestinationSettings, s3: S3Settings | None) ->
     return open_iceberg(name, settings, s3)
 
 
+def _warehouse(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
+    from waybill.destinations.warehouses.opening import (  # noqa: PLC0415 - sqlglot is heavy
+        open_warehouse,
+    )
+
+    return open_warehouse(name, settings)
+
+
 _Opener = Callable[[str, DestinationSettings, S3Settings | None], "Destination"]
 _OPENERS: Mapping[str, _Opener] = {
     "postgres": _postgres,
     "duckdb": _duckdb,
     "delta": _delta,
     "iceberg": _iceberg,
+    **dict.fromkeys(("snowflake", "bigquery", "redshift"), _warehouse),
 }
 """One a kind; each imports what it needs when it is called."""

@@ -1,0 +1,16 @@
+"""Warehouses by dialect: Snowflake, BigQuery, Redshift. Not live-tested.
+
+What stands for a live test: every statement is compared with a golden file, read again in its own
+dialect, and run with the same meaning on an engine that is here; the order of calls to the drivers
+is compared with recordings, of good days and bad ones.
+
+``dialect``      one engine as a value: types, limits, errors, rewritings
+``rewriting``    what a dialect cannot say, said otherwise, in the tree
+``session``      one connection; the engines' own are in ``snowflake``, ``bigquery``, ``redshift``
+``schema``       tables brought to their declarations
+``limits``       values that an engine cannot hold, found before they are sent
+``books``        commits, tombstones, row counts, and the row that loads lock
+``table_load``   one table's batch: staged before the transaction, judged and merged in it
+``refusing``     which rows a merge refuses, without savepoints
+``destination``  the load
+"""

@@ -1,0 +1,1 @@
+"""BigQuery as a destination; not live-tested."""

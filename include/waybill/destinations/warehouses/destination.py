@@ -1,0 +1,219 @@
+"""The load of a warehouse with transactions, but without savepoints and enforced keys.
+
+  1  the books and the tables are brought to what they must be            (their own statements)
+  2  rows beyond the engine's limits are set aside; the rest is staged in bulk
+  3  one transaction: the lock; which commits are there by now; judge, merge; outcomes; COMMIT
+  4  the working tables go
+
+Who dies between 1 and 3 leaves working tables, which end with the session or expire; within 3,
+nothing, as the engine rolls back; after 3, working tables again. When another loader took a commit
+between 1 and 3, the transaction is given up and 1 begins again with what is left. A row that the
+merge refuses is found by trying halves, each in a transaction that is rolled back; then 2 begins
+again without it, so that the rows that lost only to it are judged as if it had not come.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from waybill.destinations.batch import TableBatch, batches_of, outcomes_of
+from waybill.destinations.model import (
+    Commit,
+    CountLook,
+    Finding,
+    LoadOutcome,
+    Note,
+    Park,
+    RefusedRow,
+    RowCount,
+)
+from waybill.destinations.refused import refused_rows
+from waybill.destinations.warehouses import books, counting, examining, refusing
+from waybill.destinations.warehouses.limits import Reasons, beyond
+from waybill.destinations.warehouses.session import Session
+from waybill.destinations.warehouses.table_load import RowRefusedError, TableLoad
+from waybill.destinations.warehouses.tables import ensure_tables
+from waybill.errors import RetryError, StopError, WaybillError
+from waybill.pipelines import TableSpec
+
+_ROUNDS = 20
+"""Times that a load begins again within one call; then the caller does."""
+
+Place = tuple[str, str]
+
+
+class _OvertakenError(Exception):
+    """Another loader took one of the commits."""
+
+
+class WarehouseDestination:
+    """A warehouse with transactions, as ``waybill.destinations.Destination`` says.
+
+    Not live-tested: the statements and the order of calls are tested, no server of the kind was.
+
+    Args:
+        name: commit numbers are kept under it.
+        session: with the engine.
+    """
+
+    live_tested = False
+
+    def __init__(self, name: str, session: Session) -> None:
+        self.name = name
+        self.kind = session.dialect.kind
+        self._session = session
+        self._has_books = False
+        self._ensured: dict[Place, TableSpec] = {}
+
+    def ensure_table(self, spec: TableSpec) -> None:
+        """Bring the table to its declaration; see the protocol."""
+        with self._session.speaking():
+            self._session.refresh()
+            self._ensure([spec])
+
+    def check(self) -> None:
+        """Ask the warehouse for an answer; see the protocol."""
+        with self._session.speaking():
+            self._session.refresh()
+            self._session.query("SELECT 1 AS answer")
+
+    def examine(self, schema_name: str) -> list[Finding]:
+        """Try all that loads need; see the protocol."""
+        return examining.examine(self._session, schema_name)
+
+    def load(
+        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+    ) -> list[LoadOutcome]:
+        """Load what is missing of the commits, report all; see the protocol."""
+        if not commits:
+            return []
+        numbers = [commit.number for commit in commits]
+        if len(set(numbers)) != len(numbers):
+            raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
+        try:
+            with self._session.speaking():
+                self._session.refresh()
+                self._prepare(commits, numbers)
+                found = self._load(commits, numbers, park, note)
+        except WaybillError:
+            self._forget()
+            raise
+        return [found[number] for number in numbers]
+
+    def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
+        """Count the rows of tables that are due; see the protocol."""
+        with self._session.speaking():
+            self._session.refresh()
+            self._make_books()
+            found = [counting.count_rows(self._session, look) for look in looks]
+        return [one for one in found if one is not None]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(self, commits: Sequence[Commit], numbers: Sequence[int]) -> None:
+        self._make_books()
+        known = books.loaded(self._session, self.name, numbers)
+        fresh = [commit for commit in commits if commit.number not in known]
+        self._ensure([batch.spec for batch in batches_of(fresh)])
+
+    def _load(
+        self, commits: Sequence[Commit], numbers: Sequence[int], park: Park, note: Note | None
+    ) -> dict[int, LoadOutcome]:
+        refused: dict[Place, Reasons] = {}
+        for _ in range(_ROUNDS):
+            known = books.loaded(self._session, self.name, numbers)
+            fresh = [commit for commit in commits if commit.number not in known]
+            try:
+                outcomes = self._load_fresh(fresh, refused, park, note) if fresh else []
+            except _OvertakenError:
+                refused.clear()  # ordinals are of the commits that were fresh
+                continue
+            except RowRefusedError as error:
+                spec = error.load.batch.spec
+                found = refusing.find_refused(self._session, error.load)
+                refused.setdefault((spec.schema_name, spec.name), {}).update(found)
+                continue
+            outcomes += books.stored(
+                self._session, self.name, [c for c in commits if c.number in known]
+            )
+            return {outcome.commit_number: outcome for outcome in outcomes}
+        raise RetryError(
+            f"destination {self.name!r}: other loads were faster {_ROUNDS} times, or rows were "
+            "refused one by one as often"
+        )
+
+    def _load_fresh(
+        self,
+        fresh: Sequence[Commit],
+        refused: Mapping[Place, Reasons],
+        park: Park,
+        note: Note | None,
+    ) -> list[LoadOutcome]:
+        batches = batches_of(fresh)
+        loads = [self._staged(batch, refused) for batch in batches]
+        with self._session.transaction():
+            self._session.lock()
+            if books.loaded(self._session, self.name, [commit.number for commit in fresh]):
+                raise _OvertakenError
+            outcomes = self._merged(fresh, loads, park)
+            books.write(self._session, self.name, outcomes)
+            if note is not None:
+                note(outcomes)
+        for load in loads:
+            load.drop()
+        return outcomes
+
+    def _staged(self, batch: TableBatch, refused: Mapping[Place, Reasons]) -> TableLoad:
+        known = dict(refused.get((batch.spec.schema_name, batch.spec.name), {}))
+        reasons = known | beyond(batch, self._session.dialect.limits)
+        load = TableLoad(self._session, batch, uuid.uuid4().hex[:12], reasons)
+        load.stage()
+        return load
+
+    def _merged(
+        self, fresh: Sequence[Commit], loads: Sequence[TableLoad], park: Park
+    ) -> list[LoadOutcome]:
+        rows: list[RefusedRow] = []
+        for load in loads:
+            load.run()
+            books.note_change(self._session, load.batch.spec, load.change)
+            rows += refused_rows(load.batch, load.refused)
+        descriptor = park(rows) if rows else None
+        parked = () if descriptor is None else (descriptor,)
+        touched = {row.commit_number for row in rows}
+        return [
+            replace(outcome, parked=parked if outcome.commit_number in touched else ())
+            for outcome in outcomes_of(fresh, [load.batch for load in loads])
+        ]
+
+    def _make_books(self) -> None:
+        if not self._has_books:
+            books.create_books(self._session)
+            self._has_books = True
+
+    def _ensure(self, specs: Sequence[TableSpec]) -> None:
+        new = [s for s in specs if self._ensured.get((s.schema_name, s.name)) != s]
+        ensure_tables(self._session, new)
+        self._ensured.update({(spec.schema_name, spec.name): spec for spec in new})
+
+    def _forget(self) -> None:
+        """Look at the catalogue again next time."""
+        self._has_books = False
+        self._ensured.clear()

@@ -1,0 +1,1 @@
+"""Redshift as a destination; not live-tested."""

@@ -1,0 +1,165 @@
+"""A session with Redshift: rows go as Parquet to S3, then COPY into a temporary table.
+
+Its MERGE has no conditions and one arm: what Waybill means by it is written in steps, under a
+LOCK of the books' lock table, which another load waits for. The first statement of the
+transaction, before any that takes its snapshot, is that LOCK.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from waybill.destinations.warehouses.addresses import Form, read_address
+from waybill.destinations.warehouses.dialect import BOOKS
+from waybill.destinations.warehouses.drivers import driver
+from waybill.destinations.warehouses.errors import WarehouseError
+from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
+from waybill.destinations.warehouses.redshift.objects import StagingBucket
+from waybill.destinations.warehouses.session import Columns, Session
+from waybill.destinations.warehouses.table_load import working_table
+from waybill.errors import InputError
+from waybill.settings import DestinationSettings
+
+FORM = Form(
+    shape="redshift://user:password@host:5439/database?staging=s3://bucket/prefix&iam_role=arn:…",
+    schemes=("redshift",),
+    parts=(1, 1),
+    options=frozenset({"region", "password"}),
+    needs=frozenset({"user", "staging", "iam_role"}),
+)
+PACKAGE = "redshift-connector>=2.1"
+_STATEMENT_LIMIT_MS = 1_800_000
+_CONNECT_TIMEOUT_S = 10
+
+
+class RedshiftSession(Session):
+    """A session with one database of Redshift. Not live-tested.
+
+    Args:
+        name: the destination's name.
+        settings: dsn and options.
+
+    Raises:
+        InputError: the dsn cannot be used.
+    """
+
+    begin = "BEGIN"
+
+    def __init__(self, name: str, settings: DestinationSettings) -> None:
+        super().__init__(REDSHIFT, name)
+        self._address = read_address(name, settings, FORM)
+        scheme, _, place = self._address.options["staging"].partition("://")
+        self._bucket, _, self._prefix = place.strip("/").partition("/")
+        if scheme != "s3" or not self._bucket:
+            raise InputError(
+                f"destination {name!r}, kind redshift: its staging folder must look like "
+                "s3://bucket/prefix (docs/destinations.md)"
+            )
+
+    def connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+        """Open the driver's connection; transactions are opened in SQL."""
+        connection = driver("redshift_connector", PACKAGE, "redshift").connect(
+            user=self._address.user or self._address.options.get("user"),
+            password=self._address.password or self._address.options.get("password"),
+            host=self._address.host,
+            port=self._address.port or 5439,
+            database=self._address.parts[0],
+            timeout=None,
+            tcp_keepalive=True,
+            application_name=f"waybill loading {self.name}"[:63],
+        )
+        connection.autocommit = True
+        return connection
+
+    def settle(self) -> None:
+        """Set times in UTC, and a limit for statements."""
+        self.execute("SET timezone TO 'UTC'")
+        self.execute(f"SET statement_timeout TO {_STATEMENT_LIMIT_MS}")
+
+    def run(self, statement: str) -> tuple[pa.Table | None, int]:
+        """Run one statement."""
+        cursor = self.connection.cursor()
+        try:
+            cursor.execute(statement)
+            if statement.startswith("SELECT"):
+                names = [item[0] for item in cursor.description]
+                names = [n.decode() if isinstance(n, bytes) else n for n in names]
+                rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+                return _table(names, rows), -1
+            return None, int(cursor.rowcount)
+        finally:
+            cursor.close()
+
+    def translated(self, error: BaseException) -> WarehouseError | None:
+        """Return the driver's error as ours: the server's come as a dict of fields."""
+        module = driver("redshift_connector", PACKAGE, "redshift")
+        if isinstance(error, (module.InterfaceError, module.OperationalError, OSError)):
+            return WarehouseError(str(error), away=True)
+        if not isinstance(error, module.Error):
+            return None
+        said = error.args[0] if error.args else ""
+        if isinstance(said, dict):
+            return WarehouseError(str(said.get("M", said)), state=str(said.get("C", "")))
+        return WarehouseError(str(error))
+
+    def stage(self, wanted: str, columns: Columns, rows: pa.Table) -> str:
+        """Make a temporary table and fill it; times come naive, for COPY takes no zones."""
+        times = [name for name, kind in columns if kind == "timestamp"]
+        raw = f"{wanted}_raw" if times else wanted
+        self.execute(_raw_table(self, raw, columns))
+        key = "/".join(part for part in (self._prefix, f"{wanted}.parquet") if part)
+        bucket = self.bucket()
+        bucket.put(self._bucket, key, _naive(rows, times))
+        try:
+            source = self.dialect.literal(f"s3://{self._bucket}/{key}")
+            role = self.dialect.literal(self._address.options["iam_role"])
+            self.execute(
+                f"COPY {self.dialect.working(raw)} FROM {source} IAM_ROLE {role} FORMAT AS PARQUET"
+            )
+        finally:
+            bucket.delete(self._bucket, key)
+        if times:
+            self._with_zones(wanted, raw, columns)
+        return wanted
+
+    def bucket(self) -> StagingBucket:
+        """Return the staging bucket."""
+        return StagingBucket(self._address.options.get("region"))
+
+    def _with_zones(self, wanted: str, raw: str, columns: Columns) -> None:
+        quoted = self.dialect.quoted
+        listed = ", ".join(
+            f"{quoted(n)} AT TIME ZONE 'UTC' AS {quoted(n)}" if kind == "timestamp" else quoted(n)
+            for n, kind in columns
+        )
+        self.execute(working_table(self, wanted, columns))
+        self.execute(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")  # noqa: S608
+        self.execute(f"DROP TABLE {quoted(raw)}")
+
+    def lock(self) -> None:
+        """Lock the books' lock table until the transaction ends: another load waits."""
+        self.execute(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
+
+
+def _raw_table(session: Session, name: str, columns: Columns) -> str:
+    dialect = session.dialect
+    kinds = [(n, "TIMESTAMP" if k == "timestamp" else dialect.sql_type(k)) for n, k in columns]
+    listed = ", ".join(f"{dialect.quoted(n)} {kind}" for n, kind in kinds)
+    return f"CREATE TEMPORARY TABLE {dialect.working(name)} ({listed})"
+
+
+def _naive(rows: pa.Table, times: list[str]) -> bytes:
+    for name in times:
+        index = rows.column_names.index(name)
+        rows = rows.set_column(index, name, rows[name].cast(pa.timestamp("us")))
+    sent = io.BytesIO()
+    pq.write_table(rows, sent)
+    return sent.getvalue()
+
+
+def _table(names: list[str], rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows) if rows else pa.table({name: pa.nulls(0) for name in names})

@@ -1,0 +1,193 @@
+"""Statements that a dialect cannot say, rewritten in the tree: never in the text.
+
+Waybill's statements are defined in PostgreSQL's dialect. What sqlglot's generators do not turn
+into other words by themselves is here, one function a construct; each takes a tree and returns the
+trees that say the same, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlglot import exp
+
+Tree = Any
+"""A sqlglot expression, which has no types."""
+Rewriting = Callable[[Tree], Sequence[Tree]]
+_EXCLUDED = "excluded"
+
+
+def conflict_as_merge(tree: Tree) -> Sequence[Tree]:
+    """``INSERT … SELECT … ON CONFLICT (key) DO UPDATE`` as ``MERGE``."""
+    conflict = tree.args.get("conflict") if isinstance(tree, exp.Insert) else None
+    if conflict is None:
+        return [tree]
+    target = tree.this.this
+    names = [column.name for column in tree.this.expressions]
+    source = tree.expression.copy()
+    source.set(
+        "expressions",
+        [
+            exp.alias_(item.unalias(), name, quoted=False)
+            for item, name in zip(source.expressions, names, strict=True)
+        ],
+    )
+    keys = [item.this.name if isinstance(item, exp.Ordered) else item.name
+            for item in conflict.args["conflict_keys"]]  # fmt: skip
+    alias = target.alias or target.name
+    on = exp.and_(
+        *(exp.column(key, alias).eq(exp.column(key, _EXCLUDED)) for key in keys), copy=False
+    )
+    update = exp.Update(expressions=[item.copy() for item in conflict.expressions])
+    insert = exp.Insert(
+        this=exp.Tuple(expressions=[exp.column(name) for name in names]),
+        expression=exp.Tuple(expressions=[exp.column(name, _EXCLUDED) for name in names]),
+    )
+    return [
+        exp.Merge(
+            this=target.copy(),
+            using=exp.Subquery(
+                this=source, alias=exp.TableAlias(this=exp.to_identifier(_EXCLUDED))
+            ),
+            on=on,
+            whens=exp.Whens(
+                expressions=[
+                    exp.When(matched=True, then=_lowered(update)),
+                    exp.When(matched=False, then=insert),
+                ]
+            ),
+        )
+    ]
+
+
+def _lowered(tree: Tree) -> Tree:
+    """Write EXCLUDED as the alias it now is; the assigned columns have none."""
+    for column in tree.find_all(exp.Column):
+        if column.table.lower() == _EXCLUDED:
+            column.set("table", exp.to_identifier(_EXCLUDED))
+    return tree
+
+
+def using_as_exists(tree: Tree) -> Sequence[Tree]:
+    """``DELETE FROM a USING b WHERE …`` as ``DELETE FROM a WHERE EXISTS (…)``."""
+    using = tree.args.get("using") if isinstance(tree, exp.Delete) else None
+    if not using:
+        return [tree]
+    inner = exp.select(exp.Literal.number(1)).from_(using[0].copy())
+    for other in using[1:]:
+        inner = inner.join(other.copy(), join_type="cross")
+    inner = inner.where(tree.args["where"].this.copy())
+    found = tree.copy()
+    found.set("using", None)
+    found.set("where", exp.Where(this=exp.Exists(this=inner)))
+    return [found]
+
+
+def delete_without_alias(tree: Tree) -> Sequence[Tree]:
+    """``DELETE FROM a AS x …`` with the table's own name for the alias."""
+    if not isinstance(tree, exp.Delete) or not tree.this.alias:
+        return [tree]
+    names = {tree.this.alias: tree.this.copy()}
+    found = tree.transform(lambda node: _renamed(node, names))
+    found.this.set("alias", None)
+    return [found]
+
+
+def null_safe_as_or(tree: Tree) -> Sequence[Tree]:
+    """Say ``a IS NOT DISTINCT FROM b`` in words that every engine has; never null itself."""
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, exp.NullSafeEQ):
+            return node
+        a, b = node.this, node.expression
+        same = exp.func("COALESCE", a.copy().eq(b.copy()), exp.false())
+        both = exp.and_(a.copy().is_(exp.null()), b.copy().is_(exp.null()))
+        return exp.paren(exp.or_(same, both))
+
+    return [tree.transform(change)]
+
+
+def merge_in_steps(tree: Tree) -> Sequence[Tree]:
+    """``MERGE`` as a table of its source, then a DELETE, UPDATE or INSERT for each WHEN.
+
+    Only for a merge whose arms change what their conditions look at: a row that one arm took must
+    not please the next (Waybill's arms compare versions, and set them). Runs under the target's
+    lock. The target has no alias then, as an old PostgreSQL's DELETE knows none.
+    """
+    if not isinstance(tree, exp.Merge):
+        return [tree]
+    target, source = tree.this, tree.args["using"]
+    working = exp.to_identifier(f"{target.name}_source"[:100], quoted=True)
+    names = {target.alias or target.name: target, source.alias_or_name: exp.Table(this=working)}
+
+    def named(node: Tree) -> Tree:
+        return node.copy().transform(lambda item: _renamed(item, names))
+
+    steps: list[Tree] = [
+        exp.Drop(tables=[exp.Table(this=working.copy())], kind="TABLE", exists=True),
+        exp.Create(
+            this=exp.Table(this=working.copy()),
+            kind="TABLE",
+            expression=_selected(source),
+            properties=exp.Properties(expressions=[exp.TemporaryProperty()]),
+        ),
+    ]
+    bare = exp.Table(this=target.this.copy(), db=target.args.get("db"))
+    for when in tree.args["whens"].expressions:
+        steps.append(_step(when, bare, exp.Table(this=working), tree.args["on"], named))
+    return steps
+
+
+def _selected(source: Tree) -> Tree:
+    if isinstance(source, exp.Subquery):
+        return source.this.copy()
+    return exp.select("*").from_(source.copy())
+
+
+def _renamed(node: Tree, names: dict[str, exp.Table]) -> Tree:
+    if isinstance(node, exp.Column) and node.table in names:
+        table = names[node.table]
+        return exp.Column(
+            this=node.this.copy(), table=table.this.copy(),
+            db=table.args["db"].copy() if table.args.get("db") else None,
+        )  # fmt: skip
+    return node
+
+
+def _step(
+    when: exp.When, target: exp.Table, source: exp.Table, on: Tree, named: Callable[[Tree], Tree]
+) -> Tree:
+    condition = when.args.get("condition")
+    then = when.args["then"]
+    if not when.args["matched"]:
+        key = next(column for column in on.find_all(exp.Column) if column.table != _alias_of(then))
+        insert = exp.select(*(named(item) for item in then.expression.expressions))
+        insert = insert.from_(source.copy()).join(target.copy(), on=named(on), join_type="left")
+        insert = insert.where(
+            exp.column(key.name, target.name, target.db, quoted=True).is_(exp.null())
+        )
+        if condition is not None:
+            insert = insert.where(named(condition))
+        return exp.Insert(
+            this=exp.Schema(
+                this=target.copy(), expressions=[c.this.copy() for c in then.this.expressions]
+            ),
+            expression=insert,
+        )
+    where = named(on) if condition is None else exp.and_(named(on), exp.paren(named(condition)))
+    if isinstance(then, exp.Update):
+        changes = [
+            exp.EQ(this=exp.column(item.this.this.copy()), expression=named(item.expression))
+            for item in then.expressions
+        ]
+        return exp.Update(
+            this=target.copy(), expressions=changes,
+            **{"from_": exp.From(this=source.copy())}, where=exp.Where(this=where),
+        )  # fmt: skip
+    return exp.Delete(this=target.copy(), using=[source.copy()], where=exp.Where(this=where))
+
+
+def _alias_of(insert: Tree) -> str:
+    """Return the source's alias: that of the inserted values."""
+    return next((column.table for column in insert.expression.find_all(exp.Column)), "")

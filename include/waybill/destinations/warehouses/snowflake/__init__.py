@@ -1,0 +1,1 @@
+"""Snowflake as a destination; not live-tested."""

@@ -1,0 +1,5 @@
+ALTER TABLE `shop`.`orders` ALTER COLUMN `n` SET DATA TYPE NUMERIC(21, 2);
+ALTER TABLE `shop`.`orders` ALTER COLUMN `n` DROP NOT NULL;
+ALTER TABLE `shop`.`orders` ADD COLUMN IF NOT EXISTS `new` STRING;
+ALTER TABLE `shop`.`orders` ALTER COLUMN `gone` DROP NOT NULL;
+ALTER TABLE `shop`.`orders` ADD COLUMN IF NOT EXISTS `_waybill_loaded_at` TIMESTAMP;

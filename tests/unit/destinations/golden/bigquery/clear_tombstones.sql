@@ -1,0 +1,1 @@
+DELETE FROM `waybill`.`_waybill_tombstones` AS `t` WHERE EXISTS(SELECT 1 FROM `waybill`.`_waybill_work_1_stage` AS `s` WHERE `t`.`table_schema` = 'shop' AND `t`.`table_name` = 'orders' AND `t`.`key_hash` = `s`.`_waybill_key_text` AND `s`.`_waybill_op` = 'upsert' AND NOT EXISTS(SELECT 1 FROM `waybill`.`_waybill_work_1_verdict` AS `v` WHERE `v`.`n` = `s`.`_waybill_n`));

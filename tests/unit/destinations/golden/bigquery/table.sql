@@ -1,0 +1,2 @@
+CREATE SCHEMA IF NOT EXISTS `shop`;
+CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` INT64 NOT NULL, `ok` BOOL, `small` INT64, `rate` FLOAT64, `price` NUMERIC(10, 2), `exact` BIGNUMERIC(38, 20), `what` STRING, `at` TIMESTAMP, `day` DATE, `raw` BYTES, `more` STRING, `_waybill_id` STRING NOT NULL, `_waybill_source_version` INT64 NOT NULL, `_waybill_intake_version` INT64 NOT NULL, `_waybill_loaded_at` TIMESTAMP NOT NULL, PRIMARY KEY (`id`) NOT ENFORCED);

@@ -1,0 +1,1 @@
+SELECT column_name AS name, CASE data_type WHEN 'numeric' THEN 'numeric(' || CAST(numeric_precision AS VARCHAR) || ',' || CAST(numeric_scale AS VARCHAR) || ')' ELSE data_type END AS type, is_nullable = 'NO' AS required FROM svv_columns WHERE table_schema = 'shop' AND table_name = 'orders' ORDER BY ordinal_position;

@@ -1,0 +1,1 @@
+INSERT INTO "_waybill_work_1_met" ("n") SELECT "s"."_waybill_n" FROM "_waybill_work_1_stage" AS "s" JOIN "shop"."orders" AS "t" ON "t"."id" = "s"."id" WHERE NOT EXISTS(SELECT 1 FROM "_waybill_work_1_verdict" AS "v" WHERE "v"."n" = "s"."_waybill_n") AND "s"."_waybill_source_version" <= "t"."_waybill_source_version";

@@ -1,0 +1,2 @@
+CREATE SCHEMA IF NOT EXISTS "shop";
+CREATE TABLE IF NOT EXISTS "shop"."orders" ("id" BIGINT NOT NULL, "ok" BOOLEAN, "small" INTEGER, "rate" DOUBLE PRECISION, "price" DECIMAL(10, 2), "exact" DECIMAL(38, 20), "what" VARCHAR(65535), "at" TIMESTAMPTZ, "day" DATE, "raw" VARBYTE(1024000), "more" VARCHAR(65535), "_waybill_id" VARCHAR(65535) NOT NULL, "_waybill_source_version" BIGINT NOT NULL, "_waybill_intake_version" BIGINT NOT NULL, "_waybill_loaded_at" TIMESTAMPTZ NOT NULL, PRIMARY KEY ("id"));

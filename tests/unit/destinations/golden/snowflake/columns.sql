@@ -1,0 +1,1 @@
+SELECT column_name AS "name", CASE data_type WHEN 'NUMBER' THEN 'NUMBER(' || numeric_precision || ',' || numeric_scale || ')' ELSE data_type END AS "type", is_nullable = 'NO' AS "required" FROM information_schema.columns WHERE table_schema = 'shop' AND table_name = 'orders' ORDER BY ordinal_position;

@@ -1,0 +1,2 @@
+CREATE SCHEMA IF NOT EXISTS "shop";
+CREATE TABLE IF NOT EXISTS "shop"."orders" ("id" NUMBER(19, 0) NOT NULL, "ok" BOOLEAN, "small" NUMBER(10, 0), "rate" FLOAT, "price" NUMBER(10, 2), "exact" NUMBER(38, 20), "what" VARCHAR, "at" TIMESTAMP_TZ(6), "day" DATE, "raw" BINARY, "more" VARCHAR, "_waybill_id" VARCHAR NOT NULL, "_waybill_source_version" NUMBER(19, 0) NOT NULL, "_waybill_intake_version" NUMBER(19, 0) NOT NULL, "_waybill_loaded_at" TIMESTAMP_TZ(6) NOT NULL, PRIMARY KEY ("id"));

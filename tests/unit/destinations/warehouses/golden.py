@@ -1,0 +1,117 @@
+"""The statements of each warehouse, in files that people read.
+
+``python -m tests.unit.destinations.warehouses.golden`` writes them anew; read the difference before
+you keep it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from waybill.destinations.merging import MergeStatements
+from waybill.destinations.warehouses import books, schema, staging
+from waybill.destinations.warehouses.bigquery.dialect import BIGQUERY
+from waybill.destinations.warehouses.dialect import Dialect
+from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
+from waybill.destinations.warehouses.schema import FoundColumn
+from waybill.destinations.warehouses.snowflake.dialect import SNOWFLAKE
+from waybill.pipelines import Column, TableSpec
+
+FOLDER = Path(__file__).parents[1] / "golden"
+DIALECTS: Mapping[str, Dialect] = {
+    "snowflake": SNOWFLAKE, "bigquery": BIGQUERY, "redshift": REDSHIFT
+}  # fmt: skip
+COLUMNS = {
+    "id": "int64", "ok": "bool", "small": "int32", "rate": "float64", "price": "decimal(10,2)",
+    "exact": "decimal(38,20)", "what": "string", "at": "timestamp", "day": "date",
+    "raw": "bytes", "more": "json",
+}  # fmt: skip
+SPEC = TableSpec(
+    schema_name="shop",
+    name="orders",
+    columns=tuple(Column(name=n, type=t, nullable=n != "id") for n, t in COLUMNS.items()),
+    key=("id",),
+)
+STAGE, VERDICT, LOSERS, MET = (
+    f"_waybill_work_1_{name}" for name in ("stage", "verdict", "losers", "met")
+)
+OLDER = TableSpec(
+    schema_name="shop",
+    name="orders",
+    columns=(
+        Column(name="id", type="int64"),
+        Column(name="n", type="decimal(21,2)"),
+        Column(name="new", type="json"),
+    ),
+    key=("id",),
+)
+
+
+def statements(kind: str) -> dict[str, list[str]]:
+    """Return names to statements, as they are sent."""
+    dialect = DIALECTS[kind]
+    made = MergeStatements(SPEC, STAGE, VERDICT)
+    key = f's."{staging.KEY_TEXT}"'
+    defined = {
+        "find_losers": made.find_losers(LOSERS),
+        "judge_losers": made.judge_losers(LOSERS),
+        "find_met": made.find_met(MET),
+        "judge_met": made.judge_met(MET),
+        "judge_tombstones": made.judge_tombstones(books.TOMBSTONES, key),
+        "count_met": made.count_met(),
+        "merge": made.merge(judged=True),
+        "clear_tombstones": made.clear_tombstones(books.TOMBSTONES, key),
+        "write_tombstones": made.write_tombstones(books.TOMBSTONES, key, key),
+    }
+    return {
+        "books": books.creations(dialect),
+        "columns": [dialect.columns_query(SPEC)],
+        "table": schema.plan(dialect, SPEC, {}),
+        "changes": schema.plan(dialect, OLDER, _found(dialect)),
+        **{name: dialect.rendered(text) for name, text in defined.items()},
+    }
+
+
+def _found(dialect: Dialect) -> dict[str, FoundColumn]:
+    """Return a table to be changed; of one that cannot be widened the column is wide already."""
+    kinds = {"id": "int64", "n": "decimal(20,2)", "gone": "string"}
+    if not dialect.widens("decimal(20,2)", "decimal(21,2)"):
+        kinds["n"] = "decimal(38,2)"
+    found = {
+        name: FoundColumn(_spelt(dialect, kind), not_null=name != "id" and bool(dialect.relaxing))
+        for name, kind in kinds.items()
+    }
+    return found | {
+        name: FoundColumn(_spelt(dialect, kind), not_null=True)
+        for name, kind in schema.KEPT_COLUMNS
+        if name != "_waybill_loaded_at"
+    }
+
+
+def _spelt(dialect: Dialect, kind: str) -> str:
+    """Return a type as the catalogue spells it: one that ``known`` reads."""
+    text = dialect.sql_type(kind).replace(", ", ",")
+    words = {"VARCHAR(65535)": "character varying", "TIMESTAMPTZ": "timestamp with time zone",
+             "VARBYTE(1024000)": "binary varying", "TIMESTAMP_TZ(6)": "TIMESTAMP_TZ"}  # fmt: skip
+    return words.get(text, text)
+
+
+def path_of(kind: str, name: str) -> Path:
+    return FOLDER / kind / f"{name}.sql"
+
+
+def text_of(found: list[str]) -> str:
+    return "".join(f"{statement};\n" for statement in found)
+
+
+def main() -> None:
+    """Write all files."""
+    for kind in DIALECTS:
+        for name, found in statements(kind).items():
+            path_of(kind, name).parent.mkdir(parents=True, exist_ok=True)
+            path_of(kind, name).write_text(text_of(found))
+
+
+if __name__ == "__main__":
+    main()
