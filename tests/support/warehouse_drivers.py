@@ -253,7 +253,8 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
             wire.open()
             self._in_session = False
 
-        def query(self, query, *, job_config):
+        def query(self, query, *, job_config, job_retry):
+            assert job_retry is None
             assert job_config.use_legacy_sql is False
             assert job_config.create_session is not self._in_session
             self._in_session = True

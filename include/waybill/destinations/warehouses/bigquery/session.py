@@ -76,7 +76,7 @@ class BigQuerySession(Session):
             config.connection_properties = [
                 bigquery.ConnectionProperty("session_id", self._session_id)
             ]
-        job = self.connection.query(statement, job_config=config)
+        job = self.connection.query(statement, job_config=config, job_retry=None)
         result = job.result()
         if self._session_id is None:
             self._session_id = job.session_info.session_id

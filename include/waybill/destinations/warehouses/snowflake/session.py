@@ -26,7 +26,7 @@ FORM = Form(
     shape="snowflake://user:password@account/database?warehouse=…&role=…",
     schemes=("snowflake",),
     parts=(1, 1),
-    options=frozenset({"role", "authenticator", "private_key_file", "private_key_file_pwd",
+    options=frozenset({"role", "authenticator", "private_key_file", "private_key_password",
                        "token", "password"}),
     needs=frozenset({"user", "warehouse"}),
 )  # fmt: skip
