@@ -147,9 +147,9 @@ class DuckWire:
             tree.set("properties", None)
             for key in list(tree.find_all(exp.PrimaryKey)):
                 key.pop()
-            for kind in list(tree.find_all(exp.DataType)):
-                if kind.this.name in ("VARCHAR", "VARBINARY", "TEXT"):
-                    kind.set("expressions", [])
+        for kind in list(tree.find_all(exp.DataType)):
+            if kind.this.name in ("VARCHAR", "VARBINARY", "TEXT"):
+                kind.set("expressions", [])
         return tree.sql("duckdb")
 
     def _note(self, tree: exp.Expression) -> None:

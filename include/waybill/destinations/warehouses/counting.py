@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from waybill.destinations.merging import quoted
 from waybill.destinations.model import CountLook, RowCount
-from waybill.destinations.warehouses.books import COUNTS, place
+from waybill.destinations.sql.books import TABLES, is_of
 from waybill.destinations.warehouses.session import Session
 
 
@@ -18,7 +18,7 @@ def count_rows(session: Session, look: CountLook) -> RowCount | None:
     """
     spec = look.spec
     rows = session.ask(
-        f"SELECT rows, baseline, gap, looked_at FROM {COUNTS} WHERE {place(spec)}"  # noqa: S608
+        f"SELECT rows, baseline, gap, looked_at FROM {TABLES} WHERE {is_of(spec)}"  # noqa: S608
     ).to_pylist()
     if not rows:
         return None
@@ -39,13 +39,13 @@ def _counted(session: Session, look: CountLook, *, anew: bool) -> RowCount:
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     [row] = session.ask(
         f"SELECT (SELECT COUNT(*) FROM {table}) AS counted, rows, baseline "  # noqa: S608
-        f"FROM {COUNTS} WHERE {place(spec)}"
+        f"FROM {TABLES} WHERE {is_of(spec)}"
     ).to_pylist()
     counted, put = int(row["counted"]), int(row["rows"])
     baseline = counted - put if anew else int(row["baseline"])
     expected = put + baseline
     session.perform(
-        f"UPDATE {COUNTS} SET baseline = {baseline}, gap = {expected - counted}, "  # noqa: S608
-        f"looked_at = CURRENT_TIMESTAMP WHERE {place(spec)}"
+        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - counted}, "  # noqa: S608
+        f"looked_at = CURRENT_TIMESTAMP WHERE {is_of(spec)}"
     )
     return RowCount(spec, counted, expected, baseline)

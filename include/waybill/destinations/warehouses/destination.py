@@ -20,7 +20,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from waybill.destinations.batch import TableBatch, batches_of, outcomes_of
+from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.model import (
     Commit,
     CountLook,
@@ -32,18 +32,17 @@ from waybill.destinations.model import (
     RowCount,
 )
 from waybill.destinations.refused import refused_rows
+from waybill.destinations.specs import union
 from waybill.destinations.warehouses import books, counting, examining, refusing
 from waybill.destinations.warehouses.limits import Reasons, beyond
 from waybill.destinations.warehouses.session import Session
 from waybill.destinations.warehouses.table_load import RowRefusedError, TableLoad
-from waybill.destinations.warehouses.tables import ensure_tables
+from waybill.destinations.warehouses.tables import Table, ensure_table
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.pipelines import TableSpec
 
 _ROUNDS = 20
 """Times that a load begins again within one call; then the caller does."""
-
-Place = tuple[str, str]
 
 
 class _OvertakenError(Exception):
@@ -68,6 +67,7 @@ class WarehouseDestination:
         self._session = session
         self._has_books = False
         self._ensured: dict[Place, TableSpec] = {}
+        self._tables: dict[Place, Table] = {}
 
     def ensure_table(self, spec: TableSpec) -> None:
         """Bring the table to its declaration; see the protocol."""
@@ -131,7 +131,7 @@ class WarehouseDestination:
         self._make_books()
         known = books.loaded(self._session, self.name, numbers)
         fresh = [commit for commit in commits if commit.number not in known]
-        self._ensure([batch.spec for batch in batches_of(fresh)])
+        self._ensure(declared(fresh))
 
     def _load(
         self, commits: Sequence[Commit], numbers: Sequence[int], park: Park, note: Note | None
@@ -166,7 +166,7 @@ class WarehouseDestination:
         park: Park,
         note: Note | None,
     ) -> list[LoadOutcome]:
-        batches = batches_of(fresh)
+        batches = batches_of(fresh, {place: table.spec for place, table in self._tables.items()})
         loads = [self._staged(batch, refused) for batch in batches]
         with self._session.transaction():
             self._session.lock()
@@ -181,9 +181,10 @@ class WarehouseDestination:
         return outcomes
 
     def _staged(self, batch: TableBatch, refused: Mapping[Place, Reasons]) -> TableLoad:
-        known = dict(refused.get((batch.spec.schema_name, batch.spec.name), {}))
-        reasons = known | beyond(batch, self._session.dialect.limits)
-        load = TableLoad(self._session, batch, uuid.uuid4().hex[:12], reasons)
+        place = (batch.spec.schema_name, batch.spec.name)
+        reasons = beyond(batch, self._session.dialect.limits) | refused.get(place, {})
+        marked = self._tables[place].marked
+        load = TableLoad(self._session, batch, uuid.uuid4().hex[:12], reasons, marked)
         load.stage()
         return load
 
@@ -209,11 +210,25 @@ class WarehouseDestination:
             self._has_books = True
 
     def _ensure(self, specs: Sequence[TableSpec]) -> None:
-        new = [s for s in specs if self._ensured.get((s.schema_name, s.name)) != s]
-        ensure_tables(self._session, new)
-        self._ensured.update({(spec.schema_name, spec.name): spec for spec in new})
+        for spec in specs:
+            place = (spec.schema_name, spec.name)
+            if self._ensured.get(place) != spec:
+                self._tables[place] = ensure_table(self._session, spec)
+                self._ensured[place] = spec
 
     def _forget(self) -> None:
         """Look at the catalogue again next time."""
         self._has_books = False
         self._ensured.clear()
+        self._tables.clear()
+
+
+def declared(commits: Sequence[Commit]) -> list[TableSpec]:
+    """Return the declarations that the rows of commits need, one a table."""
+    found: dict[Place, list[TableSpec]] = {}
+    for commit in commits:
+        for rows in commit.rows:
+            if rows.data.num_rows:
+                spec = rows.table
+                found.setdefault((spec.schema_name, spec.name), []).append(spec)
+    return [union(found[place]) for place in sorted(found)]

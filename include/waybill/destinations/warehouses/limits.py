@@ -37,15 +37,24 @@ class Limits:
 
 
 def beyond(batch: TableBatch, limits: Limits) -> Reasons:
-    """Return the rows with a value that the engine cannot hold."""
+    """Return the rows with a value, or an item's value, that the engine cannot hold."""
     found: Reasons = {}
     for column in batch.spec.columns:
-        values = batch.columns[column.name]
-        for wrong, words in _breaches(column, values, limits):
-            places = np.flatnonzero(pa.compute.fill_null(wrong, fill_value=False).to_numpy())
-            for place in places:
-                found.setdefault(int(place), (VALUE_REFUSED, f"column {column.name!r}: {words}"))
+        for place, words in _places(column, batch.columns[column.name], limits):
+            found.setdefault(place, (VALUE_REFUSED, f"column {column.name!r}: {words}"))
+    for child in batch.spec.children:
+        items = batch.items(child)
+        for column in child.columns:
+            for place, words in _places(column, items[column.name], limits):
+                reason = f"table {child.name!r}, column {column.name!r}: {words}"
+                found.setdefault(items["n"][place].as_py(), (VALUE_REFUSED, reason))
     return found
+
+
+def _places(column: Column, values: pa.ChunkedArray, limits: Limits) -> Iterator[tuple[int, str]]:
+    for wrong, words in _breaches(column, values, limits):
+        hits = np.flatnonzero(pa.compute.fill_null(wrong, fill_value=False).to_numpy())
+        yield from ((int(place), words) for place in hits)
 
 
 def _breaches(
@@ -83,9 +92,11 @@ def _bounds(kind: str, limits: Limits) -> tuple[int, int]:
     return (low, high) if kind == "date" else (low * _US_A_DAY, high * _US_A_DAY)
 
 
-def rows_without(rows: pa.Table, refused: Mapping[int, object]) -> pa.Table:
-    """Return staged rows (their ordinals in ``_waybill_n``) but for those refused."""
+def rows_without(
+    rows: pa.Table, refused: Mapping[int, object], ordinal: str = "_waybill_n"
+) -> pa.Table:
+    """Return staged rows, by the column of their ordinals, but for those refused."""
     if not refused:
         return rows
-    gone = pa.compute.is_in(rows["_waybill_n"], pa.array(list(refused), pa.int64()))
+    gone = pa.compute.is_in(rows[ordinal], pa.array(list(refused), pa.int64()))
     return rows.filter(pa.compute.invert(gone))

@@ -40,7 +40,7 @@ def _try(session: Session, failed: TableLoad, ordinals: list[int]) -> RowRefused
     batch = failed.batch
     places = pa.array(ordinals, pa.int64())
     part = TableBatch(batch.spec, [], batch.columns.take(places), batch.context.take(places))
-    load = TableLoad(session, part, uuid.uuid4().hex[:12], {})
+    load = TableLoad(session, part, uuid.uuid4().hex[:12], {}, failed.marked)
     load.stage()
     try:
         session.execute(session.begin)

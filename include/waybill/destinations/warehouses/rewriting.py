@@ -15,58 +15,6 @@ from sqlglot import exp
 Tree = Any
 """A sqlglot expression, which has no types."""
 Rewriting = Callable[[Tree], Sequence[Tree]]
-_EXCLUDED = "excluded"
-
-
-def conflict_as_merge(tree: Tree) -> Sequence[Tree]:
-    """``INSERT … SELECT … ON CONFLICT (key) DO UPDATE`` as ``MERGE``."""
-    conflict = tree.args.get("conflict") if isinstance(tree, exp.Insert) else None
-    if conflict is None:
-        return [tree]
-    target = tree.this.this
-    names = [column.name for column in tree.this.expressions]
-    source = tree.expression.copy()
-    source.set(
-        "expressions",
-        [
-            exp.alias_(item.unalias(), name, quoted=False)
-            for item, name in zip(source.expressions, names, strict=True)
-        ],
-    )
-    keys = [item.this.name if isinstance(item, exp.Ordered) else item.name
-            for item in conflict.args["conflict_keys"]]  # fmt: skip
-    alias = target.alias or target.name
-    on = exp.and_(
-        *(exp.column(key, alias).eq(exp.column(key, _EXCLUDED)) for key in keys), copy=False
-    )
-    update = exp.Update(expressions=[item.copy() for item in conflict.expressions])
-    insert = exp.Insert(
-        this=exp.Tuple(expressions=[exp.column(name) for name in names]),
-        expression=exp.Tuple(expressions=[exp.column(name, _EXCLUDED) for name in names]),
-    )
-    return [
-        exp.Merge(
-            this=target.copy(),
-            using=exp.Subquery(
-                this=source, alias=exp.TableAlias(this=exp.to_identifier(_EXCLUDED))
-            ),
-            on=on,
-            whens=exp.Whens(
-                expressions=[
-                    exp.When(matched=True, then=_lowered(update)),
-                    exp.When(matched=False, then=insert),
-                ]
-            ),
-        )
-    ]
-
-
-def _lowered(tree: Tree) -> Tree:
-    """Write EXCLUDED as the alias it now is; the assigned columns have none."""
-    for column in tree.find_all(exp.Column):
-        if column.table.lower() == _EXCLUDED:
-            column.set("table", exp.to_identifier(_EXCLUDED))
-    return tree
 
 
 def using_as_exists(tree: Tree) -> Sequence[Tree]:

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from waybill.destinations.merging import KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.destinations.specs import ITEM
 from waybill.destinations.warehouses.dialect import Dialect, not_null
 from waybill.errors import InputError
 from waybill.mappings.naming import rules_of
@@ -40,7 +41,8 @@ def check_names(dialect: Dialect, spec: TableSpec) -> None:
         InputError: names table and column, and what is wrong.
     """
     rules = rules_of(dialect.kind)
-    names = [spec.schema_name, spec.name, *(column.name for column in spec.columns)]
+    own = [column.name for column in spec.columns if column.name != ITEM]
+    names = [spec.schema_name, spec.name, *own]
     for name in names:
         where = f"table {shown(spec)}, name {name!r}"
         if not name or len(name.encode()) > rules.longest:
@@ -89,10 +91,33 @@ def plan(dialect: Dialect, spec: TableSpec, found: Found) -> list[str]:
     ]
     statements += [
         _filled(dialect.adding, dialect, spec, name, dialect.sql_type(kind))
-        for name, kind in KEPT_COLUMNS
+        for name, kind in _system(spec)
         if _key(dialect, name) not in by_name
     ]
     return statements
+
+
+def as_it_is(dialect: Dialect, spec: TableSpec, found: Found) -> TableSpec:
+    """Return a declaration with the types that its table has once ``plan`` is carried out."""
+    by_name = _by_name(dialect, found)
+
+    def own(column: Column) -> Column:
+        known = by_name.get(_key(dialect, column.name))
+        holds = None if known is None else dialect.known(known.type)
+        if holds is None or dialect.sql_type(holds) == dialect.sql_type(column.type):
+            return column
+        return column.model_copy(update={"type": widened(holds, column.type)})
+
+    return spec.model_copy(update={"columns": tuple(own(column) for column in spec.columns)})
+
+
+def is_marked(spec: TableSpec, found: Found) -> bool:
+    """Say whether a table has the column that soft deletes mark."""
+    return spec.soft_delete or DELETED_AT in found
+
+
+def _system(spec: TableSpec) -> list[tuple[str, str]]:
+    return [*KEPT_COLUMNS, *([(DELETED_AT, "timestamp")] if spec.soft_delete else [])]
 
 
 def creation(dialect: Dialect, spec: TableSpec) -> list[str]:
@@ -101,7 +126,9 @@ def creation(dialect: Dialect, spec: TableSpec) -> list[str]:
         definition(dialect, column.name, column.type, required=not_null(spec, column))
         for column in spec.columns
     ]
-    columns += [definition(dialect, name, kind, required=True) for name, kind in KEPT_COLUMNS]
+    columns += [
+        definition(dialect, name, kind, required=name != DELETED_AT) for name, kind in _system(spec)
+    ]
     key = ", ".join(dialect.quoted(name) for name in spec.key)
     table = dialect.table(spec.schema_name, spec.name)
     return [

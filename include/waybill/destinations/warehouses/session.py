@@ -6,13 +6,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 from waybill.destinations.warehouses.errors import WarehouseError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waybill.destinations.sql import session as sql
     from waybill.destinations.warehouses.dialect import Dialect
 
 _LOG = logging.getLogger(__name__)
@@ -90,6 +92,11 @@ class Session(ABC):
         """Run a query of Waybill's definition."""
         [statement] = self.dialect.rendered(text)
         return self.query(statement)
+
+    @property
+    def defined(self) -> sql.Session:
+        """Return it as the room of SQL engines asks sessions: for queries alone."""
+        return cast("sql.Session", Defined(self))
 
     def refresh(self) -> None:
         """Make sure of a connection: one that died since it was last used is made anew."""
@@ -169,3 +176,14 @@ class Session(ABC):
     def _told(self, statement: str) -> tuple[pa.Table | None, int]:
         with self.translating():
             return self.run(statement)
+
+
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A session that is told statements of Waybill's definition."""
+
+    session: Session
+
+    def query(self, statement: str) -> pa.Table:
+        """Run a query and return its rows."""
+        return self.session.ask(statement)

@@ -6,13 +6,16 @@ int64 and decimal(22,2), and a day is its midnight.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.batch import TableBatch
+from waybill.destinations.specs import ITEM
 from waybill.destinations.warehouses.limits import rows_without
 from waybill.destinations.warehouses.session import Columns
-from waybill.pipelines import Column, TableSpec
+from waybill.pipelines import ChildTable, Column, TableSpec
 
 KEY_TEXT = "_waybill_key_text"
 _SYSTEM: Columns = (
@@ -37,12 +40,23 @@ def staged_rows(batch: TableBatch, refused: dict[int, tuple[str, str]]) -> pa.Ta
     ordinals = pa.array(np.arange(batch.columns.num_rows, dtype=np.int64))
     arrays = [
         ordinals,
-        *batch.columns.columns,
+        *(batch.columns[column.name] for column in batch.spec.columns),
         *(batch.context[name] for name, _ in _SYSTEM),
         key_texts(batch.spec, batch.columns),
     ]
     names = [name for name, _ in stage_columns(batch.spec)]
     return rows_without(pa.table(arrays, names=names), refused)
+
+
+def item_columns(child: ChildTable) -> Columns:
+    """Return the columns of the working table of a child's items."""
+    own = [(column.name, column.type) for column in child.columns]
+    return [("n", "int64"), (ITEM, "int64"), *own]
+
+
+def staged_items(batch: TableBatch, child: ChildTable, refused: Mapping[int, object]) -> pa.Table:
+    """Return a child's items as their working table takes them, without those of refused rows."""
+    return rows_without(batch.items(child), refused, "n")
 
 
 def key_texts(spec: TableSpec, columns: pa.Table) -> pa.ChunkedArray:

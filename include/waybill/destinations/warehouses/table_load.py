@@ -33,22 +33,32 @@ class TableLoad:
         batch: the rows; their outcomes are filled in.
         label: makes the names of working tables unique among all loads.
         refused: rows that are left out, with the reason.
+        marked: the table has ``_waybill_deleted_at``.
     """
 
     session: Session
     batch: TableBatch
     label: str
     refused: Reasons
+    marked: bool = False
     change: int = field(default=0, init=False)
     """Rows that the table has more for this load."""
     _statements: MergeStatements = field(init=False)
+    _items: dict[str, str] = field(default_factory=dict, init=False)
+    """Child's name to the working table of its items."""
 
     def stage(self) -> None:
         """Make and fill the working tables."""
         spec = self.batch.spec
         rows = staging.staged_rows(self.batch, self.refused)
         stage = self.session.stage(self._name("stage"), staging.stage_columns(spec), rows)
-        self._statements = MergeStatements(spec, stage, self._name("verdict"))
+        self._statements = MergeStatements(spec, stage, self._name("verdict"), marked=self.marked)
+        for index, child in enumerate(spec.children):
+            self._items[child.name] = self.session.stage(
+                self._name(f"items_{index}"),
+                staging.item_columns(child),
+                staging.staged_items(self.batch, child, self.refused),
+            )
         working: dict[str, Columns] = {
             "verdict": staging.VERDICT, "losers": staging.LOSERS, "met": staging.MET
         }  # fmt: skip
@@ -91,9 +101,13 @@ class TableLoad:
         before = self._count()
         session.perform(made.merge(judged=True))
         self.change = self._count() - before
+        for child in spec.children:
+            session.perform(made.clear_items(child))
+            session.perform(made.write_items(child, self._items[child.name]))
         if buried:
             session.perform(made.clear_tombstones(books.TOMBSTONES, key_hash))
         if self.batch.has_deletes:
+            session.perform(made.drop_tombstones(books.TOMBSTONES, key_hash))
             session.perform(made.write_tombstones(books.TOMBSTONES, text, key_hash))
 
     def _count(self) -> int:

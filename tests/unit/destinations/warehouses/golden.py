@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from waybill.destinations.merging import MergeStatements
+from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
+from waybill.destinations.specs import child_spec
 from waybill.destinations.warehouses import books, schema, staging
 from waybill.destinations.warehouses.bigquery.dialect import BIGQUERY
 from waybill.destinations.warehouses.dialect import Dialect
 from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
 from waybill.destinations.warehouses.schema import FoundColumn
 from waybill.destinations.warehouses.snowflake.dialect import SNOWFLAKE
-from waybill.pipelines import Column, TableSpec
+from waybill.pipelines import ChildTable, Column, TableSpec
 
 FOLDER = Path(__file__).parents[1] / "golden"
 DIALECTS: Mapping[str, Dialect] = {
@@ -33,8 +34,10 @@ SPEC = TableSpec(
     columns=tuple(Column(name=n, type=t, nullable=n != "id") for n, t in COLUMNS.items()),
     key=("id",),
 )
-STAGE, VERDICT, LOSERS, MET = (
-    f"_waybill_work_1_{name}" for name in ("stage", "verdict", "losers", "met")
+CHILD = ChildTable(name="lines", source="lines", columns=(Column(name="sku", type="string"),))
+SOFT = SPEC.model_copy(update={"soft_delete": True})
+STAGE, VERDICT, LOSERS, MET, ITEMS = (
+    f"_waybill_work_1_{name}" for name in ("stage", "verdict", "losers", "met", "items_0")
 )
 OLDER = TableSpec(
     schema_name="shop",
@@ -52,6 +55,7 @@ def statements(kind: str) -> dict[str, list[str]]:
     """Return names to statements, as they are sent."""
     dialect = DIALECTS[kind]
     made = MergeStatements(SPEC, STAGE, VERDICT)
+    soft = MergeStatements(SOFT, STAGE, VERDICT, marked=True)
     key = f's."{staging.KEY_TEXT}"'
     defined = {
         "find_losers": made.find_losers(LOSERS),
@@ -62,12 +66,18 @@ def statements(kind: str) -> dict[str, list[str]]:
         "count_met": made.count_met(),
         "merge": made.merge(judged=True),
         "clear_tombstones": made.clear_tombstones(books.TOMBSTONES, key),
+        "drop_tombstones": made.drop_tombstones(books.TOMBSTONES, key),
+        "soft_merge": soft.merge(judged=True),
+        "soft_tombstones": soft.write_tombstones(books.TOMBSTONES, key, key),
+        "clear_items": made.clear_items(CHILD),
+        "write_items": made.write_items(CHILD, ITEMS),
         "write_tombstones": made.write_tombstones(books.TOMBSTONES, key, key),
     }
     return {
         "books": books.creations(dialect),
         "columns": [dialect.columns_query(SPEC)],
         "table": schema.plan(dialect, SPEC, {}),
+        "child_table": schema.plan(dialect, child_spec(SPEC, CHILD), {}),
         "changes": schema.plan(dialect, OLDER, _found(dialect)),
         **{name: dialect.rendered(text) for name, text in defined.items()},
     }
@@ -84,7 +94,7 @@ def _found(dialect: Dialect) -> dict[str, FoundColumn]:
     }
     return found | {
         name: FoundColumn(_spelt(dialect, kind), not_null=True)
-        for name, kind in schema.KEPT_COLUMNS
+        for name, kind in KEPT_COLUMNS
         if name != "_waybill_loaded_at"
     }
 

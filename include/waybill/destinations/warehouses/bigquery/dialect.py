@@ -6,7 +6,7 @@ from waybill.destinations.warehouses.dialect import Dialect
 from waybill.destinations.warehouses.errors import ErrorMap
 from waybill.destinations.warehouses.known_types import reader
 from waybill.destinations.warehouses.limits import Limits
-from waybill.destinations.warehouses.rewriting import conflict_as_merge, using_as_exists
+from waybill.destinations.warehouses.rewriting import using_as_exists
 
 _GRANT = (
     "grant the destination's account BigQuery Job User on the project, and BigQuery Data Owner on "
@@ -116,6 +116,6 @@ BIGQUERY = Dialect(
     working_suffix=(
         " OPTIONS (expiration_timestamp = TIMESTAMP_ADD(CURRENT_TIMESTAMP(), INTERVAL 1 DAY))"
     ),
-    rewritings=(conflict_as_merge, using_as_exists),
+    rewritings=(using_as_exists,),
     forbidden={character: f"the character {character!r}" for character in '!"$()*,./;?@[\\]^`{}~'},
 )

@@ -7,10 +7,10 @@ from waybill.destinations.warehouses.errors import ErrorMap
 from waybill.destinations.warehouses.known_types import reader
 from waybill.destinations.warehouses.limits import Limits
 from waybill.destinations.warehouses.rewriting import (
-    conflict_as_merge,
     delete_without_alias,
     merge_in_steps,
     null_safe_as_or,
+    using_as_exists,
 )
 
 _S3 = (
@@ -95,5 +95,5 @@ REDSHIFT = Dialect(
         "WHERE table_schema = {schema} AND table_name = {table} ORDER BY ordinal_position"
     ),
     relaxing="",
-    rewritings=(conflict_as_merge, null_safe_as_or, merge_in_steps, delete_without_alias),
+    rewritings=(null_safe_as_or, merge_in_steps, using_as_exists, delete_without_alias),
 )

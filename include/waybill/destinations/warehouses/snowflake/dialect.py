@@ -8,7 +8,6 @@ from waybill.destinations.warehouses.dialect import Dialect
 from waybill.destinations.warehouses.errors import ErrorMap
 from waybill.destinations.warehouses.known_types import digits, reader
 from waybill.destinations.warehouses.limits import Limits
-from waybill.destinations.warehouses.rewriting import conflict_as_merge
 
 _GRANT = (
     "grant the destination's role USAGE on the warehouse and the database, CREATE SCHEMA on the "
@@ -101,5 +100,4 @@ SNOWFLAKE = Dialect(
         "WHERE table_schema = {schema} AND table_name = {table} ORDER BY ordinal_position"
     ),
     adding="ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {column} {type}",
-    rewritings=(conflict_as_merge,),
 )

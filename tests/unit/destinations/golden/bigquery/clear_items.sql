@@ -1,0 +1,1 @@
+DELETE FROM `shop`.`lines` AS `c` WHERE EXISTS(SELECT 1 FROM `waybill`.`_waybill_work_1_stage` AS `s` WHERE `s`.`id` = `c`.`id` AND NOT EXISTS(SELECT 1 FROM `waybill`.`_waybill_work_1_verdict` AS `v` WHERE `v`.`n` = `s`.`_waybill_n`));
