@@ -53,14 +53,19 @@ def pack_refused(
         packer.add(_parked(row, team, version, now), identity)
 
 
-def store_packed(objects: ObjectStore, packer: Packer) -> dict[str, Any]:
+def store_packed(objects: ObjectStore, packer: Packer, key: str | None = None) -> dict[str, Any]:
     """Store what was packed and return its descriptor, as a destination's books take it.
+
+    Args:
+        objects: where the object goes.
+        packer: it is empty then.
+        key: of the object; None: a fresh one.
 
     Raises:
         RetryError: the store is away.
     """
     packed = packer.finish()
-    key = new_key()
+    key = key or new_key()
     objects.put(key, packed.body)
     return {
         "key": key,

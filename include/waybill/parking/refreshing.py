@@ -15,6 +15,7 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
 - parked, a message that Kafka refused: once its row names another object;
 - parked, the parts of a segment that was cut: once no cut of that segment can commit;
 - parked, by a rewriting: once a segment that it would move has moved, was replayed or deleted;
+- parked, commits that were parked whole: once their destination stands at them or beyond;
 - parked, otherwise not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's
   outcome in the destination, name it for as long as they wait for the tracker. Kept, counted.
 An empty or a wrong tracker decides nothing, so it deletes nothing.
@@ -63,10 +64,12 @@ from waybill.parking.model import RefreshReport
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.parking.refused_keys import refused_message
 from waybill.parking.rewriting import can_commit, first_moved
+from waybill.parking.unloaded_keys import unloaded_commit
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import (
     batches,
     consumers,
+    load_positions,
     parked_objects,
     refused_messages,
     staged_objects,
@@ -267,7 +270,18 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     message = refused_message(item.key)
     if message is not None:
         return _is_parked_elsewhere(tracker, message, item.key)
+    commit = unloaded_commit(item.key)
+    if commit is not None:
+        return _stands_at(tracker, *commit)
     return _ledger_is_beyond(tracker, _directory(objects, item))
+
+
+def _stands_at(tracker: TrackerStore, destination: str, commit_number: int) -> bool:
+    table = load_positions.c
+    query = select(table.last_commit).where(table.destination == destination)
+    with tracker.transaction() as connection:
+        stands = connection.execute(query).scalar()
+    return stands is not None and int(stands) >= commit_number
 
 
 def _processing_decided_before(tracker: TrackerStore) -> datetime | None:

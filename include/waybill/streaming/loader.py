@@ -153,7 +153,9 @@ class Loader:
             StopError: fenced, or a staged object is damaged.
         """
         commits, origins = self._commits(references, after, until)
-        outcomes = park_commits(self._objects, commits, origins, code=code, message=message)
+        outcomes = park_commits(
+            self._objects, commits, origins, destination=self.name, code=code, message=message
+        )
         ids = (one.rows["event_id"].to_pylist() for one in outcomes if one.rows is not None)
         self._trace(outcomes, {event_id: code for some in ids for event_id in some})
         self._acknowledge(outcomes, after=after, until=until, beside=beside)

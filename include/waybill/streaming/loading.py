@@ -147,4 +147,4 @@ def _open(settings: Settings, name: str) -> Destination:
             "start",
             code="destination_unreachable",
         )
-    return open_destination(name, found)
+    return open_destination(name, found, settings.s3)

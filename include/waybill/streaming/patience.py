@@ -142,7 +142,7 @@ class Patience:
 
     def _step(self, rest: Sequence[StagedReference], after: int, until: int) -> int:
         """Try once, or park some; returns the commit that the destination stands at then."""
-        if not self._read:
+        if not self._read or self._waiting is not None:
             with self._loader.books() as connection:
                 self._resume(read_waiting(connection, self._loader.name))
         try:
@@ -165,11 +165,13 @@ class Patience:
         return until
 
     def _resume(self, found: Waiting | None) -> None:
-        self._waiting, self._read = found, True
-        if found is not None:
+        """Go on from what the tracker says: an order may have come, or been taken back."""
+        self._waiting = found
+        if found is not None and not self._read:
             self._failure = _Failure(
                 found.code, found.error, found.code == _UNKNOWN, attempts=found.attempts
             )
+        self._read = True
 
     def _probe(self) -> None:
         """Ask the destination, and say when to ask again."""
@@ -260,10 +262,10 @@ class Patience:
 
     def _sleep(self, seconds: float) -> None:
         """Wait, but no longer than until somebody orders that what waits is parked."""
-        end = self._clock() + seconds
-        while (left := end - self._clock()) > 0:
-            if self._wait(min(left, _LOOK_S)):
+        while seconds > 0:
+            if self._wait(min(seconds, _LOOK_S)):
                 raise StoppedError("asked to stop")
+            seconds -= _LOOK_S
             if self._waiting is not None and self._is_ordered():
                 return
 

@@ -46,7 +46,7 @@ def check_destination(settings: Settings, name: str, schema: str | None) -> list
                 schemas = desk.schemas_of(tracker, name)
         except RetryError:
             pass  # a destination is often checked before there is a tracker
-    return desk.examine(name, settings.destinations, schemas)
+    return desk.examine(name, settings.destinations, schemas, settings.s3)
 
 
 def park_destination(settings: Settings, name: str, decision: Decision) -> Waiting:

@@ -13,7 +13,7 @@ from waybill.errors import InputError, RetryError
 from waybill.operations.loads.states import Waiting, all_waiting
 from waybill.operations.registry import active_pipelines
 from waybill.pipelines.problems import hint
-from waybill.settings import DestinationKind, DestinationSettings
+from waybill.settings import DestinationKind, DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import commit_sequences, load_positions, staged_objects
 
@@ -105,7 +105,10 @@ def schemas_of(tracker: TrackerStore, name: str) -> list[str]:
 
 
 def examine(
-    name: str, configured: Mapping[str, DestinationSettings], schemas: Sequence[str]
+    name: str,
+    configured: Mapping[str, DestinationSettings],
+    schemas: Sequence[str],
+    s3: S3Settings | None = None,
 ) -> list[Finding]:
     """Try all that loads into a destination need, step by step; ends with the first that fails.
 
@@ -120,7 +123,7 @@ def examine(
         )
     found: list[Finding] = []
     try:
-        with open_destination(name, configured[name]) as destination:
+        with open_destination(name, configured[name], s3) as destination:
             for schema in schemas:
                 found += destination.examine(schema)
                 if not found[-1].ok:

@@ -11,6 +11,7 @@ from waybill.destinations.batch import PARKED, TableBatch, batches_of, outcomes_
 from waybill.destinations.refused import refused_rows
 from waybill.operations.refused import pack_refused, store_packed
 from waybill.parking import Packer
+from waybill.parking.unloaded_keys import new_unloaded_key
 
 if TYPE_CHECKING:
     from waybill.storage import ObjectStore
@@ -24,6 +25,7 @@ def park_commits(
     commits: Sequence[Commit],
     origins: Mapping[tuple[str, str], tuple[str, str]],
     *,
+    destination: str,
     code: str,
     message: str,
 ) -> list[LoadOutcome]:
@@ -36,6 +38,7 @@ def park_commits(
         objects: where the object goes.
         commits: with the rows, which are in memory already.
         origins: (pipeline id, event name) to (team, pipeline version).
+        destination: whose commits.
         code: the error type under which all are parked.
         message: what the destination said.
 
@@ -56,7 +59,8 @@ def park_commits(
     outcomes = outcomes_of(commits, batches)
     if not packer.count:
         return outcomes
-    parked = store_packed(objects, packer)
+    key = new_unloaded_key(destination, commits[-1].number)
+    parked = store_packed(objects, packer, key)
     return [replace(one, parked=(parked,)) if one.counts else one for one in outcomes]
 
 

@@ -214,7 +214,7 @@ def _audit(
 
 
 def _tell(connection: Connection, found: Waiting, happened: str) -> None:
-    """Tell the owners of all pipelines into a destination."""
+    """Tell the owners of all pipelines into a destination; a pipeline keeps its destination."""
     for pipeline_id in _pipelines_into(connection, found.destination):
         write_notice(
             connection,
@@ -229,11 +229,6 @@ def _tell(connection: Connection, found: Waiting, happened: str) -> None:
 
 def _pipelines_into(connection: Connection, destination: str) -> Iterable[str]:
     versions = pipeline_versions.c
-    newest = (
-        select(versions.pipeline_id, versions.declaration["destination"].astext.label("into"))
-        .distinct(versions.pipeline_id)
-        .order_by(versions.pipeline_id, versions.number.desc())
-        .subquery()
-    )
-    query = select(newest.c.pipeline_id).where(newest.c.into == destination)
+    into = versions.declaration["destination"].astext == destination
+    query = select(versions.pipeline_id).where(into).distinct().order_by(versions.pipeline_id)
     return [str(row[0]) for row in connection.execute(query)]
