@@ -3,9 +3,9 @@ from tests.unit.destinations.orders import spec_of
 
 from waybill.destinations.merging import KEPT_COLUMNS
 from waybill.destinations.postgres.schema import SPELLING, sql_type
+from waybill.destinations.specs import union
 from waybill.destinations.sql import tables
 from waybill.destinations.sql.tables import ORDINARY, FoundColumn, FoundTable
-from waybill.destinations.specs import union
 from waybill.errors import InputError
 from waybill.pipelines import Column, TableSpec
 

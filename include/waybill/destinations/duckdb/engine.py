@@ -73,6 +73,10 @@ class DuckEngine:
     def analyze(self, name: str) -> None:
         """Do nothing: DuckDB counts as it goes."""
 
+    def merge_news(self, _statements: MergeStatements, _batch: TableBatch) -> Merged | None:
+        """Leave it to be judged: what was merged cannot be undone without the whole load."""
+        return None
+
     def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:  # noqa: ARG002
         """Leave out what the table's constraints do not take, merge the rest.
 

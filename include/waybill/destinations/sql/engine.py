@@ -88,7 +88,7 @@ class Engine(Protocol):
         """Tell the planner how large a working table became."""
         ...
 
-    def merge_news(self, statements: MergeStatements, batch: TableBatch) -> Merged | None:
+    def merge_news(self, statements: MergeStatements, batch: TableBatch, /) -> Merged | None:
         """Merge all rows, and their items, if each has a key that is new or an older row's.
 
         Keys are there once, and there are no deletes. None: it was not so, or cannot be told at
