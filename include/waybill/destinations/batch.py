@@ -93,7 +93,7 @@ class TableBatch:
         return bool(groups.num_rows < self.columns.num_rows)
 
     def items(self, child: ChildTable) -> pa.Table:
-        """Return a child's items: ``n`` (the row's ordinal), ``_waybill_item``, its columns."""
+        """Return a child's items: ``_waybill_n`` (the row), ``_waybill_item``, its columns."""
         lists = self.columns.column(child.arrow_name).combine_chunks()
         parents = pa.compute.list_parent_indices(lists)
         structs = pa.compute.list_flatten(lists)
@@ -104,7 +104,7 @@ class TableBatch:
         fields = dict(zip((f.name for f in structs.type), structs.flatten(), strict=True))
         names = [column.name for column in child.columns]
         arrays = [pa.array(rows), pa.array(places), *(fields[name] for name in names)]
-        return pa.table(arrays, names=["n", ITEM, *names])
+        return pa.table(arrays, names=["_waybill_n", ITEM, *names])
 
     def frame_of(self, ordinal: int) -> Frame:
         """Return the frame a row came in."""

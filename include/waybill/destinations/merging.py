@@ -229,8 +229,8 @@ class MergeStatements:
 
         Args:
             child: one of the spec's.
-            items: table of the batch's items: ``n`` (the row's ordinal), ``_waybill_item`` and
-                the child's columns.
+            items: table of the batch's items: ``_waybill_n`` (the row's ordinal),
+                ``_waybill_item`` and the child's columns.
             bounds: as for ``clear_items``.
         """
         columns = [c.name for c in child.columns]
@@ -241,7 +241,7 @@ class MergeStatements:
             f"INSERT INTO {self._table(child.name)} "  # noqa: S608
             f"({self._names([*self.spec.key, ITEM, *columns, *_VERSIONS])}, _waybill_loaded_at) "
             f"SELECT {', '.join(sources)}, CURRENT_TIMESTAMP FROM {quoted(items)} AS i "
-            f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i.n "
+            f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i._waybill_n "
             f"WHERE s._waybill_op = 'upsert' AND {self.unjudged}{bounds}"
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.destinations.duckdb.errors import duck_error, sorted_error
-from waybill.destinations.merging import quoted
+from waybill.destinations.merging import literal, quoted
 from waybill.destinations.sql.session import SqlError
 from waybill.errors import InputError, RetryError
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _LONGEST_WAIT_S = 180.0
-_OPTIONS = {"memory_limit": "768MB", "threads": "", "temp_directory": ""}
+_OPTIONS = {"memory_limit": "640MB", "threads": "", "temp_directory": ""}
 """Options with their defaults; empty: DuckDB's own (all cores; a folder beside the file)."""
+_CATALOG = "_waybill_file"
+"""What the file is called inside: by its own name it could be mistaken for a schema."""
 _LOCKS: dict[Path, threading.Lock] = {}
 
 
@@ -50,7 +52,8 @@ class Session:
                 f"destination {name!r}: its dsn must be a file, such as /data/warehouse.duckdb"
             )
         self._path, self._name = Path(path).resolve(), name
-        self._options = {k: v for k, v in {**_OPTIONS, **options}.items() if v}
+        given = {key: value for key, value in {**_OPTIONS, **options}.items() if value}
+        self._options = {**given, "preserve_insertion_order": "false"}  # a third of the memory
         self._lock = _LOCKS.setdefault(self._path, threading.Lock())
         self._depth = 0
         self._connection: Any = None
@@ -150,8 +153,11 @@ class Session:
         if self._connection is not None:
             return
         try:
-            self._connection = duckdb.connect(str(self._path), config=self._options)
+            spill = {"temp_directory": f"{self._path}.tmp"}
+            self._connection = duckdb.connect(":memory:", config=spill | self._options)
             self._connection.execute("SET TimeZone = 'UTC'")
+            self._connection.execute(f"ATTACH {literal(str(self._path))} AS {_CATALOG}")
+            self._connection.execute(f"USE {_CATALOG}")
         except duckdb.Error as error:
             raise duck_error(error) from error
 

@@ -77,14 +77,14 @@ class DuckEngine:
         """Leave it to be judged: what was merged cannot be undone without the whole load."""
         return None
 
-    def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:  # noqa: ARG002
+    def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:
         """Leave out what the table's constraints do not take, merge the rest.
 
         Raises:
             SqlError: a unique or foreign key refuses a row; the transaction is lost.
         """
         session = self.session
-        refused = screen(session, statements)
+        refused = screen(session, statements, batch)
         if refused:
             session.append(statements.verdict, parked_verdicts(refused))
         before = self._rows(statements.spec)
@@ -119,7 +119,7 @@ class DuckEngine:
 
     def _no_json(self, batch: TableBatch) -> Refused:
         """Return the rows of which a JSON column, or an item's, holds no JSON."""
-        refused = self._no_json_in(batch.spec.columns, _numbered(batch.columns, "n"))
+        refused = self._no_json_in(batch.spec.columns, _numbered(batch.columns))
         for child in batch.spec.children:
             refused |= self._no_json_in(child.columns, batch.items(child))
         return refused
@@ -129,9 +129,10 @@ class DuckEngine:
         for column in columns:
             if column.type != "json":
                 continue
-            self.session.register("waybill_documents", rows.select(["n", column.name]))
+            self.session.register("waybill_documents", rows.select(["_waybill_n", column.name]))
             bad = self.session.query(
-                f"SELECT n FROM waybill_documents WHERE NOT json_valid({quoted(column.name)})"  # noqa: S608
+                "SELECT _waybill_n AS n FROM waybill_documents "  # noqa: S608
+                f"WHERE NOT json_valid({quoted(column.name)})"
             )
             error = DuckError(f"column {column.name!r}: no JSON", "ConversionException")
             refused |= dict.fromkeys(bad["n"].to_pylist(), error)
@@ -153,7 +154,7 @@ def _without_key(batch: TableBatch) -> Refused:
 def _staged(batch: TableBatch, refused: Refused) -> pa.Table:
     """Return a batch as a stage. Cost: no copy, but where rows are left out."""
     names = [column.name for column in batch.spec.columns]
-    rows = _numbered(batch.columns.select(names), "_waybill_n")
+    rows = _numbered(batch.columns.select(names))
     for name in _STAGED:
         rows = rows.append_column(name, batch.context[name])
     if refused:
@@ -163,5 +164,5 @@ def _staged(batch: TableBatch, refused: Refused) -> pa.Table:
     return rows
 
 
-def _numbered(rows: pa.Table, name: str) -> pa.Table:
-    return rows.add_column(0, name, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+def _numbered(rows: pa.Table) -> pa.Table:
+    return rows.add_column(0, "_waybill_n", pa.array(np.arange(rows.num_rows, dtype=np.int64)))

@@ -7,6 +7,9 @@ foreign keys, are left to the merge itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from waybill.destinations.batch import TableBatch
 from waybill.destinations.duckdb.connection import Session
 from waybill.destinations.duckdb.errors import DuckError
 from waybill.destinations.merging import MergeStatements, literal, quoted
@@ -14,10 +17,18 @@ from waybill.destinations.sql.session import Refused, SqlError
 from waybill.pipelines import TableSpec
 
 
-def screen(session: Session, statements: MergeStatements) -> Refused:
-    """Return the rows of a stage, of those without a verdict, that the table does not take."""
+def screen(session: Session, statements: MergeStatements, batch: TableBatch) -> Refused:
+    """Return the rows of a stage, of those without a verdict, that the table does not take.
+
+    Cost: a pass over the stage for each CHECK, and each NOT NULL of a column with a null.
+    """
     refused: Refused = {}
-    for condition, error in _conditions(session, statements.spec):
+    filled = {
+        column.name.lower()
+        for column in batch.spec.columns
+        if batch.columns.column(column.name).null_count == 0
+    }
+    for condition, error in _conditions(session, statements.spec, filled):
         rows = session.query(
             f"SELECT s._waybill_n AS n FROM {quoted(statements.stage)} AS s "  # noqa: S608
             f"WHERE s._waybill_op = 'upsert' AND {statements.unjudged} AND {condition}"
@@ -26,7 +37,9 @@ def screen(session: Session, statements: MergeStatements) -> Refused:
     return refused
 
 
-def _conditions(session: Session, spec: TableSpec) -> list[tuple[str, SqlError]]:
+def _conditions(
+    session: Session, spec: TableSpec, filled: Collection[str]
+) -> list[tuple[str, SqlError]]:
     """Return what must not be true of a row, with what is said of one of which it is."""
     declared = {column.name.lower() for column in spec.columns}
     rows = session.query(
@@ -43,8 +56,9 @@ def _conditions(session: Session, spec: TableSpec) -> list[tuple[str, SqlError]]
         if row["kind"] == "CHECK":
             error = f"CHECK constraint failed on table {spec.name}: {row['said']}"
             condition = f"NOT ({row['expression']})"
+        elif (name := row["columns"][0]).lower() in filled:
+            continue
         else:
-            [name] = row["columns"]
             error = f"NOT NULL constraint failed: {spec.name}.{name}"
             condition = f"s.{quoted(name)} IS NULL"
         found.append((condition, DuckError(error, "ConstraintException")))

@@ -175,7 +175,7 @@ class PostgresEngine:
             return {}
         found = dict.fromkeys(items_with_nul(batch, child) - refused.keys(), error)
         rows = items_rows(batch, child, refused | found)
-        ordinals = rows["n"].to_pylist()
+        ordinals = rows["_waybill_n"].to_pylist()
 
         def copy(low: int, high: int) -> None:
             self.session.append(table, rows.slice(low, high - low))

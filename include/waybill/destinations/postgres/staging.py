@@ -51,7 +51,7 @@ def create_items(session: Session, statements: MergeStatements, index: int) -> s
     child, name = statements.spec.children[index], items_of(statements.stage, index)
     columns = ", ".join(f"{quoted(c.name)} {sql_type(c.type)}" for c in child.columns)
     session.execute(
-        f"CREATE TEMPORARY TABLE {quoted(name)} (n bigint NOT NULL, {quoted(ITEM)} bigint, "
+        f"CREATE TEMPORARY TABLE {quoted(name)} (_waybill_n bigint NOT NULL, {ITEM} bigint, "
         f"{columns}) ON COMMIT DROP"
     )
     return name
@@ -89,16 +89,16 @@ def items_rows(batch: TableBatch, child: ChildTable, refused: Collection[int]) -
     """Return a child's items as their table takes them, but for those of refused rows."""
     items = batch.items(child)
     if refused:
-        gone = pa.compute.is_in(items["n"], pa.array(list(refused), pa.int64()))
+        gone = pa.compute.is_in(items["_waybill_n"], pa.array(list(refused), pa.int64()))
         items = items.filter(pa.compute.invert(gone))
     sent = _as_sent(child.columns, items)
-    return pa.table([items["n"], items[ITEM], *sent.columns], names=items.column_names)
+    return pa.table([items["_waybill_n"], items[ITEM], *sent.columns], names=items.column_names)
 
 
 def items_with_nul(batch: TableBatch, child: ChildTable) -> set[int]:
     """Return the rows of which an item has a NUL in a text."""
     items = batch.items(child)
-    return {items["n"][place].as_py() for place in _with_nul(items)}
+    return {items["_waybill_n"][place].as_py() for place in _with_nul(items)}
 
 
 def _as_sent(columns: Sequence[Column], rows: pa.Table) -> pa.Table:

@@ -89,13 +89,6 @@ def test_a_table_is_made_with_its_key_types_and_nullability(destination, dsn):
     assert key == [("PRIMARY KEY (id)",)]
 
 
-def test_a_new_column_is_added_and_older_rows_have_null(destination, dsn):
-    old, new = version(), version(Column(name="note", type="string"))
-    load(destination, 1, old, [Order(1, 1, 1)])
-    load(destination, 2, new, [Order(2, 1, 1)], note=["new"])
-    assert ask(dsn, "SELECT id, note FROM shop.orders ORDER BY id") == [(1, None), (2, "new")]
-
-
 def test_a_column_that_may_be_null_now_takes_null(destination, dsn):
     strict = version(Column(name="what", type="string", nullable=False))
     loose = version(Column(name="what", type="string"))
@@ -103,34 +96,6 @@ def test_a_column_that_may_be_null_now_takes_null(destination, dsn):
     assert columns(dsn)["what"] == ("text", True)
     load(destination, 2, loose, [Order(2, 1, 1, None)])
     assert columns(dsn)["what"] == ("text", False)
-
-
-def test_a_dropped_column_stays_and_takes_null(destination, dsn):
-    load(
-        destination,
-        1,
-        version(Column(name="what", type="string", nullable=False)),
-        [Order(1, 1, 1)],
-    )
-    load(destination, 2, version(), [Order(2, 1, 1)])
-    assert ask(dsn, "SELECT id, what FROM shop.orders ORDER BY id") == [(1, "thing"), (2, None)]
-
-
-def test_versions_of_a_table_in_one_load_are_joined(destination, dsn):
-    old = version(
-        Column(name="gone", type="string", nullable=False), Column(name="n", type="int32")
-    )
-    new = version(Column(name="n", type="int64"), Column(name="note", type="string"))
-    found = destination.load(
-        [
-            Commit(1, (rows_of([Order(1, 1, 1)], old, gone=["x"], n=[7]),)),
-            Commit(2, (rows_of([Order(2, 1, 1)], new, n=[2**40], note=["y"]),)),
-        ],
-        never_park,
-    )
-    assert totals(found)["delivered"] == 2
-    rows = ask(dsn, "SELECT id, gone, n, note FROM shop.orders ORDER BY id")
-    assert rows == [(1, "x", 7, None), (2, None, 2**40, "y")]
 
 
 @pytest.mark.parametrize(
