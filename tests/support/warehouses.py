@@ -241,7 +241,7 @@ def _postgres(request: pytest.FixtureRequest, _folder: Path) -> PostgresWarehous
 
 
 def _duckdb(_request: pytest.FixtureRequest, folder: Path) -> DuckWarehouse:
-    return DuckWarehouse(folder / "waybill.duckdb")
+    return DuckWarehouse(folder / "warehouse.duckdb")
 
 
 MAKERS: dict[str, Callable[[pytest.FixtureRequest, Path], Any]] = {
