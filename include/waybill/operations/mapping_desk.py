@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from waybill.errors import InputError
 from waybill.mappings import over
 from waybill.mappings.difference import Difference, differences
 from waybill.mappings.versions import MappingVersion, history, in_force
-from waybill.operations.registry import active_pipeline, active_pipelines
+from waybill.operations.registry import active_pipeline, deployed_names
 from waybill.pipelines import EventDeclaration, Pipeline, load_pipeline
 from waybill.pipelines.problems import hint
 from waybill.storage import TrackerStore
+from waybill.storage.tracker.tables import pipeline_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ def show(
     Raises:
         InputError: no such pipeline, event name or version.
     """
-    pipeline = active_pipeline(tracker, name)
+    pipeline = _deployed(tracker, name)
     if number is not None and event is None:
         event = _only_event(pipeline)
     found = in_force(tracker, [pipeline.id])
@@ -131,7 +134,7 @@ def diff(
     Raises:
         InputError: no such pipeline, event name or version.
     """
-    pipeline = active_pipeline(tracker, name)
+    pipeline = _deployed(tracker, name)
     if event is None and (first is not None or last is not None):
         event = _only_event(pipeline)
     versions: dict[str, list[MappingVersion]] = {}
@@ -151,7 +154,7 @@ def diff_folder(
         InputError: no such event name, or what is declared cannot be laid over what is in force.
     """
     proposed = load_pipeline(folder)
-    active = active_pipelines(tracker).get(proposed.id)
+    active = _newest(tracker, proposed.id)
     found = in_force(tracker, [proposed.id])
     made = []
     for name in _chosen(proposed, [], event):
@@ -165,6 +168,24 @@ def diff_folder(
         changes = tuple(differences(there, after))
         made.append(MappingDifference(name, words, "deployed", changes))
     return made
+
+
+def _deployed(tracker: TrackerStore, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id; reads no other's."""
+    for known in deployed_names(tracker, None):
+        if name in {known["name"], known["id"]}:
+            found = _newest(tracker, known["id"])
+            if found is not None:
+                return found
+    return active_pipeline(tracker, name)  # says which there are
+
+
+def _newest(tracker: TrackerStore, pipeline_id: str) -> Pipeline | None:
+    table = pipeline_versions.c
+    query = select(table.declaration).where(table.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        found = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+    return None if found is None else Pipeline.from_json(found)
 
 
 def _between(
