@@ -203,6 +203,38 @@ def test_dropped_columns_leave_under_strict_but_not_what_was_learned(tracker):
     assert list(types(force(tracker).declaration)) == ["id", "a", "note"]
 
 
+def test_names_of_many_versions_are_kept_over_several_deploys(tracker):
+    deploy(tracker, pipeline(declared(columns={"one": ("int64", "a")})))
+    learn_once(tracker, "p1", declared(), [{"B": 1}], RULES, "t")
+    learn_once(tracker, "p1", declared(), [{"C": 1}], RULES, "t")
+    # all that is declared goes; then under evolve the fields come again, beside others like them
+    both = {"b": ("int64", "x"), "c": ("int64", "y")}
+    deploy(tracker, pipeline(declared("strict", columns=both)))
+    deploy(tracker, pipeline(declared("strict")))
+    deploy(tracker, pipeline(declared()))
+    rows = [{"a": 1, "one": 1, "B": 1, "b": 1, "x": 1}]
+    found = names(learn_once(tracker, "p1", declared(), rows, RULES, "t").declaration)
+    assert (found["a"], found["x"]) == ("one", "b")
+    assert found["B"].startswith("b_")  # what it was is x's since
+    assert found["one"].startswith("one_")
+    assert len({*found.values()}) == len(found)
+
+
+def test_a_child_tables_name_is_not_anothers_table(tracker):
+    other = declared().table.model_copy(update={"name": "orders__items"})
+    line = declared().model_copy(update={"name": "line", "table": other})
+    deploy(tracker, pipeline(declared(arrays="child"), line))
+    rows = [{"items": [{"a": 1}], "tags": ["x"]}]
+    learned = learn_once(tracker, "p1", declared(), rows, RULES, "t").declaration
+    items, tags = learned.table.children
+    assert items.name.startswith("orders__items_")
+    assert tags.name == "orders__tags"
+    # and the other way round: a deploy cannot take what an array has
+    taken = line.model_copy(update={"table": other.model_copy(update={"name": "orders__tags"})})
+    with pytest.raises(InputError, match="'orders__tags' has the items of an array of event"):
+        deploy(tracker, pipeline(declared(arrays="child"), taken))
+
+
 def test_only_the_pipelines_asked_for_are_read(tracker):
     deploy(tracker, pipeline(declared()))
     assert in_force(tracker, []) == {}

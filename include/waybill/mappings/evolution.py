@@ -30,7 +30,7 @@ class Named:
     """Names that were given in one table, or to the child tables of one."""
 
     last: Mapping[str, str] = field(default_factory=dict)
-    """Source to the name that it had last."""
+    """Source to the name that it had last; in the order in which they were given."""
     spent: frozenset[str] = frozenset()
     """All names that ever were given."""
 
@@ -233,10 +233,18 @@ class _Names:
         if self.of_items:
             taken |= {f"\0key {name}": name for name in self.declared.table.key}
             wishes = self._wishes(sources)
-        used = {self.rules.same(name) for name in taken.values()}
-        free = {s: n for s, n in self.given.last.items() if self.rules.same(n) not in used}
+        free = self._free({self.rules.same(name) for name in taken.values()})
         taken |= {f"\0spent {name}": name for name in self.given.spent}
         return name_fields(sources, taken | free, self.rules, paths=self._paths, wishes=wishes)
+
+    def _free(self, used: set[str]) -> dict[str, str]:
+        """Return the fields that get back what they had: a name is its last field's."""
+        free: dict[str, str] = {}
+        for source, name in reversed(list(self.given.last.items())):
+            if self.rules.same(name) not in used:
+                free[source] = name
+                used.add(self.rules.same(name))
+        return free
 
     @property
     def _paths(self) -> bool:

@@ -17,8 +17,9 @@ from sqlalchemy import Connection, Row, func, select, tuple_
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from waybill.errors import InputError
-from waybill.mappings.evolution import Given, Named, learn
-from waybill.mappings.laying_over import over, translated_source
+from waybill.mappings.evolution import learn
+from waybill.mappings.laying_over import over
+from waybill.mappings.names_given import child_tables, names_given
 from waybill.mappings.naming import NameRules
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
@@ -148,16 +149,18 @@ def keep_declared(
         The new versions by event name: of those that changed something.
 
     Raises:
-        InputError: a declared type and a kept one have no type in common, or there are more columns
-            than a table takes; says what to do.
+        InputError: a declared type and a kept one have no type in common, there are more columns
+            than a table takes, or a table is that of another event's items; says what to do.
     """
     made = {}
     before = _deployed_before(connection, pipeline)
+    items = child_tables(connection, pipeline.id)
     for name in sorted(pipeline.events):
         _lock(connection, pipeline.id, name)
         kept = _newest(connection, pipeline.id, name)
         declared = pipeline.events[name]
         _refuse_too_many(declared, rules)
+        _refuse_anothers_table(declared, items)
         if kept is not None:
             declared = over(declared, kept.declaration, before.get(name))
             if declared == kept.declaration:
@@ -207,46 +210,6 @@ def learn_once(  # noqa: PLR0913, PLR0917 - what, from what, for whom
         return _insert(connection, pipeline_id, kept, learned, made)
 
 
-def names_given(connection: Connection, pipeline_id: str, base: EventDeclaration) -> Given:
-    """Return the names that any version of an event gave, by source as ``base`` reads them."""
-    query = select(_C.declaration).where(_C.pipeline_id == pipeline_id, _C.event_name == base.name)
-    columns, children = _Names(), _Names()
-    items: dict[str, _Names] = {}
-    for (content,) in connection.execute(query.order_by(_C.number)):
-        nested = content.get("nested", "json")
-        columns.add(content["table"]["columns"], nested, base.nested)
-        for child in content["table"].get("children", ()):
-            children.add([child], nested, base.nested)
-            source = translated_source(child["source"], nested, base.nested)
-            if source is not None:
-                items.setdefault(source, _Names()).add(child["columns"], nested, base.nested)
-    return Given(
-        columns.named(),
-        children.named(),
-        {source: names.named() for source, names in items.items()},
-        _other_tables(connection, base),
-    )
-
-
-class _Names:
-    """Gathers the names of columns, or child tables, from stored versions."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, str] = {}
-        self._spent: set[str] = set()
-
-    def add(self, ones: Iterable[Any], nested: str, wanted: str) -> None:
-        """Add columns whose sources are read as ``nested`` says, and are wanted as ``wanted``."""
-        for one in ones:
-            source = translated_source(one["source"], nested, wanted)
-            if source is not None:
-                self._last[source] = one["name"]
-            self._spent.add(one["name"])
-
-    def named(self) -> Named:
-        return Named(self._last, frozenset(self._spent))
-
-
 def in_words(before: EventDeclaration, after: EventDeclaration) -> str:
     """Return what is new in a version: "new columns a, b; column c is int64"."""
     known = {column.name: column.type for column in before.table.columns}
@@ -266,14 +229,6 @@ def in_words(before: EventDeclaration, after: EventDeclaration) -> str:
 def _few(names: Sequence[str], most: int = 5) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _other_tables(connection: Connection, base: EventDeclaration) -> frozenset[str]:
-    """Return the names of the tables of other event names in the same schema."""
-    table = _C.declaration["table"]
-    schema, name = table["schema_name"].astext, table["name"].astext
-    query = select(name).where(schema == base.table.schema_name, name != base.table.name)
-    return frozenset(connection.execute(query.distinct()).scalars())
 
 
 def _lock(connection: Connection, pipeline_id: str, event_name: str) -> None:
@@ -307,6 +262,20 @@ def _refuse_too_many(declared: EventDeclaration, rules: NameRules) -> None:
             f"what a table takes there; found {number:,}. Leave some out, or keep them in one "
             "JSON column"
         )
+
+
+def _refuse_anothers_table(
+    declared: EventDeclaration, items: Mapping[str, Collection[tuple[str, str]]]
+) -> None:
+    """Refuse a table that another event's arrays have made their own."""
+    schema = declared.table.schema_name
+    for name in (declared.table.name, *(child.name for child in declared.table.children)):
+        for event, tables in items.items():
+            if event != declared.name and (schema, name) in tables:
+                raise InputError(
+                    f"event {declared.name!r}: table {name!r} has the items of an array of event "
+                    f"{event!r}; choose another name"
+                )
 
 
 def _insert(

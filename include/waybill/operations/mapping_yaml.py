@@ -86,7 +86,8 @@ def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
     What is there is replaced whole, or not at all, whoever dies meanwhile.
 
     Raises:
-        InputError: an event has its columns already, or is written within braces.
+        InputError: an event has its columns already, or is written in a way that cannot be added
+            to; or the file cannot be written.
         DeclarationError: with what is proposed the declaration would have mistakes.
     """
     path = (directory / DECLARATION).resolve()
@@ -95,10 +96,18 @@ def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
     mark = content[: len(content) - len(text.encode())]
     for proposal in proposals:
         text = _put(text, proposal)
-    _check(directory, text)
+    _check(directory, text, proposals)
+    try:
+        _replace(path, mark + text.encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
     with NamedTemporaryFile(dir=path.parent, prefix=".pipeline-", delete=False) as file:
         try:
-            file.write(mark + text.encode())
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
             shutil.copymode(path, file.name)
@@ -106,12 +115,20 @@ def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
-    return path
 
 
-def _check(directory: Path, text: str) -> None:
-    proposed = read_document(text)
-    load_completed(directory, lambda _: proposed.value)
+def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
+    """Refuse a text that does not say what is proposed, or has mistakes."""
+    written = read_document(text)
+    pipeline = load_completed(directory, lambda _: written.value)
+    for proposal in proposals:
+        wanted, found = proposal.declaration, pipeline.events[proposal.event]
+        columns = wanted.table.columns if "columns" in proposal.missing else found.table.columns
+        if (wanted.key, columns) != (found.key, found.table.columns):
+            raise InputError(
+                f"event {proposal.event!r} is written in a way that --write cannot add to; paste "
+                "what is printed without it"
+            )
 
 
 def _put(text: str, proposal: Proposal) -> str:

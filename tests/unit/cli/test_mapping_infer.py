@@ -199,6 +199,38 @@ def test_an_event_within_braces_is_left_to_the_user(folder):
     assert (folder / "pipeline.yaml").read_bytes() == before
 
 
+def test_an_event_that_is_said_once_for_two_is_left_to_the_user(folder):
+    before = declare(
+        folder,
+        "  order: &all\n    table: orders\n  twin: *all\n",
+    )
+    infer(folder, "--write", "--event", "order", code=1)
+    assert (folder / "pipeline.yaml").read_bytes() == before
+
+
+def test_a_folder_that_takes_no_file_is_said(folder, monkeypatch):
+    before = declare(folder)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("waybill.operations.mapping_yaml.NamedTemporaryFile", refuse)
+    assert "cannot be written: Permission denied" in infer(folder, "--write", code=1)
+    assert (folder / "pipeline.yaml").read_bytes() == before
+
+
+def test_a_file_that_dies_half_written_is_not_taken(folder, monkeypatch):
+    before = declare(folder)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("waybill.operations.mapping_yaml.os.fsync", full)
+    assert "No space left on device" in infer(folder, "--write", code=1)
+    assert (folder / "pipeline.yaml").read_bytes() == before
+    assert len(list(folder.iterdir())) == 3
+
+
 def test_hostile_names_are_quoted_and_read_back(folder):
     fields = ["id", "true", "no: yes", "#x", "a'\"b", "名前", "🙂", "x\u0085y", "- z", "null"]
     quoted = ",".join('"' + one.replace('"', '""') + '"' for one in fields)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from typing import get_args
 
 import pytest
 
 from waybill.mappings import encode_path, name_fields, plain_name, rules_of, table_name
 from waybill.mappings.taken_names import RESERVED, RESERVED_PREFIXES
+from waybill.settings import DestinationKind
 
 SEED = 20_261_122
 KINDS = (
@@ -35,6 +37,10 @@ def hostile(number: int) -> list[str]:
 
 
 NAMES = hostile(10_000)
+
+
+def test_every_kind_of_destination_has_its_rules():
+    assert set(KINDS) == set(get_args(DestinationKind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
