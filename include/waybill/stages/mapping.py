@@ -64,7 +64,7 @@ class Mapper:
         """Return the rows that fit as a typed batch, in order, and {index: fault} of the others.
 
         ``rows`` are payloads; anything that is no dict is a fault. Cost: about 0.1 µs a value when
-        every row fits, 0.5 µs more where they are flattened.
+        every row fits, 0.2 to 0.4 µs more a field where they are flattened.
         """
         if self._flat:
             rows = [self._flattened(row) for row in rows]
