@@ -28,6 +28,7 @@ from waybill.settings import Settings
 from waybill.stages import read_staged
 from waybill.storage import ObjectStore, open_objects, open_tracker
 from waybill.streaming import tasks
+from waybill.streaming.task_texts import TaskTexts
 from waybill.tracing import open_recorder
 
 DECLARATION = """
@@ -94,9 +95,8 @@ def plan_of(settings: Settings) -> tasks.TaskPlan:
         reader = ActivePipelines(tracker)
         [topic] = {topic_of(one) for one in reader.read().values()}
         pipelines, mappings = reader.read_mapped(topic)
-    texts = tuple(orjson.dumps(one.to_json()) for one in pipelines.values())
-    learned = tuple(tasks.mapping_text(*name, one) for name, one in mappings.items())
-    return tasks.TaskPlan("batch", topic, {0: 0}, texts, mappings=learned)
+    texts = TaskTexts().of(pipelines, mappings)
+    return tasks.TaskPlan("batch", topic, {0: 0}, texts.pipelines, mappings=texts.mappings)
 
 
 def run_task(

@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,21 @@ from waybill.ledger import (
     topic_positions,
 )
 from waybill.ledger.commit import StagedObject, write_copies
-from waybill.operations.registry import ActivePipelines, Mappings
+from waybill.operations.registry import ActivePipelines
 from waybill.parking import ObjectDescriptor, Parking
 from waybill.parking.holds import held_pipelines, record_storm
 from waybill.parking.segment_stream import SegmentStream
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import topic_of
 from waybill.settings import Settings
-from waybill.stages import Counts, InForce
+from waybill.stages import Counts
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_log, open_objects, open_tracker
 from waybill.streaming.consumers import Consumers
 from waybill.streaming.memory import give_memory_back
 from waybill.streaming.session import open_session
 from waybill.streaming.stopping import Stopping
 from waybill.streaming.storms import Storm, find_storms
-from waybill.streaming.tasks import DESCRIPTOR_SCHEMA, StageTask, TaskPlan, mapping_text
+from waybill.streaming.task_texts import TaskTexts, Texts
+from waybill.streaming.tasks import DESCRIPTOR_SCHEMA, StageTask, TaskPlan
 
 _LOG = logging.getLogger(__name__)
 _LOOK_FOR_TOPICS_S = 2.0
@@ -72,11 +73,7 @@ class ProcessingConsumer:
         self._checkpoint = checkpoint
         self._identity = identity
         self._pipelines = ActivePipelines(tracker) if pipelines is None else pipelines
-        self._texts: dict[str, tuple[Pipeline, bytes]] = {}
-        """By pipeline id: a version, and its JSON for tasks."""
-        self._mapping_texts: dict[tuple[str, str], tuple[InForce, Pipeline, bytes]] = {}
-        """By pipeline id and event name: a mapping, and what tasks are sent of it; nothing where it
-        is what that version of the pipeline declares."""
+        self._texts = TaskTexts()
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(tracker, self.name, holder=holder)
         self._positions: dict[int, int] = {}
@@ -132,8 +129,8 @@ class ProcessingConsumer:
     def _take_effect(self, frame: DataFrame, ranges: dict[int, tuple[int, int]]) -> None:
         began = time.monotonic()
         pipelines, mappings = self._pipelines.read_mapped(self._topic.name)
-        texts = self._mapping_texts_of(pipelines, mappings)
-        commit, descriptors, storms = self._run(frame, ranges, pipelines, texts)
+        texts = self._texts.of(pipelines, mappings)
+        commit, descriptors, storms = self._run(frame, ranges, texts)
         commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
         parked = [d["parked"] for d in descriptors if d["parked"]]
 
@@ -160,8 +157,7 @@ class ProcessingConsumer:
         self,
         frame: DataFrame,
         ranges: dict[int, tuple[int, int]],
-        pipelines: dict[str, Pipeline],
-        mappings: tuple[bytes, ...],
+        texts: Texts,
     ) -> tuple[BatchCommit, list[dict[str, Any]], list[Storm]]:
         """Run a batch; once more with a storm's pipeline held, for each one that turns up.
 
@@ -174,9 +170,9 @@ class ProcessingConsumer:
                 batch_id=str(uuid.uuid4()),
                 topic=self._topic.name,
                 starts={number: start for number, (start, _) in ranges.items()},
-                pipelines=self._texts_of(pipelines),
+                pipelines=texts.pipelines,
                 held=held,
-                mappings=mappings,
+                mappings=texts.mappings,
                 identity=self._identity,
             )
             rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
@@ -201,28 +197,6 @@ class ProcessingConsumer:
                 _LOG.warning("%s: held, the batch runs again: %s", self.name, storm)
             storms += found
             held |= {storm.pipeline_id for storm in found}
-
-    def _texts_of(self, pipelines: Mapping[str, Pipeline]) -> tuple[bytes, ...]:
-        """Return pipelines as JSON; each version is written down once."""
-        for name, pipeline in pipelines.items():
-            if name not in self._texts or self._texts[name][0] is not pipeline:
-                self._texts[name] = pipeline, orjson.dumps(pipeline.to_json())
-        return tuple(self._texts[name][1] for name in pipelines)
-
-    def _mapping_texts_of(
-        self, pipelines: Mapping[str, Pipeline], mappings: Mappings
-    ) -> tuple[bytes, ...]:
-        """Return the mappings that tasks need to be told; each version is written down once."""
-        known = self._mapping_texts
-        self._mapping_texts = {}
-        for name, mapping in mappings.items():
-            pipeline = pipelines[name[0]]
-            before = known.get(name)
-            if before is None or before[0] is not mapping or before[1] is not pipeline:
-                learned = mapping.declaration != pipeline.events.get(name[1])
-                before = mapping, pipeline, mapping_text(*name, mapping) if learned else b""
-            self._mapping_texts[name] = before
-        return tuple(text for _, _, text in self._mapping_texts.values() if text)
 
     def _commit_of(
         self,

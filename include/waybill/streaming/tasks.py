@@ -19,12 +19,13 @@ import orjson
 import pyarrow as pa
 
 from waybill.operations.learning import TrackerLearner, rules_for
-from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.pipelines import Pipeline
 from waybill.settings import Settings
 from waybill.stages import Chain, Chunk, InForce, Plan, Retries
 from waybill.storage import ObjectStore, open_objects, open_tracker
 from waybill.streaming.memory import give_memory_back
 from waybill.streaming.task_output import TaskOutput
+from waybill.streaming.task_texts import read_mapping
 from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder
 
@@ -44,7 +45,7 @@ class TaskPlan:
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
     mappings: tuple[bytes, ...] = ()
-    """Mappings in force that are not what their pipelines declare; as `mapping_text` has them."""
+    """Mappings in force that are not what their pipelines declare; see ``task_texts``."""
     identity: bool = False
     """Leave the stages out and write the messages as they came: the benchmark's rival."""
 
@@ -166,11 +167,6 @@ def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, l
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
-def mapping_text(pipeline_id: str, event_name: str, mapping: InForce) -> bytes:
-    """Return a mapping in force as tasks are sent it."""
-    return orjson.dumps([pipeline_id, event_name, mapping.number, mapping.declaration.to_json()])
-
-
 def _plans(worker: _Worker, wanted: TaskPlan) -> dict[str, Plan]:
     """Return plans by pipeline id; code is compiled once a version and worker."""
     for text in wanted.pipelines:
@@ -180,7 +176,7 @@ def _plans(worker: _Worker, wanted: TaskPlan) -> dict[str, Plan]:
         del worker.plans[stale]
     plans = {plan.pipeline.id: plan for plan in worker.plans.values()}
     known = worker.mappings
-    worker.mappings = {text: known.get(text) or _read_mapping(text) for text in wanted.mappings}
+    worker.mappings = {text: known.get(text) or read_mapping(text) for text in wanted.mappings}
     for pipeline_id, event_name, mapping in worker.mappings.values():
         if pipeline_id in plans:
             plans[pipeline_id].take(event_name, mapping)
@@ -197,11 +193,6 @@ def _plan_of(worker: _Worker, pipeline: Pipeline) -> Plan:
         limit_s=TRACKER_AWAY_LIMIT_S,
     )
     return Plan(pipeline, learner=learner)
-
-
-def _read_mapping(text: bytes) -> tuple[str, str, InForce]:
-    pipeline_id, event_name, number, declaration = orjson.loads(text)
-    return pipeline_id, event_name, InForce(number, EventDeclaration.from_json(declaration))
 
 
 def _marker_path(settings: Settings, plan: TaskPlan) -> Path:
