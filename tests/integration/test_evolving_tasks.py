@@ -17,11 +17,12 @@ from waybill import wiring
 from waybill.errors import AwayError, InputError
 from waybill.mappings import rules_of
 from waybill.mappings.versions import history, in_force
-from waybill.operations.learning import TrackerLearner
+from waybill.operations.learning import TrackerLearner, TrialLearner, mappings_once_deployed
 from waybill.operations.personal import personal_of
 from waybill.operations.registry import ActivePipelines, active_pipeline
+from waybill.operations.trial import Trial
 from waybill.parking import read_directory
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.settings import Settings
 from waybill.stages import InForce
 from waybill.storage import TrackerStore, open_objects, open_tracker
@@ -255,3 +256,24 @@ def test_what_is_personal_is_hidden_in_the_columns_that_it_was_learned_to_have(s
         "who",
         "who__mail",
     )
+
+
+def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker):
+    run_task(settings, [order(1, amount=2**40, note="x")])
+    before = versions(tracker)
+    home = evolving.write_evolving(settings.pipelines_dir, amount="decimal(20,0)")
+    active, proposed = active_pipeline(tracker, "evolving"), load_pipeline(home)
+    tried = mappings_once_deployed(tracker, active, proposed)["order"]
+    trial = Trial(
+        proposed,
+        rows=True,
+        mappings={"order": tried},
+        learner=TrialLearner(rules_of("postgres")),
+    )
+    [fate] = trial.fates([order(2, amount=5, note="y", new=[1])])
+    assert (fate.faults, fate.rows[0].values["note"]) == ({}, "y")
+    assert versions(tracker) == before
+    wiring.run_deploy(settings, home, who="bob")
+    deployed = in_force(tracker)[NAME]
+    assert (deployed.number, deployed.declaration) == (tried.number, tried.declaration)
+    assert mappings_once_deployed(tracker, proposed, proposed)["order"].number == tried.number
