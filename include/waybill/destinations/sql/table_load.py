@@ -51,6 +51,10 @@ class TableLoad:
     label: str
     change: int = field(default=0, init=False)
     """Rows that the table has more for this load."""
+    _repeats: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._repeats = self.batch.repeats_keys
 
     def run(self, known: Refused | None = None) -> Refused:
         """Load; return what was refused, with what was known to be.
@@ -82,7 +86,7 @@ class TableLoad:
     def _pass(self, statements: MergeStatements, *, any_judged: bool) -> Refused:
         session, marks = self.engine.session, self.engine.books
         buried = books.has_tombstones(session, self.batch.spec)
-        if not (buried or any_judged or self.batch.has_deletes or self.batch.repeats_keys):
+        if not (buried or any_judged or self.batch.has_deletes or self._repeats):
             news = self.engine.merge_news(statements, self.batch)
             if news is not None:
                 self.change += news.change
@@ -107,7 +111,7 @@ class TableLoad:
         session = self.engine.session
         losers, met = f"{statements.stage}losers", f"{statements.stage}met"
         judged = 0
-        if self.batch.repeats_keys:
+        if self._repeats:
             self.engine.create_working(losers, "n bigint, winner bigint, prev bigint")
             if session.execute(statements.find_losers(losers)):
                 judged += session.execute(statements.judge_losers(losers))
