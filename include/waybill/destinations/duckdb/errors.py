@@ -46,7 +46,7 @@ _ADVICE = (
     ),
     ("OutOfMemoryException", "", "raise the option memory_limit, or lower max_rows"),
     ("ParserException", "memory", "correct the option memory_limit, such as 1GB"),
-    ("InvalidInputException", "threads", "correct the option threads: a whole number"),
+    ("InvalidInputException", "failed to cast value", "correct the option threads: a number"),
 )
 
 

@@ -273,7 +273,7 @@ def _column_changes(
     kind, required = spelling.sql_type(column.type), _not_null(spec, column)
     if found is None:
         return _new_column(spelling, table, column.name, kind, required=required)
-    if required and not found.not_null:
+    if not found.not_null and (not column.nullable or (required and spelling.keyed)):
         raise InputError(
             f"table {shown(spec)}, column {column.name!r}: found nullable, expected NOT NULL; "
             f"declare it nullable, or fill its nulls and run ALTER TABLE {table} "
