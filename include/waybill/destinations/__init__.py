@@ -16,6 +16,12 @@ Invariants
       judged again, as if the refused one had not come.
   I6  A commit number that comes back with other contents stops the load: the tracker was replaced.
   I7  What a load changes of a table's number of rows is noted in the load's own transaction.
+  I8  A child table holds exactly the items of the rows that are there: they are replaced with their
+      row, deleted with it, and no row that lost changes any.
+  I9  Where deletes are soft, a row that was deleted stays, marked, with the delete's versions; it
+      counts as a row for I7. A tombstone is left only for a key without a row.
+  I10 A table's column is at least as wide as that of any declaration that was loaded; a value is
+      never changed by a cast. A key that widens keeps its tombstones.
 
 Outcomes of a row, against the better ones of its key in the load, then the table or tombstone
   newer (higher source version; or equal, and later intake with other content)    delivered
