@@ -7,9 +7,10 @@ the table's own application transaction, the books are metadata of the same comm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,13 @@ from deltalake import write_deltalake as write
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from waybill.destinations.lake.books import Record
+from waybill.destinations.lake.delta_files import (
+    DeltaFile,
+    DeltaFiles,
+    files_within,
+    is_plain,
+    removed,
+)
 from waybill.destinations.lake.model import (
     DELETE,
     FILE,
@@ -32,7 +40,7 @@ from waybill.destinations.lake.model import (
     Stamp,
 )
 from waybill.destinations.lake.places import folder_of
-from waybill.destinations.lake.rewriting import complete
+from waybill.destinations.lake.rewriting import added, complete, plainly, rewritten
 from waybill.destinations.lake.shape import Plan, plain_field
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.errors import InputError
@@ -57,6 +65,8 @@ class DeltaLakeTable:
     name: str
     options: dict[str, str]
     _opened: DeltaTable | None = None
+    _files: dict[str, int] = field(default_factory=dict)
+    _found: dict[int, DeltaFile] = field(default_factory=dict)
     _books: tuple[int, Record | None] | None = None
 
     @property
@@ -76,6 +86,7 @@ class DeltaLakeTable:
             self._opened = DeltaTable(self.uri, storage_options=self.options)
         except TableNotFoundError:
             self._opened = None
+        self._files, self._found = {}, {}
         return self._opened is not None
 
     def fields(self) -> pa.Schema:
@@ -118,7 +129,12 @@ class DeltaLakeTable:
         return int(self._table.count())
 
     def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
-        """Read columns of rows within the bounds; all lie in file 0; see the protocol."""
+        """Read columns of rows within the bounds; see the protocol.
+
+        Where the table is not plain, all lie in file 0.
+        """
+        if is_plain(self._table):
+            return self._scan_files(columns, bounds)
         found = self._table.scan(columns=list(columns), predicate=_within(bounds, ""))
         reader = pa.RecordBatchReader.from_stream(found)
         fields = [plain_field(reader.schema.field(name)) for name in columns]
@@ -130,6 +146,22 @@ class DeltaLakeTable:
                 yield pa.record_batch(
                     [*arrays, pa.repeat(pa.scalar(0, pa.int32()), batch.num_rows)], schema=schema
                 )
+
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    def _scan_files(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
+        own = self.fields()
+        wanted = plainly(pa.schema([own.field(name) for name in columns]))
+        schema = pa.schema([*wanted, pa.field(FILE, pa.int32())])
+        files, reader = files_within(self._table, bounds), DeltaFiles(self._table)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for file in files:
+                number = self._files.setdefault(file.path, len(self._files))
+                self._found[number] = file
+                for batch in reader.read(file.path, wanted):
+                    numbers = pa.repeat(pa.scalar(number, pa.int32()), batch.num_rows)
+                    yield pa.record_batch([*batch.columns, numbers], schema=schema)
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -148,6 +180,8 @@ class DeltaLakeTable:
             elif not len(changes.met):
                 rows = changes.rows.drop_columns([OP])
                 self._append(rows, properties)
+            elif is_plain(self._table):
+                self._rewrite_files(changes, properties)
             else:
                 self._merge(changes, properties)
         except CommitFailedError as error:
@@ -161,6 +195,18 @@ class DeltaLakeTable:
             mode="append",
             commit_properties=properties,
             writer_properties=_WRITER,
+        )
+
+    def _rewrite_files(self, changes: Changes, properties: CommitProperties) -> None:
+        """Write the files that hold changed keys anew, without what is changed, and the changes."""
+        schema = plainly(self.fields())
+        old = [self._found[number] for number in sorted(changes.files)]
+        files = DeltaFiles(self._table)
+        batches = (batch for file in old for batch in files.read(file.path, schema))
+        tables = chain(rewritten(batches, changes, schema), [added(changes, schema)])
+        actions = [*removed(old), *files.write(tables)]
+        self._table.create_write_transaction(
+            actions, "append", self._table.schema(), commit_properties=properties
         )
 
     def _merge(self, changes: Changes, properties: CommitProperties) -> None:

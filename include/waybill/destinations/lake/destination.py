@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -65,8 +65,7 @@ class LakeDestination:
         self._lake = lake
         self._sort_error = sort_error
         self.hook = hook
-        self._connection = open_duckdb()
-        self._tombstones = Tombstones(lake, self._connection)
+        self._tombstones = Tombstones(lake)
         self._ensured: dict[Place, TableSpec] = {}
         self._tables: dict[Place, LakeTable] = {}
 
@@ -92,7 +91,11 @@ class LakeDestination:
         if len(set(numbers)) != len(numbers):
             raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
         try:
-            return self._load(commits, park, note)
+            with closing(open_duckdb()) as connection:  # what it is given, it keeps until its end
+                workplace = Workplace(
+                    self.name, self._lake, self._tombstones, connection, self.hook
+                )
+                return self._load(workplace, commits, park, note)
         except WaybillError:
             self._forget()
             raise
@@ -105,7 +108,6 @@ class LakeDestination:
 
     def close(self) -> None:
         """Let go of connections."""
-        self._connection.close()
         self._lake.close()
 
     def __enter__(self) -> Self:
@@ -119,10 +121,12 @@ class LakeDestination:
     ) -> None:
         self.close()
 
-    def _load(self, commits: Sequence[Commit], park: Park, note: Note | None) -> list[LoadOutcome]:
+    def _load(
+        self, workplace: Workplace, commits: Sequence[Commit], park: Park, note: Note | None
+    ) -> list[LoadOutcome]:
         pieces: dict[int, list[LoadOutcome]] = {commit.number: [] for commit in commits}
         with self._speaking():
-            loads = self._opened(commits, pieces)
+            loads = self._opened(workplace, commits, pieces)
             for load in loads:
                 load.judge()
         refused = [row for load in loads for row in load.refused]
@@ -140,11 +144,13 @@ class LakeDestination:
         return found
 
     def _opened(
-        self, commits: Sequence[Commit], pieces: dict[int, list[LoadOutcome]]
+        self,
+        workplace: Workplace,
+        commits: Sequence[Commit],
+        pieces: dict[int, list[LoadOutcome]],
     ) -> list[TableLoad]:
         """Return a load for each table that lacks some of the commits; add what others have."""
         by_table = _by_table(commits)
-        workplace = Workplace(self.name, self._lake, self._tombstones, self._connection, self.hook)
         loads = []
         if by_table:
             self._tombstones.make()

@@ -40,7 +40,7 @@ from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
 from waybill.destinations.lake.books import Record
 from waybill.destinations.lake.model import FILE, Bounds, Changes, ConflictError, Stamp
 from waybill.destinations.lake.places import folder_of
-from waybill.destinations.lake.rewriting import added, complete, plainly, rewritten
+from waybill.destinations.lake.rewriting import added, complete, packed, plainly, rewritten
 from waybill.destinations.lake.shape import Plan, plain_field
 
 _BOOKS, _NUMBERS = "waybill.books", "waybill.commits"
@@ -181,7 +181,7 @@ class IcebergLakeTable:
         self, transaction: Transaction, tables: Iterable[pa.Table], schema: pa.Schema
     ) -> Iterator[object]:
         strict = pa.schema([schema.field(name) for name in schema.names])
-        for rows in _packed(tables):
+        for rows in packed(tables, _FILE_BYTES):
             yield from _dataframe_to_data_files(
                 transaction.table_metadata, rows.cast(strict), self._table.io
             )
@@ -267,22 +267,6 @@ class _conflicts:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, CommitFailedException | ValidationException):
             raise ConflictError(str(error)) from error
-
-
-def _packed(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield rows in tables of about a file's size; none without rows."""
-    waiting: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        if not table.num_rows:
-            continue
-        waiting.append(table)
-        size += table.nbytes
-        if size >= _FILE_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _within(bounds: Bounds) -> BooleanExpression:

@@ -22,15 +22,18 @@ _SET_BY = {TOUCH: frozenset(_VERSIONS), SOFT_DELETE: frozenset([*_VERSIONS, DELE
 def rewritten(
     old: Iterable[pa.RecordBatch], changes: Changes, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Yield the rows of files, changed.
+    """Yield the rows of files without those that are changed, and those that change in part.
+
+    Rows that are put there whole, and are the table's whole width, are in ``added``.
 
     Args:
         old: their rows, with all columns of the table.
         changes: of which only rows that are met count.
         schema: of the table.
     """
-    rows = changes.rows.take(pa.array(changes.met))
+    rows = changes.rows.select(list(changes.key)).take(pa.array(changes.met))
     numbered = _numbered(rows, changes.key, _N)
+    partial = None if _is_whole(changes, schema) else changes.rows.take(pa.array(changes.met))
     for batch in old:
         found = pa.Table.from_batches([batch])
         places = _numbered(found, changes.key, _AT)
@@ -42,7 +45,23 @@ def rewritten(
         kept = np.ones(found.num_rows, np.bool_)
         kept[pairs[_AT].to_numpy()] = False
         yield found.filter(pa.array(kept))
-        yield _changed(found.take(pairs[_AT]), rows.take(pairs[_N]), schema)
+        if partial is not None:
+            yield _changed(found.take(pairs[_AT]), partial.take(pairs[_N]), schema)
+
+
+def added(changes: Changes, schema: pa.Schema) -> pa.Table:
+    """Return the rows that are put there whole: new ones, and where they are whole the others."""
+    new = np.asarray(pc.equal(changes.rows[OP], UPSERT), np.bool_)
+    if not _is_whole(changes, schema):
+        new[changes.met] = False
+    rows = changes.rows if new.all() else changes.rows.filter(pa.array(new))
+    return complete(rows, schema)
+
+
+def _is_whole(changes: Changes, schema: pa.Schema) -> bool:
+    """Say whether changed rows need nothing of the old ones."""
+    partly = pc.is_in(changes.rows[OP], pa.array([TOUCH, SOFT_DELETE]))
+    return set(schema.names) <= set(changes.rows.column_names) and not pc.any(partly).as_py()
 
 
 def _numbered(rows: pa.Table, key: Sequence[str], name: str) -> pa.Table:
@@ -50,13 +69,6 @@ def _numbered(rows: pa.Table, key: Sequence[str], name: str) -> pa.Table:
     columns = [rows[part] for part in key]
     places = pa.array(np.arange(rows.num_rows))
     return pa.table([*columns, places], names=[*(f"k{i}" for i in range(len(key))), name])
-
-
-def added(changes: Changes, schema: pa.Schema) -> pa.Table:
-    """Return the rows that are put there and were not."""
-    new = np.asarray(pc.equal(changes.rows[OP], UPSERT), np.bool_)
-    new[changes.met] = False
-    return complete(changes.rows.filter(pa.array(new)), schema)
 
 
 def _changed(old: pa.Table, new: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -75,6 +87,23 @@ def _changed(old: pa.Table, new: pa.Table, schema: pa.Schema) -> pa.Table:
             column = pc.if_else(sets, new[item.name].cast(item.type), column.cast(item.type))
         columns.append(column)
     return pa.table(columns, schema=plainly(schema))
+
+
+def packed(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Yield rows in tables of about ``size`` bytes; none without rows."""
+    waiting: list[pa.Table] = []
+    found = 0
+    for table in tables:
+        step = max(1, table.num_rows * size // max(1, table.nbytes))
+        for at in range(0, table.num_rows, step):
+            part = table.slice(at, step)
+            waiting.append(part)
+            found += part.nbytes
+            if found >= size:
+                yield pa.concat_tables(waiting)
+                waiting, found = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -82,7 +82,9 @@ class TableLoad:
         """Find what becomes of each row, against the snapshot of the table."""
         batch = self.batch
         refusals = refusals_of(self._connection, batch, self.table)
-        tombstones = self._tombstones.of(self.table, batch.spec, self._destination, self._numbers)
+        tombstones = self._tombstones.of(
+            self._connection, self.table, batch.spec, (self._destination, self._numbers)
+        )
         self._judge = Judge(self._connection, batch, self.table, tombstones, self._key_texts)
         self._verdicts: Verdicts = self._judge.run(refusals.rows if refusals.reasons else None)
         self._refusals: Refusals = refusals
@@ -126,7 +128,7 @@ class TableLoad:
     def clean_up(self) -> None:
         """Clean up tombstones when there are many."""
         if self.batch.has_deletes:
-            self._tombstones.clean_up(self.table, self.batch.spec)
+            self._tombstones.clean_up(self._connection, self.table, self.batch.spec)
 
     @property
     def _deletes(self) -> Mask:

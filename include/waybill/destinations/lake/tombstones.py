@@ -52,11 +52,17 @@ def target_of(spec: TableSpec) -> str:
 class Tombstones:
     """The tombstones of one warehouse."""
 
-    def __init__(self, lake: Lake, connection: duckdb.DuckDBPyConnection) -> None:
-        self._table = lake.table(SCHEMA, NAME)
-        self._connection = connection
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._opened: LakeTable | None = None
         self._seen: dict[str, int] = {}
         self._left: dict[str, int] = {}
+
+    @property
+    def _table(self) -> LakeTable:
+        if self._opened is None:
+            self._opened = self._lake.table(SCHEMA, NAME)
+        return self._opened
 
     def make(self) -> None:
         """Create the table unless it is there."""
@@ -69,15 +75,19 @@ class Tombstones:
         self._table.refresh()
 
     def of(
-        self, data: LakeTable, spec: TableSpec, destination: str, numbers: Collection[int]
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        data: LakeTable,
+        spec: TableSpec,
+        own: tuple[str, Collection[int]],
     ) -> pa.Table | None:
         """Return the tombstones of a table that count: key and versions, the greatest of each key.
 
         Args:
+            connection: to DuckDB.
             data: the table, as of the snapshot that is judged against.
             spec: its declaration.
-            destination: whose commits are being loaded,
-            numbers: these.
+            own: whose commits are being loaded, and which.
 
         Returns:
             None when there are none. Cost: of all tombstones of the table.
@@ -86,9 +96,9 @@ class Tombstones:
         self._seen[target_of(spec)] = found.num_rows
         if not found.num_rows:
             return None
-        self._connection.register("all_tombstones", found)
-        self._connection.register("had", _had(data, found, destination, numbers))
-        return self._connection.execute(
+        connection.register("all_tombstones", found)
+        connection.register("had", _had(data, found, *own))
+        return connection.execute(
             f"SELECT key, v.s AS {SOURCE}, v.i AS {INTAKE} FROM (SELECT key, "  # noqa: S608
             f"max({{'s': {SOURCE}, 'i': {INTAKE}}}) AS v FROM all_tombstones "
             "JOIN had USING (destination, commit_number) GROUP BY key)"
@@ -131,7 +141,14 @@ class Tombstones:
         }
         self._table.append(pa.table(list(columns.values()), schema=_SHAPE))
 
-    def clean_up(self, data: LakeTable, spec: TableSpec, *, most: int = CLEAN_UP_ROWS) -> bool:
+    def clean_up(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        data: LakeTable,
+        spec: TableSpec,
+        *,
+        most: int = CLEAN_UP_ROWS,
+    ) -> bool:
         """Leave out what has no use any more, when there are many; returns whether it did.
 
         Cost: when it is due, a pass over the table's keys and versions. Another loader's tombstones
@@ -145,7 +162,7 @@ class Tombstones:
         names = [*_SHAPE.names]
         found = self._table.scan(names, {_TABLE: (target, target)}).read_all()
         found = found.filter(pa.compute.equal(found[_TABLE], target))
-        kept = self._useful(data, spec, found)
+        kept = _useful(connection, data, spec, found)
         try:
             self._table.replace(_TABLE, target, kept)
         except ConflictError:
@@ -153,23 +170,26 @@ class Tombstones:
         self._left[target] = kept.num_rows
         return True
 
-    def _useful(self, data: LakeTable, spec: TableSpec, found: pa.Table) -> pa.Table:
-        connection = self._connection
-        connection.register("all_tombstones", found.select(_SHAPE.names))
-        connection.register("had", _had(data, found, "", ()))
-        connection.register("held", data.scan([*spec.key, SOURCE, INTAKE], {}))
-        pairs = f"{{'s': t.{SOURCE}, 'i': t.{INTAKE}}}"
-        kept = connection.execute(
-            "WITH counted AS (SELECT t.*, h.commit_number IS NOT NULL AS counts, row_number() OVER "  # noqa: S608
-            f"(PARTITION BY t.key, h.commit_number IS NOT NULL ORDER BY {pairs} DESC) AS place "
-            "FROM all_tombstones t LEFT JOIN had h USING (destination, commit_number)), "
-            f"rows AS (SELECT {key_text(spec)} AS key, {SOURCE}, {INTAKE} FROM held s) "
-            f"SELECT {', '.join(f't.{quoted(n)}' for n in _SHAPE.names)} FROM counted t "
-            f"LEFT JOIN rows r ON r.key = t.key AND t.counts WHERE NOT t.counts OR (t.place = 1 "
-            f"AND (r.{SOURCE} IS NULL OR r.{SOURCE} < t.{SOURCE} OR "
-            f"(r.{SOURCE} = t.{SOURCE} AND r.{INTAKE} < t.{INTAKE})))"
-        ).to_arrow_table()
-        return kept.cast(_SHAPE)
+
+def _useful(
+    connection: duckdb.DuckDBPyConnection, data: LakeTable, spec: TableSpec, found: pa.Table
+) -> pa.Table:
+    """Return tombstones without those that a greater one or a newer row of their key has."""
+    connection.register("all_tombstones", found.select(_SHAPE.names))
+    connection.register("had", _had(data, found, "", ()))
+    connection.register("held", data.scan([*spec.key, SOURCE, INTAKE], {}))
+    pairs = f"{{'s': t.{SOURCE}, 'i': t.{INTAKE}}}"
+    kept = connection.execute(
+        "WITH counted AS (SELECT t.*, h.commit_number IS NOT NULL AS counts, row_number() OVER "  # noqa: S608
+        f"(PARTITION BY t.key, h.commit_number IS NOT NULL ORDER BY {pairs} DESC) AS place "
+        "FROM all_tombstones t LEFT JOIN had h USING (destination, commit_number)), "
+        f"rows AS (SELECT {key_text(spec)} AS key, {SOURCE}, {INTAKE} FROM held s) "
+        f"SELECT {', '.join(f't.{quoted(n)}' for n in _SHAPE.names)} FROM counted t "
+        f"LEFT JOIN rows r ON r.key = t.key AND t.counts WHERE NOT t.counts OR (t.place = 1 "
+        f"AND (r.{SOURCE} IS NULL OR r.{SOURCE} < t.{SOURCE} OR "
+        f"(r.{SOURCE} = t.{SOURCE} AND r.{INTAKE} < t.{INTAKE})))"
+    ).to_arrow_table()
+    return kept.cast(_SHAPE)
 
 
 def _had(data: LakeTable, found: pa.Table, destination: str, numbers: Collection[int]) -> pa.Table:

@@ -1,0 +1,219 @@
+"""A loader that dies between any two commits of a load leaves what a repeat makes right."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.destined import Park, never_park
+from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bucket, iceberg_folder
+from tests.unit.destinations.orders import SPEC, Order, rows_of, spec_of, totals
+
+from waybill.destinations import Commit, CountLook
+from waybill.destinations.lake import tombstones
+from waybill.destinations.lake.books import MOST_BYTES
+from waybill.errors import RetryError, StopError
+from waybill.pipelines import ChildTable, Column, TableSpec
+
+pytestmark = pytest.mark.serves
+
+LINES = ChildTable(name="lines", source="lines", columns=(Column(name="sku", type="string"),))
+PARENT = TableSpec(
+    schema_name="shop", name="parents", columns=SPEC.columns, key=("id",), children=(LINES,)
+)
+OTHER = spec_of("zebras")
+FOLDERS = {"delta": delta_folder, "iceberg": iceberg_folder}
+BUCKETS = {"delta": delta_bucket, "iceberg": iceberg_bucket}
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing of the destination catches it."""
+
+
+@pytest.fixture(params=list(FOLDERS))
+def lake(request, tmp_path):
+    made = FOLDERS[request.param](request, tmp_path)
+    yield made
+    made.close()
+
+
+def parents(orders):
+    items = [None if o.op == "delete" else [{"sku": f"{o.what}-{i}"} for i in range(o.source)]
+             for o in orders]  # fmt: skip
+    return rows_of(orders, PARENT, **{LINES.arrow_name: items})
+
+
+def first():
+    orders = [Order(i, 2, i, "old") for i in range(6)]
+    return [Commit(1, (parents(orders), rows_of(orders, OTHER)))]
+
+
+def then():
+    """Three commits: changes, deletes of rows and of none, and what is too old; in two tables."""
+    made = [
+        [Order(0, 3, 10, "new"), Order(1, 3, 11, None, op="delete")],
+        [Order(9, 5, 12, None, op="delete"), Order(2, 1, 13, "late"), Order(7, 1, 14, "more")],
+        [Order(9, 4, 15, "too late"), Order(1, 2, 16, "gone"), Order(0, 4, 17, "newest")],
+    ]
+    return [Commit(n, (parents(o), rows_of(o, OTHER))) for n, o in enumerate(made, start=2)]
+
+
+def seen(lake):
+    """Return all that its users see."""
+    names = ("id", "what", "_waybill_id")
+    found = [
+        sorted(tuple(row[n] for n in names) for row in lake.rows(spec)) for spec in (PARENT, OTHER)
+    ]
+    lines = sorted((r["id"], r["_waybill_item"], r["sku"]) for r in lake.rows(PARENT, "lines"))
+    return *found, lines, [lake.tombstones(spec) for spec in (PARENT, OTHER)]
+
+
+def dying(at):
+    """Return a hook that dies at the step with this number, and the steps that came."""
+    steps = []
+
+    def hook(step):
+        steps.append(step)
+        if len(steps) == at:
+            raise Killed
+
+    return hook, steps
+
+
+def load_all(lake, batches):
+    destination = lake.open()
+    return [o for batch in batches for o in destination.load(batch, never_park)]
+
+
+def as_it_must_be(lake, tmp_path):
+    """Load the same undisturbed, in another folder."""
+    undisturbed = FOLDERS[lake.kind](None, tmp_path / "undisturbed")
+    outcomes = load_all(undisturbed, [first(), then()])
+    found = seen(undisturbed)
+    undisturbed.close()
+    return found, totals(outcomes)
+
+
+STEPS = ["tombstones", "child", "table", "tombstones", "table"]
+
+
+@pytest.mark.parametrize("batching", [(3,), (1, 2)])
+def test_a_loader_that_dies_before_any_commit_is_repeated_in_any_batching(lake, tmp_path, batching):
+    wanted, sums = as_it_must_be(lake, tmp_path)
+    for at in range(1, len(STEPS) + 1):
+        one = FOLDERS[lake.kind](None, tmp_path / f"dies-at-{at}")
+        known = load_all(one, [first()])
+        destination = one.open()
+        destination.hook, steps = dying(at)
+        with pytest.raises(Killed):
+            destination.load(then(), never_park)
+        assert steps == STEPS[:at]
+        left, batches = then(), []
+        for size in batching:
+            batches.append(left[:size])
+            left = left[size:]
+        outcomes = known + load_all(one, batches)
+        assert seen(one) == wanted, f"died at {at}"
+        if len(batching) == 1:  # what loses to what in a batch depends on the batch
+            assert totals(outcomes) == sums, f"died at {at}"
+        assert totals(known + load_all(one, [then()])) == totals(outcomes)
+        one.close()
+
+
+def test_what_one_table_parked_before_the_loader_died_is_named_with_what_the_next_parks(lake):
+    strict = [
+        spec_of(name, Column(name="id", type="int64"), Column(name="what", type="string", nullable=False))
+        for name in ("one", "two")
+    ]  # fmt: skip
+    orders = [Order(1, 1, 1, None), Order(2, 1, 2, "good")]
+    values = [None, "good"]
+    commits = [Commit(1, tuple(rows_of(orders, spec, what=values) for spec in strict))]
+    destination, park = lake.open(), Park()
+    destination.hook, _ = dying(2)
+    with pytest.raises(Killed):
+        destination.load(commits, park)
+    (found,) = lake.open().load(commits, park)
+    assert [len(rows) for rows in park.calls] == [2, 1]
+    assert found.parked == ({"key": "parked-1"}, {"key": "parked-2"})
+    assert totals([found])["parked"] == 2
+    (again,) = lake.open().load(commits, park)
+    assert again.parked == found.parked
+
+
+def test_a_loader_that_was_overtaken_while_it_judged_judges_again(lake):
+    load_all(lake, [first()])
+    slow, fast = lake.open("slow"), lake.open("fast")
+
+    def overtake(step):
+        if step == "table":
+            slow.hook = lambda _step: None
+            newer = [Order(0, 8, 80, "theirs"), Order(5, 9, 90, "theirs")]
+            fast.load([Commit(1, (rows_of(newer, OTHER),))], never_park)
+
+    slow.hook = overtake
+    ours = [Order(0, 7, 70, "ours"), Order(3, 7, 71, "ours")]
+    commits = [Commit(1, (rows_of(ours, OTHER),))]
+    with pytest.raises(RetryError, match="another loader"):
+        slow.load(commits, never_park)
+    (found,) = slow.load(commits, never_park)
+    assert found.rows["outcome"].to_pylist() == ["superseded", "delivered"]
+    rows = {row["id"]: row["what"] for row in lake.rows(OTHER)}
+    assert rows == {0: "theirs", 1: "old", 2: "old", 3: "ours", 4: "old", 5: "theirs"}
+
+
+def test_books_that_grew_leave_old_loads_out_and_their_commits_are_judged_again(lake):
+    destination = lake.open()
+    minutes = range(MOST_BYTES // 40)
+    for number in (1, 2):
+        orders = [Order(i, 1, number, minute=minute) for i, minute in enumerate(minutes)]
+        (found,) = destination.load([Commit(number, (rows_of(orders, OTHER),))], never_park)
+    assert totals([found])["duplicate"] == len(minutes)
+    (newest,) = lake.open().load([Commit(2, (rows_of(orders, OTHER),))], never_park)
+    assert (newest.rows, totals([newest])) == (None, totals([found]))
+    with pytest.raises(StopError, match="with other events"):
+        lake.open().load([Commit(2, (rows_of([Order(1, 1, 1)], OTHER),))], never_park)
+    before = lake.rows(OTHER)
+    orders = [Order(i, 1, 1, minute=minute) for i, minute in enumerate(minutes)]
+    (again,) = lake.open().load([Commit(1, (rows_of(orders, OTHER),))], never_park)
+    assert totals([again])["duplicate"] == len(minutes)
+    assert lake.rows(OTHER) == before
+
+
+def test_rows_are_counted_from_the_books_of_the_commits(lake):
+    load_all(lake, [first(), then()])
+    destination = lake.open()
+    (found,) = destination.count_rows([CountLook(OTHER), CountLook(spec_of("none"))])
+    assert (found.counted, found.expected, found.beside) == (6, 6, 0)
+    lake.remove_behind(OTHER, 3)
+    (found,) = destination.count_rows([CountLook(OTHER)])
+    assert (found.counted, found.expected, found.beside) == (5, 6, 0)
+
+
+def test_tombstones_are_cleaned_up_when_there_are_many(lake, monkeypatch):
+    monkeypatch.setattr(tombstones.Tombstones.clean_up, "__kwdefaults__", {"most": 20})
+    destination = lake.open()
+    for number in range(1, 6):
+        orders = [Order(i, number, number, None, op="delete") for i in range(10)]
+        destination.load([Commit(number, (rows_of(orders, OTHER),))], never_park)
+    back = [Order(i, 9, 9, "back") for i in range(4)]
+    destination.load([Commit(6, (rows_of(back, OTHER),))], never_park)
+    orders = [Order(i, 7, 7, None, op="delete") for i in range(10)]
+    destination.load([Commit(7, (rows_of(orders, OTHER),))], never_park)
+    kept = lake.read("waybill", tombstones.NAME)
+    assert kept.num_rows < 30
+    late = [Order(i, 6, 99, "late") for i in range(10)]
+    (found,) = destination.load([Commit(8, (rows_of(late, OTHER),))], never_park)
+    assert totals([found])["superseded"] == 10
+    assert len(lake.rows(OTHER)) == 4
+
+
+@pytest.mark.parametrize("kind", list(BUCKETS))
+def test_tables_may_be_in_a_bucket(request, tmp_path, kind):
+    lake = BUCKETS[kind](request, tmp_path)
+    first_ones = load_all(lake, [first()])
+    outcomes = load_all(lake, [then()])
+    assert totals(load_all(lake, [first(), then()])) == totals(first_ones + outcomes)
+    assert {r["id"]: r["what"] for r in lake.rows(OTHER)} == {
+        0: "newest", 2: "old", 3: "old", 4: "old", 5: "old", 7: "more"
+    }  # fmt: skip
+    findings = lake.open().examine("shop")
+    assert [f.ok for f in findings] == [True] * 5, findings
+    lake.close()
