@@ -303,3 +303,51 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
 
 def _module(name: str) -> types.ModuleType:
     return types.ModuleType(name)
+
+
+def clickhouse(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewise
+    """As of clickhouse-connect 1.12.0."""
+    module, exceptions = (
+        _module("clickhouse_connect"),
+        _module("clickhouse_connect.driver.exceptions"),
+    )
+
+    class Error(Exception):
+        def __init__(self, *args, code=None):
+            super().__init__(*args)
+            self.code = code
+
+    class OperationalError(Error):
+        pass
+
+    exceptions.Error, exceptions.OperationalError = Error, OperationalError
+
+    def sent(action, *arguments):
+        try:
+            return action(*arguments)
+        except WireError as error:
+            if error.fields.get("lost"):
+                raise OperationalError(error.message) from error
+            raise Error(error.message, code=error.fields.get("code")) from error
+
+    class Client:
+        def command(self, cmd, *, settings):
+            sent(wire.command, cmd, settings)
+
+        def query_arrow(self, query, *, use_strings):
+            assert use_strings
+            return sent(wire.query, query)
+
+        def insert_arrow(self, table, arrow_table, *, settings):
+            sent(wire.insert, table, arrow_table, settings)
+
+        def close(self):
+            return None
+
+    def get_client(**arguments):
+        module.arguments = arguments
+        wire.open()
+        return Client()
+
+    module.get_client = get_client
+    return {"clickhouse_connect": module, "clickhouse_connect.driver.exceptions": exceptions}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,9 @@ def _doubled(name: str) -> str:
     return name.replace('"', '""')
 
 
+CALLS = ("open", "put", "load", "execute", "command", "query", "insert")
+
+
 @dataclass
 class Recorder:
     """Writes down the calls and answers of another wire."""
@@ -203,19 +207,18 @@ class Recorder:
     lines: list[dict[str, Any]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("open", "put", "load", "execute"):
+        if name not in CALLS:
             raise AttributeError(name)
 
-        def call(*arguments: Any) -> Answer:
-            line: dict[str, Any] = {"call": name, "with": [_plain(a) for a in arguments]}
+        def call(*arguments: Any) -> Any:
+            line: dict[str, Any] = {"call": name, "with": [_sent(a) for a in arguments]}
             self.lines.append(line)
             try:
                 answer = getattr(self.wire, name)(*arguments)
             except WireError as error:
                 line["error"] = {"message": error.message, **error.fields}
                 raise
-            line["rows"], line["changed"] = _plain(answer.rows), answer.changed
-            line["names"] = answer.names
+            line.update(_told(answer))
             return answer
 
         return call
@@ -234,19 +237,19 @@ class Recorded:
         self._at = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("open", "put", "load", "execute"):
+        if name not in CALLS:
             raise AttributeError(name)
 
-        def call(*arguments: Any) -> Answer:
+        def call(*arguments: Any) -> Any:
             assert self._at < len(self._lines), f"{self.path.name} has ended: {name} {arguments}"
             line = self._lines[self._at]
             self._at += 1
-            came = {"call": name, "with": [_plain(a) for a in arguments]}
+            came = {"call": name, "with": [_sent(a) for a in arguments]}
             expected = {"call": line["call"], "with": line["with"]}
             assert came == expected, f"{self.path.name}, line {self._at}"
             if "error" in line:
                 raise WireError(**line["error"])
-            return Answer(_back(line["rows"]), line["changed"], line["names"])
+            return _answered(line)
 
         return call
 
@@ -254,7 +257,43 @@ class Recorded:
         return self._at == len(self._lines)
 
 
-def _plain(value: Any) -> Any:
+def _told(answer: Any) -> dict[str, Any]:
+    if answer is None:
+        return {}
+    if isinstance(answer, pa.Table):
+        kinds = [[f.name, str(f.type)] for f in answer.schema]
+        return {"rows": _plain(answer), "kinds": kinds}
+    return {"rows": _plain(answer.rows), "changed": answer.changed, "names": answer.names}
+
+
+def _answered(line: dict[str, Any]) -> Any:
+    rows = _back(line.get("rows"))
+    if "kinds" in line:
+        schema = pa.schema([(name, _kind(text)) for name, text in line["kinds"]])
+        arrays = [pa.array([row[f.name] for row in rows]).cast(f.type) for f in schema]
+        return pa.table(arrays, schema=schema)
+    if "changed" in line:
+        return Answer(rows, line["changed"], line["names"])
+    return None
+
+
+def _kind(text: str) -> pa.DataType:
+    decimal = re.fullmatch(r"decimal128\((\d+), (\d+)\)", text)
+    if decimal:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if text.startswith("timestamp"):
+        return pa.timestamp("us", "UTC")
+    return {"date32[day]": pa.date32()}.get(text) or pa.type_for_alias(text)
+
+
+def _sent(value: Any) -> Any:
+    """Return an argument; rows that are sent in bulk have no order."""
+    if isinstance(value, pa.Table):
+        return sorted(_plain(value.to_pylist()), key=json.dumps)
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - one a type
     if isinstance(value, pa.Table):
         return _plain(value.to_pylist())
     if isinstance(value, list):
@@ -263,8 +302,10 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (str, int, float, bool, type(None))):
         return value
-    if hasattr(value, "isoformat"):
+    if isinstance(value, datetime):
         return {"time": "2026-11-22T20:00:00+00:00"}
+    if isinstance(value, date):
+        return {"date": value.isoformat()}
     return {type(value).__name__: str(value)}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from waybill.destinations.model import Destination
 from waybill.destinations.warehouses.bigquery.session import BigQuerySession
+from waybill.destinations.warehouses.clickhouse.destination import ClickHouseDestination
 from waybill.destinations.warehouses.destination import WarehouseDestination
 from waybill.destinations.warehouses.redshift.session import RedshiftSession
 from waybill.destinations.warehouses.session import Session
@@ -18,10 +20,12 @@ _SESSIONS: Mapping[str, Callable[[str, DestinationSettings], Session]] = {
 }
 
 
-def open_warehouse(name: str, settings: DestinationSettings) -> WarehouseDestination:
-    """Open a warehouse with transactions; it connects on first use.
+def open_warehouse(name: str, settings: DestinationSettings) -> Destination:
+    """Open a warehouse; it connects on first use.
 
     Raises:
         InputError: the dsn is not of the kind's form.
     """
+    if settings.kind == "clickhouse":
+        return ClickHouseDestination(name, settings)
     return WarehouseDestination(name, _SESSIONS[settings.kind](name, settings))

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
+
+from waybill.destinations.lake.shape import Plan, shape_of
 from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
 from waybill.destinations.specs import child_spec
 from waybill.destinations.warehouses import books, schema, staging
 from waybill.destinations.warehouses.bigquery.dialect import BIGQUERY
+from waybill.destinations.warehouses.clickhouse import statements as clickhouse
 from waybill.destinations.warehouses.dialect import Dialect
 from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
 from waybill.destinations.warehouses.schema import FoundColumn
@@ -83,6 +87,23 @@ def statements(kind: str) -> dict[str, list[str]]:
     }
 
 
+def clickhouse_statements() -> dict[str, list[str]]:
+    """Return the same of ClickHouse, whose tables are other ones."""
+    place, shape = "`shop`.`orders`", shape_of(SOFT)
+    free = [name for name in shape.names if name != "more"]
+    wide = pa.field("small", pa.int64(), nullable=False)
+    changes = Plan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
+    return {
+        "books": list(clickhouse.CREATE_BOOKS),
+        "table": clickhouse.creation("shop", "orders", shape, SPEC.key, ()),
+        "appended_table": clickhouse.creation("waybill", "facts", shape, SPEC.key, ("what",)),
+        "changes": clickhouse.alterations(place, shape, changes),
+        "stage": [clickhouse.stage_table("stage", list(shape), SPEC.key)],
+        "insert": [clickhouse.insertion(place, "stage", shape, free, SPEC.key, joined=False)],
+        "insert_joined": [clickhouse.insertion(place, "stage", shape, free, SPEC.key, joined=True)],
+    }
+
+
 def _found(dialect: Dialect) -> dict[str, FoundColumn]:
     """Return a table to be changed; of one that cannot be widened the column is wide already."""
     kinds = {"id": "int64", "n": "decimal(20,2)", "gone": "string"}
@@ -117,8 +138,9 @@ def text_of(found: list[str]) -> str:
 
 def main() -> None:
     """Write all files."""
-    for kind in DIALECTS:
-        for name, found in statements(kind).items():
+    every = {kind: statements(kind) for kind in DIALECTS} | {"clickhouse": clickhouse_statements()}
+    for kind, named in every.items():
+        for name, found in named.items():
             path_of(kind, name).parent.mkdir(parents=True, exist_ok=True)
             path_of(kind, name).write_text(text_of(found))
 

@@ -21,6 +21,8 @@ DSNS = {
     "?staging=s3://waiting/rows&iam_role=arn:aws:iam::1:role/copy",
 }
 KINDS = tuple(DSNS)
+"""Of warehouses with transactions."""
+DSNS["clickhouse"] = "clickhouse://loader:secret@clicks.example:8443/?secure=true"
 
 
 @contextmanager
@@ -30,6 +32,7 @@ def over(kind: str, wire, monkeypatch) -> Iterator[Destination]:
         monkeypatch.setitem(sys.modules, name, module)
     numbers = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 80))
+    monkeypatch.setattr("waybill.destinations.lake.books._now", lambda: "2026-11-22T20:00:00+00:00")
     monkeypatch.setattr(RedshiftSession, "bucket", lambda self: warehouse_drivers.WireBucket(wire))
     with open_destination("warehouse", settings_of(kind)) as destination:
         yield destination

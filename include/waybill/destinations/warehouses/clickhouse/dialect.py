@@ -84,7 +84,7 @@ def field_of(name: str, text: str) -> pa.Field:
         kind = pa.decimal128(int(decimal[1]), int(decimal[2]))
     elif plain in _FOUND:
         kind = arrow_type(_FOUND[plain])
-    return pa.field(name, kind, nullable=match is not None)
+    return pa.field(name, kind, nullable=match is not None or pa.types.is_null(kind))
 
 
 def quoted(name: str) -> str:

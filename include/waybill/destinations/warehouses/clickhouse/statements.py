@@ -16,14 +16,14 @@ import pyarrow as pa
 from waybill.destinations.lake.model import DELETE, OP, SOFT_DELETE, TOUCH, Bounds
 from waybill.destinations.lake.shape import DELETED_AT, Plan
 from waybill.destinations.merging import KEPT_COLUMNS
-from waybill.destinations.warehouses.clickhouse.dialect import literal, quoted, sql_type
+from waybill.destinations.warehouses.clickhouse.dialect import LIMITS, literal, quoted, sql_type
 
 BOOKS = "waybill"
 LOADS_TABLE = "_waybill_loads"
 LOADS = f"{quoted(BOOKS)}.{quoted(LOADS_TABLE)}"
 VERSION, IS_DELETED = "_waybill_version", "_waybill_is_deleted"
 INTERNAL = (VERSION, IS_DELETED)
-_VERSIONS = ("_waybill_source_version", "_waybill_intake_version")
+VERSIONS = ("_waybill_source_version", "_waybill_intake_version")
 _DEDUPLICATED = "non_replicated_deduplication_window = 10000"
 
 
@@ -33,7 +33,7 @@ def _turned(name: str) -> str:
 
 _VERSION_COLUMN = (
     f"{quoted(VERSION)} UInt128 MATERIALIZED "
-    f"bitOr(bitShiftLeft({_turned(_VERSIONS[0])}, 64), {_turned(_VERSIONS[1])})"
+    f"bitOr(bitShiftLeft({_turned(VERSIONS[0])}, 64), {_turned(VERSIONS[1])})"
 )
 CREATE_BOOKS = (
     f"CREATE DATABASE IF NOT EXISTS {quoted(BOOKS)}",
@@ -58,8 +58,8 @@ def creation(
     """
     place = f"{quoted(database)}.{quoted(name)}"
     columns = list(schema)
-    columns += [pa.field(one, pa.int64()) for one in _VERSIONS if one not in schema.names]
-    columns = [f.with_nullable(f.nullable and f.name not in _VERSIONS) for f in columns]
+    columns += [pa.field(one, pa.int64()) for one in VERSIONS if one not in schema.names]
+    columns = [f.with_nullable(f.nullable and f.name not in VERSIONS) for f in columns]
     listed = ", ".join(f"{quoted(f.name)} {sql_type(f)}" for f in columns)
     order = ", ".join(quoted(one) for one in (partitions or key))
     table = (
@@ -94,8 +94,8 @@ def insertion(
         known: the table's columns.
         staged: those of the stage.
         key: of the table.
-        joined: some rows only move versions on or mark a soft delete: the rest of their values
-            is the table's own.
+        joined: some rows only move versions on or mark a soft delete, or are items that go: the
+            rest of their values is the table's own.
     """
     names = [f.name for f in known if joined or f.name in staged]
     values = [_value(name, staged, key) if joined else f"s.{quoted(name)}" for name in names]
@@ -113,8 +113,9 @@ def insertion(
 
 def _value(name: str, staged: Sequence[str], key: Sequence[str]) -> str:
     own, held = f"s.{quoted(name)}", f"t.{quoted(name)}"
-    versions = [system for system, _ in KEPT_COLUMNS[:-1]]
-    if name in key or name in versions:
+    if name in VERSIONS:  # of an item that goes they are those of its row
+        return f"coalesce({own}, {held}, 0)"
+    if name in key or name == KEPT_COLUMNS[0][0]:
         return own
     if name not in staged:
         return held
@@ -132,6 +133,21 @@ def alterations(place: str, known: pa.Schema, plan: Plan) -> list[str]:
     for name in dict.fromkeys([*(f.name for f in plan.widen), *plan.loosen]):
         item = fields[name].with_nullable(fields[name].nullable or name in plan.loosen)
         found.append(f"ALTER TABLE {place} MODIFY COLUMN {quoted(name)} {sql_type(item)}")
+    return found
+
+
+def ranges(known: pa.Schema) -> dict[str, str]:
+    """Return, in Spark's SQL, what values days and times may have; by a name for people."""
+    low, high = LIMITS.first_day, LIMITS.last_day
+    beyond = date(high.year + 1, 1, 1)
+    found = {}
+    for item in known:
+        name = "`" + item.name.replace("`", "``") + "`"
+        kind = "DATE" if pa.types.is_date(item.type) else "TIMESTAMP"
+        if pa.types.is_date(item.type) or pa.types.is_timestamp(item.type):
+            found[f"{item.name} is of the years {low.year} to {high.year}"] = (
+                f"{name} IS NULL OR ({name} >= {kind} '{low}' AND {name} < {kind} '{beyond}')"
+            )
     return found
 
 

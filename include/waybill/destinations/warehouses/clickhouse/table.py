@@ -110,8 +110,11 @@ class ClickHouseTable:
         return self._fields
 
     def checks(self) -> Mapping[str, str]:
-        """Return none: a constraint of ClickHouse refuses an insert as a whole."""
-        return {}
+        """Return the ranges of days and times: what lies beyond them is stored as another value.
+
+        Its own constraints are not here: they refuse an insert as a whole.
+        """
+        return statements.ranges(self.fields())
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination that the table has."""
@@ -221,12 +224,13 @@ class ClickHouseTable:
         kept = "sequence, id, destination, number, statement, token, record, done"
         mine = f"place = {literal(self.place)}"
         ended = f"SELECT id FROM {LOADS} WHERE {mine} AND done != {_BEGUN}"  # noqa: S608
-        return self.session.query(
+        lines = self.session.query(
             f"SELECT {kept} FROM (SELECT {kept} FROM {LOADS} WHERE {mine} "  # noqa: S608
             f"AND done != {_BEGUN} ORDER BY sequence DESC, id LIMIT 1 BY destination, done) "
             f"UNION ALL SELECT {kept} FROM {LOADS} WHERE {mine} AND done = {_BEGUN} "
             f"AND id NOT IN ({ended})"
-        ).to_pylist()
+        )
+        return list(lines.to_pylist())
 
     def _staged(self, stage: str, changes: Changes) -> str:
         """Fill the working table; return the statement that inserts from it."""
@@ -235,7 +239,9 @@ class ClickHouseTable:
         names = [f.name for f in columns]
         self.session.command(statements.stage_table(stage, columns, changes.key))
         self.session.insert(BOOKS, stage, rows.select([*names, OP]))
-        joined = bool({TOUCH, SOFT_DELETE} & set(rows[OP].to_pylist()))
+        joined = bool({TOUCH, SOFT_DELETE} & set(rows[OP].to_pylist())) or any(
+            name not in names or rows[name].null_count for name in statements.VERSIONS
+        )
         return statements.insertion(self.place, stage, known, names, changes.key, joined=joined)
 
     def _end(self, line: Mapping[str, Any]) -> None:
