@@ -32,7 +32,7 @@ class _Loader(_BASE):  # type: ignore[misc,valid-type]
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
 
 
-_Loader.add_implicit_resolver(_PREFIX + "null", re.compile(r"~|null|$"), ["~", "n", ""])
+_Loader.add_implicit_resolver(_PREFIX + "null", re.compile(r"(?:~|null|)$"), ["~", "n", ""])
 _Loader.add_implicit_resolver(_PREFIX + "bool", re.compile(r"(?:true|false)$"), ["t", "f"])
 _Loader.add_implicit_resolver(
     _PREFIX + "int", re.compile(r"[-+]?[0-9]{1,40}$"), list("-+0123456789")
