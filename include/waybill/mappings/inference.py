@@ -130,7 +130,7 @@ def type_of(value: Any) -> str | None:  # noqa: ANN401 - a payload's value
 def type_of_all(values: Iterable[Any]) -> str | None:
     """Return the column type that holds all of these; None: none of them is more than null.
 
-    Cost: about 1 µs a value.
+    Cost: 1 to 8 µs a value.
     """
     kinds: set[str] = set()
     numbers = _Numbers()
