@@ -14,7 +14,7 @@ payloads on a worker does not.
 """
 
 from waybill.mappings.evolution import ITEM, Given, item_of, learn, row_of, takes_any_item
-from waybill.mappings.flattening import decode_path, encode_path, flatten, whole_fields
+from waybill.mappings.flattening import decode_path, encode_path, fields_of, flatten, whole_fields
 from waybill.mappings.inference import type_of, type_of_all
 from waybill.mappings.laying_over import over
 from waybill.mappings.naming import NameRules, name_fields, plain_name, rules_of, table_name
@@ -25,6 +25,7 @@ __all__ = [
     "NameRules",
     "decode_path",
     "encode_path",
+    "fields_of",
     "flatten",
     "item_of",
     "learn",

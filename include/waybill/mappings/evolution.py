@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from waybill.mappings.flattening import flatten, whole_fields
+from waybill.mappings.flattening import fields_of, whole_fields
 from waybill.mappings.inference import type_needed, type_of, type_of_all
 from waybill.mappings.naming import NameRules, name_fields, plain_name, table_name
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec, widened
@@ -88,8 +88,7 @@ def row_of(
     """
     if declared.nested != "flatten":
         return payload
-    fields = flatten(payload, declared.depth, whole)
-    return {path: value for path, value in fields.items() if value != {} or path in whole}
+    return fields_of(payload, declared.depth, whole)
 
 
 def item_of(

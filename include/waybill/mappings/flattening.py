@@ -56,6 +56,18 @@ def whole_fields(columns: Iterable[Column]) -> frozenset[str]:
     return frozenset(c.source for c in columns if c.type == "json") - around
 
 
+def fields_of(
+    payload: Mapping[str, Any], depth: int, whole: Collection[str] = frozenset()
+) -> dict[str, Any]:
+    """Return what `flatten` does, without empty objects: they have no field. See there."""
+    flat = flatten(payload, depth, whole)
+    return {
+        path: value
+        for path, value in flat.items()
+        if not isinstance(value, dict) or value or path in whole
+    }
+
+
 def flatten(
     payload: Mapping[str, Any], depth: int, whole: Collection[str] = frozenset()
 ) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from tenacity import (
 from waybill.errors import RetryError
 from waybill.mappings import NameRules, learn, over, rules_of
 from waybill.mappings.versions import in_force, learn_once
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import EventDeclaration, Pipeline, topic_of
 from waybill.settings import DestinationSettings
 from waybill.stages import InForce
 from waybill.storage import TrackerStore
@@ -46,7 +46,7 @@ class TrialLearner:
         payloads: Sequence[Any],
     ) -> InForce | None:
         """See `Learner`."""
-        learned = learn(known.declaration, payloads, self._rules)
+        learned, _ = _learned(known.declaration, payloads, self._rules)
         return None if learned is None else InForce(known.number, learned)
 
 
@@ -78,7 +78,8 @@ class TrackerLearner:
         Raises:
             RetryError: the tracker stayed away for ``limit_s``.
         """
-        if learn(known.declaration, payloads, self._rules) is None:
+        learned, payloads = _learned(known.declaration, payloads, self._rules)
+        if learned is None:
             return None
         for attempt in Retrying(
             retry=retry_if_exception_type(RetryError),
@@ -99,6 +100,31 @@ class TrackerLearner:
             )
         _LOG.info("%s, %s: mapping %d", pipeline.name, made.event_name, made.number)
         return InForce(made.number, made.declaration)
+
+
+def _learned(
+    declared: EventDeclaration, payloads: Sequence[Any], rules: NameRules
+) -> tuple[EventDeclaration | None, Sequence[Any]]:
+    """Return what is learned from payloads, and those that it was learned from.
+
+    User code makes values that raise, whatever is asked of them: such a payload teaches nothing,
+    and does not keep its neighbours from it.
+    """
+    try:
+        return learn(declared, payloads, rules), payloads
+    except Exception:  # noqa: BLE001 - they are met again, one by one
+        _LOG.exception("event %r: learning one by one", declared.name)
+    payloads = [payload for payload in payloads if _teaches(declared, payload, rules)]
+    return learn(declared, payloads, rules), payloads
+
+
+def _teaches(declared: EventDeclaration, payload: Any, rules: NameRules) -> bool:  # noqa: ANN401
+    try:
+        learn(declared, [payload], rules)
+    except Exception as error:  # noqa: BLE001 - what the event parks with says what is wrong
+        _LOG.warning("event %r: nothing is learned from a payload: %r", declared.name, error)
+        return False
+    return True
 
 
 def _say_why(state: RetryCallState) -> None:

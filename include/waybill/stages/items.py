@@ -25,7 +25,9 @@ _MOST_FAULTS = 16
 class Items:
     """Builds the items' column of one child table."""
 
-    __slots__ = ("_columns", "_fields", "_reading", "_table", "_takes_all", "_whole", "source")
+    __slots__ = (
+        "_columns", "_fields", "_reading", "_table", "_takes_all", "_unknown", "_whole", "source"
+    )  # fmt: skip
 
     def __init__(self, child: ChildTable, field: pa.Field, reading: Reading) -> None:
         self._fields = list(field.type.value_type)
@@ -34,6 +36,9 @@ class Items:
         self._table = child.name
         self._whole = whole_fields(child.columns)
         self._takes_all = takes_any_item(child.columns)
+        self._unknown = "has no column"
+        if not reading.has_room(len(child.columns)):
+            self._unknown += f": there are {len(child.columns)}, and the destination takes no more"
         self.source = child.arrow_name if reading.by_column else child.source
 
     def array(self, rows: Sequence[dict[str, Any]], faults: Faults) -> pa.Array:
@@ -67,7 +72,7 @@ class Items:
         fields = self._reading.fields(item, self._whole)
         if self._reading.policy != "ignore" and not self._columns.sources.issuperset(fields):
             unknown = [
-                MappingFault("unknown_column", f"field {name!r} has no column", str(name))
+                MappingFault("unknown_column", f"field {name!r} {self._unknown}", str(name))
                 for name, value in fields.items()
                 if name not in self._columns.sources and self._reading.is_something(value)
             ]

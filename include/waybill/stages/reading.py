@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.mappings import flatten
+from waybill.mappings import fields_of
 from waybill.pipelines import EventDeclaration
 
 
@@ -38,13 +38,22 @@ class Reading:
         )
 
     def fields(self, payload: dict[str, Any], whole: frozenset[str]) -> dict[str, Any]:
-        """Return a payload's fields; ``whole``: those that are not looked into."""
-        return payload if self.depth is None else flatten(payload, self.depth, whole)
+        """Return a payload's fields; ``whole``: those that are not looked into.
+
+        Of a flattened one an empty object is no field.
+        """
+        if self.depth is None:
+            return payload
+        return fields_of(payload, self.depth, whole)
+
+    def has_room(self, columns: int) -> bool:
+        """Tell whether a table with so many columns may get more, or never learns any."""
+        return self.most_columns is None or columns < self.most_columns
 
     def is_something(self, value: Any) -> bool:  # noqa: ANN401 - a payload's value
         """Tell whether a field that no column takes is one: there is nothing to learn of null."""
         if value is None or self.policy != "evolve" or self.by_column:
             return value is not None or self.policy == "strict"
         if self.children and isinstance(value, list | tuple):
-            return any(item is not None and item != {} for item in value)
-        return not (self.depth is not None and value == {})
+            return not all(item is None or (isinstance(item, dict) and not item) for item in value)
+        return True

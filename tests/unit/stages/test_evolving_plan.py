@@ -105,6 +105,50 @@ def test_a_replay_into_the_destination_amid_a_change_keeps_the_order_too():
     assert faults(chain.result) == []
 
 
+CODE = """
+from decimal import Decimal
+
+class Odd(dict):
+    def items(self):
+        raise ValueError("no")
+    def __bool__(self):
+        raise ValueError("no")
+    def __eq__(self, other):
+        raise ValueError("no")
+    __hash__ = None
+
+class Number(int):
+    def bit_length(self):
+        raise KeyError("no")
+    __abs__ = __le__ = __eq__ = bit_length
+    __hash__ = int.__hash__
+
+ODD = {1: Odd(a=1), 2: Decimal("sNaN"), 3: Number(5), 4: [Odd()], 5: {"a": Odd(b=1)}, 6: object()}
+
+def transform(event):
+    if event.data["n"] in ODD:
+        event.data["x"] = ODD[event.data["n"]]
+    return event
+"""
+
+
+@pytest.mark.parametrize("nested", ["json", "flatten"])
+def test_values_that_raise_whatever_is_asked_of_them_keep_nobody_from_learning(nested):
+    declared = pipeline(CODE, policy="evolve")
+    order = declared.events["order"].model_copy(update={"nested": nested, "arrays": "child"})
+    declared = declared.model_copy(update={"events": {"order": order}})
+    chain = Chain({"p1": Plan(declared, learner=Watched())})
+    values = [
+        encode(event(n, {"id": n, "n": n, **({"y": n} if n > 7 else {})})) for n in range(1, 10)
+    ]
+    chain.process(chunk(values))
+    passed = rows(chain.result)
+    ends = {row["id"] for row in passed} | {failure.offset + 1 for failure in chain.result.failures}
+    assert ends == set(range(1, 10))
+    assert {7, 8, 9} <= {row["id"] for row in passed}
+    assert [row["y"] for row in passed if row["id"] > 7] == [8, 9]
+
+
 def test_at_the_limit_of_columns_a_field_parks_and_the_message_says_so():
     plan = Plan(pipeline(policy="evolve"), learner=Watched(most_columns=3))
     mapped = plan.map("order", [{"id": 1, "x": 1}, {"id": 2, "y": 1}], by_column=False)
@@ -115,6 +159,18 @@ def test_at_the_limit_of_columns_a_field_parks_and_the_message_says_so():
     assert (fault.code, fault.where) == ("unknown_column", "y")
     assert fault.message == (
         "field 'y' has no column in 'order', which has 3: its destination takes no more"
+    )
+
+
+def test_the_limit_is_that_of_child_tables_too():
+    declared = pipeline(policy="evolve")
+    event_ = declared.events["order"].model_copy(update={"arrays": "child"})
+    declared = declared.model_copy(update={"events": {"order": event_}})
+    plan = Plan(declared, learner=Watched(most_columns=2))
+    mapped = plan.map("order", [{"id": 1, "l": [{"a": 1}, {"b": 1, "c": 2}]}], by_column=False)
+    assert mapped is not None
+    assert mapped.faults[0].message == (
+        "'order__l' item 1: field 'c' has no column: there are 2, and the destination takes no more"
     )
 
 

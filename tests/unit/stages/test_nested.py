@@ -106,6 +106,14 @@ def test_an_unknown_field_inside_an_object_is_named_by_its_path():
     assert faults == {0: [("unknown_column", "a.y", "field 'a.y' has no column in 'order'")]}
 
 
+def test_an_object_where_a_value_was_is_new_fields_where_it_is_flattened():
+    one = declared({"a": "int64"}, policy="evolve", nested="flatten")
+    found = rows(chained(one, {"a": 5}, {"a": {"b": 1}}, {"a": {}}, {"a": [1]}))
+    assert [(row["a"], row.get("a__b")) for row in found] == [(5, None), (None, 1), (None, None)]
+    strict = declared({"a": "int64"}, nested="flatten")
+    assert mapped(strict, {"id": 1, "a": {"b": 1}})[1][0][0][:2] == ("unknown_column", "a.b")
+
+
 def test_items_are_a_list_of_structs_and_empty_where_there_are_none():
     one = declared(children={"order_items": ("items", {"sku": "string", "n": ("int64", "many")})})
     payloads = [
