@@ -26,6 +26,8 @@ _FULL = re.compile(
     r"max_temp_directory_size",
     re.IGNORECASE,
 )
+_FULL_KINDS = ("IOException", "OutOfMemoryException", "FatalException", "TransactionException")
+"""Other kinds show values of rows."""
 _RETRY = (
     ("IOException", "could not set lock", "another process holds the file"),
     ("TransactionException", "", "another transaction was at the same rows"),
@@ -59,8 +61,13 @@ class DuckError(SqlError):
     """
 
     def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message, None if _FULL.search(message) else _code(kind, message))
+        super().__init__(message, _code(kind, message))
         self.kind = kind
+
+    @property
+    def full(self) -> bool:
+        """Say whether there is no room: on the disk, or within a limit of it."""
+        return self.kind in _FULL_KINDS and _FULL.search(self.message) is not None
 
 
 def duck_error(error: Error) -> DuckError:
@@ -73,7 +80,7 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
     """Return the error to raise: RetryError, InputError or StopError, in words."""
     where = f"destination {destination!r}"
     kind = error.kind if isinstance(error, DuckError) else ""
-    if _FULL.search(error.message):
+    if isinstance(error, DuckError) and error.full:
         return RetryError(f"{where}: the disk is full, or a limit is reached: {error.words}")
     said = error.message.lower()
     for name, words, advice in _ADVICE:

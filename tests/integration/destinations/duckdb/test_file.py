@@ -48,10 +48,12 @@ def test_rows_that_a_unique_key_refuses_park_alone(warehouse, destination, park)
     make(warehouse, f"{ORDERS}, UNIQUE (what)", "INSERT INTO shop.orders VALUES (999, 'w7', NULL)")
     orders = [Order(n, 1, 1, f"w{n}") for n in range(200)]
     orders[150] = Order(150, 1, 1, "w3")
+    orders[151] = Order(151, 1, 1, "w4: no space left on device")
+    orders[152] = Order(152, 1, 1, "w4: no space left on device")
     found = load(destination, orders[:100], orders[100:], park=park)
-    assert park.codes == dict.fromkeys(("7", "150"), "destination_unique_violation")
-    assert totals(found) | {"delivered": 198, "parked": 2} == totals(found)
-    assert sorted(held(warehouse)) == sorted({*range(200), 999} - {7, 150})
+    assert park.codes == dict.fromkeys(("7", "150", "152"), "destination_unique_violation")
+    assert totals(found) | {"delivered": 197, "parked": 3} == totals(found)
+    assert sorted(held(warehouse)) == sorted({*range(200), 999} - {7, 150, 152})
     assert load(destination, orders[:100], orders[100:])[0].parked == found[0].parked
 
 
