@@ -15,7 +15,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Transaction, WriterProperties
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Field,
+    Schema,
+    Transaction,
+    WriterProperties,
+)
 from deltalake import write_deltalake as write
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
@@ -296,28 +303,36 @@ class DeltaLakeTable:
             raise ConflictError(str(error)) from error
 
     def _rewrite(self, plan: Plan) -> None:
-        """Write the table anew in one commit, batch by batch."""
+        """Write the table anew in one commit; where it is plain, batch by batch."""
         wider = {f.name: f for f in plan.widen}
         fields = [wider.get(f.name, f) for f in self.fields()] + list(plan.add)
         fields = [f.with_nullable(f.nullable or f.name in plan.loosen) for f in fields]
         schema = pa.schema(fields)
-        reader = self.scan([f.name for f in self.fields()], {})
-
-        def batches() -> Any:  # noqa: ANN401 - a generator of batches
-            for batch in reader:
-                rows = complete(pa.Table.from_batches([batch]).drop_columns([FILE]), schema)
-                yield from rows.cast(schema).to_batches()
-
         record = self.record()
+        properties = CommitProperties(
+            max_commit_retries=0,
+            custom_metadata={} if record is None else {_BOOKS: record.to_text()},
+        )
+        if is_plain(self._table):
+            self._rewrite_plain(schema, properties)
+            return
+        rows = pa.table(self._table.scan())  # delta-rs cannot read a stream of its own
         write(
             self._table,
-            pa.RecordBatchReader.from_batches(schema, batches()),
+            complete(rows, schema).cast(schema),
             mode="overwrite",
             schema_mode="overwrite",
-            commit_properties=CommitProperties(
-                max_commit_retries=0,
-                custom_metadata={} if record is None else {_BOOKS: record.to_text()},
-            ),
+            commit_properties=properties,
+        )
+
+    def _rewrite_plain(self, schema: pa.Schema, properties: CommitProperties) -> None:
+        own = plainly(self.fields())
+        files = DeltaFiles(self._table)
+        found = files_within(self._table, {})
+        batches = (batch for file in found for batch in files.read(file.path, own))
+        rows = (complete(pa.Table.from_batches([batch]), schema) for batch in batches)
+        self._table.create_write_transaction(
+            files.write(rows), "overwrite", Schema.from_arrow(schema), commit_properties=properties
         )
 
     def drop(self) -> None:

@@ -21,7 +21,7 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
         "is full; free some space, loading goes on by itself",
     ),
     (
-        r"access ?denied|forbidden|permission denied|unauthor|invalidaccesskeyid|\b403\b|"
+        r"access.?denied|forbidden|permission denied|unauthor|invalidaccesskeyid|\b403\b|"
         r"signaturedoesnotmatch|status code: 401|read-only file system|os error 13|errno 13",
         InputError,
         "does not allow it; grant list, read, write and delete on the folder or bucket of the "
