@@ -351,3 +351,59 @@ def clickhouse(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewi
 
     module.get_client = get_client
     return {"clickhouse_connect": module, "clickhouse_connect.driver.exceptions": exceptions}
+
+
+def databricks(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewise
+    """As of databricks-sql-connector 4.9.0."""
+    module, exceptions = _module("databricks.sql"), _module("databricks.sql.exc")
+
+    class Error(Exception):
+        pass
+
+    class RequestError(Error):
+        pass
+
+    exceptions.Error, exceptions.RequestError = Error, RequestError
+
+    class Cursor:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def execute(self, operation, *, input_stream=None):
+            try:
+                self._answer = self._run(operation, input_stream)
+            except WireError as error:
+                kind = RequestError if error.fields.get("lost") else Error
+                raise kind(error.message) from error
+            return self
+
+        def _run(self, operation, input_stream):
+            if operation.startswith("PUT"):
+                assert operation.startswith("PUT '__input_stream__' INTO ")
+                return wire.put(operation.split("'")[3], pq.read_table(input_stream))
+            return wire.execute(operation)
+
+        def fetchall_arrow(self):
+            return table_of(self._answer)
+
+    class Connection:
+        def cursor(self):
+            return Cursor()
+
+        def close(self):
+            return None
+
+    def connect(**arguments):
+        module.arguments = arguments
+        wire.open()
+        return Connection()
+
+    module.connect = connect
+    return {
+        "databricks": _module("databricks"),
+        "databricks.sql": module,
+        "databricks.sql.exc": exceptions,
+    }

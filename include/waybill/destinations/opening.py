@@ -75,6 +75,6 @@ _OPENERS: Mapping[str, _Opener] = {
     "duckdb": _duckdb,
     "delta": _delta,
     "iceberg": _iceberg,
-    **dict.fromkeys(("snowflake", "bigquery", "redshift", "clickhouse"), _warehouse),
+    **dict.fromkeys(("snowflake", "bigquery", "redshift", "databricks", "clickhouse"), _warehouse),
 }
 """One a kind; each imports what it needs when it is called."""

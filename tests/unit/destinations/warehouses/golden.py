@@ -17,6 +17,7 @@ from waybill.destinations.specs import child_spec
 from waybill.destinations.warehouses import books, schema, staging
 from waybill.destinations.warehouses.bigquery.dialect import BIGQUERY
 from waybill.destinations.warehouses.clickhouse import statements as clickhouse
+from waybill.destinations.warehouses.databricks import statements as databricks
 from waybill.destinations.warehouses.dialect import Dialect
 from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
 from waybill.destinations.warehouses.schema import FoundColumn
@@ -104,6 +105,21 @@ def clickhouse_statements() -> dict[str, list[str]]:
     }
 
 
+def databricks_statements() -> dict[str, list[str]]:
+    """Return the same of Databricks."""
+    place, shape = "`shop`.`orders`", shape_of(SOFT)
+    wide = pa.field("small", pa.int64(), nullable=False)
+    changes = Plan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
+    source = "parquet.`/Volumes/main/waybill/staging/_waybill_1.parquet`"
+    return {
+        "books": list(databricks.CREATE_BOOKS),
+        "table": databricks.creation("shop", "orders", shape, ()),
+        "appended_table": databricks.creation("waybill", "facts", shape, ("what",)),
+        "changes": databricks.alterations(place, shape, changes),
+        "merge": [databricks.merge(place, source, shape.names, SPEC.key)],
+    }
+
+
 def _found(dialect: Dialect) -> dict[str, FoundColumn]:
     """Return a table to be changed; of one that cannot be widened the column is wide already."""
     kinds = {"id": "int64", "n": "decimal(20,2)", "gone": "string"}
@@ -138,7 +154,10 @@ def text_of(found: list[str]) -> str:
 
 def main() -> None:
     """Write all files."""
-    every = {kind: statements(kind) for kind in DIALECTS} | {"clickhouse": clickhouse_statements()}
+    every = {kind: statements(kind) for kind in DIALECTS} | {
+        "clickhouse": clickhouse_statements(),
+        "databricks": databricks_statements(),
+    }
     for kind, named in every.items():
         for name, found in named.items():
             path_of(kind, name).parent.mkdir(parents=True, exist_ok=True)

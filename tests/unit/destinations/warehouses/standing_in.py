@@ -22,6 +22,10 @@ DSNS = {
 }
 KINDS = tuple(DSNS)
 """Of warehouses with transactions."""
+DSNS["databricks"] = (
+    "databricks://token:secret@dbc.example/sql/1.0/warehouses/abc"
+    "?catalog=main&staging=/Volumes/main/waybill/staging"
+)
 DSNS["clickhouse"] = "clickhouse://loader:secret@clicks.example:8443/?secure=true"
 
 

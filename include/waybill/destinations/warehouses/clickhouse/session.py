@@ -46,6 +46,8 @@ class ClickHouseSession:
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
         self.name = name
+        self.has_books = False
+        """Waybill's own tables were made, or found, in this session."""
         self._address = read_address(name, settings, FORM)
         self._client: Any = None
 
@@ -74,6 +76,7 @@ class ClickHouseSession:
     def close(self) -> None:
         """Close the client."""
         client, self._client = self._client, None
+        self.has_books = False
         if client is not None:
             client.close()
 

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.destinations.lake.model import DELETE, OP, SOFT_DELETE, TOUCH, Bounds
-from waybill.destinations.lake.shape import DELETED_AT, Plan
-from waybill.destinations.merging import KEPT_COLUMNS
+from waybill.destinations.lake.shape import Plan
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.warehouses.clickhouse.dialect import LIMITS, literal, quoted, sql_type
 
 BOOKS = "waybill"

@@ -37,6 +37,7 @@ from waybill.destinations.warehouses.clickhouse import statements
 from waybill.destinations.warehouses.clickhouse.dialect import field_of, literal, quoted
 from waybill.destinations.warehouses.clickhouse.session import ClickHouseSession
 from waybill.destinations.warehouses.clickhouse.statements import BOOKS, LOADS, LOADS_TABLE
+from waybill.errors import InputError
 
 _BEGUN, _DONE, _GIVEN_UP = 0, 1, 2
 _ONE_BLOCK = {
@@ -98,8 +99,15 @@ class ClickHouseTable:
         ).to_pylist()
         found = [row for row in rows if row["name"] not in statements.INTERNAL]
         self._fields = pa.schema([field_of(row["name"], row["type"]) for row in found])
-        self._replacing = bool(rows) and "Replacing" in str(rows[0]["engine"])
+        self._replacing = any(row["name"] == statements.VERSION for row in rows)
+        if rows and not self._replacing and self.schema_name != BOOKS:
+            raise InputError(
+                f"table {self.place}: found engine {rows[0]['engine']}, expected a "
+                "ReplacingMergeTree that Waybill made; declare another table, and INSERT INTO that "
+                "one SELECT from this"
+            )
         if self._replacing:
+            self._make_books()
             self._read_books()
         return bool(rows)
 
@@ -185,7 +193,8 @@ class ClickHouseTable:
         required = tuple(item.name for item in schema if not item.nullable)
         key = self.keys.get((self.schema_name, self.name), required)
         made = statements.creation(self.schema_name, self.name, schema, key, partitions)
-        for statement in (*statements.CREATE_BOOKS, *made):
+        self._make_books()
+        for statement in made:
             self.session.command(statement)
 
     def alter(self, plan: Plan) -> None:
@@ -197,6 +206,12 @@ class ClickHouseTable:
         """Remove the table, and its lines in the books."""
         self.session.command(f"DROP TABLE IF EXISTS {self.place} SYNC")
         self.session.command(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")  # noqa: S608
+
+    def _make_books(self) -> None:
+        if not self.session.has_books:
+            for statement in statements.CREATE_BOOKS:
+                self.session.command(statement)
+            self.session.has_books = True
 
     @property
     def _final(self) -> str:

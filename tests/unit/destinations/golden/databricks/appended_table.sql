@@ -1,0 +1,2 @@
+CREATE SCHEMA IF NOT EXISTS `waybill`;
+CREATE TABLE IF NOT EXISTS `waybill`.`facts` (`id` BIGINT NOT NULL, `ok` BOOLEAN, `small` INT, `rate` DOUBLE, `price` DECIMAL(10, 2), `exact` DECIMAL(38, 20), `what` STRING, `at` TIMESTAMP, `day` DATE, `raw` BINARY, `more` STRING, `_waybill_id` STRING, `_waybill_source_version` BIGINT, `_waybill_intake_version` BIGINT, `_waybill_loaded_at` TIMESTAMP, `_waybill_deleted_at` TIMESTAMP) USING DELTA PARTITIONED BY (`what`) TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableTypeWidening' = 'true');
