@@ -47,7 +47,7 @@ def beyond(batch: TableBatch, limits: Limits) -> Reasons:
         for column in child.columns:
             for place, words in _places(column, items[column.name], limits):
                 reason = f"table {child.name!r}, column {column.name!r}: {words}"
-                found.setdefault(items["n"][place].as_py(), (VALUE_REFUSED, reason))
+                found.setdefault(items["_waybill_n"][place].as_py(), (VALUE_REFUSED, reason))
     return found
 
 
@@ -92,11 +92,9 @@ def _bounds(kind: str, limits: Limits) -> tuple[int, int]:
     return (low, high) if kind == "date" else (low * _US_A_DAY, high * _US_A_DAY)
 
 
-def rows_without(
-    rows: pa.Table, refused: Mapping[int, object], ordinal: str = "_waybill_n"
-) -> pa.Table:
-    """Return staged rows, by the column of their ordinals, but for those refused."""
+def rows_without(rows: pa.Table, refused: Mapping[int, object]) -> pa.Table:
+    """Return staged rows (their ordinals in ``_waybill_n``) but for those refused."""
     if not refused:
         return rows
-    gone = pa.compute.is_in(rows[ordinal], pa.array(list(refused), pa.int64()))
+    gone = pa.compute.is_in(rows["_waybill_n"], pa.array(list(refused), pa.int64()))
     return rows.filter(pa.compute.invert(gone))

@@ -51,12 +51,12 @@ def staged_rows(batch: TableBatch, refused: dict[int, tuple[str, str]]) -> pa.Ta
 def item_columns(child: ChildTable) -> Columns:
     """Return the columns of the working table of a child's items."""
     own = [(column.name, column.type) for column in child.columns]
-    return [("n", "int64"), (ITEM, "int64"), *own]
+    return [("_waybill_n", "int64"), (ITEM, "int64"), *own]
 
 
 def staged_items(batch: TableBatch, child: ChildTable, refused: Mapping[int, object]) -> pa.Table:
     """Return a child's items as their working table takes them, without those of refused rows."""
-    return rows_without(batch.items(child), refused, "n")
+    return rows_without(batch.items(child), refused)
 
 
 def key_texts(spec: TableSpec, columns: pa.Table) -> pa.ChunkedArray:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support import warehouse_drivers
+from tests.support import warehouse_drivers, warehouse_lake_drivers
 
 from waybill.destinations import Destination, open_destination
 from waybill.destinations.warehouses.redshift.session import RedshiftSession
@@ -32,7 +32,9 @@ DSNS["clickhouse"] = "clickhouse://loader:secret@clicks.example:8443/?secure=tru
 @contextmanager
 def over(kind: str, wire, monkeypatch) -> Iterator[Destination]:
     """Open a destination of a kind whose driver talks to the wire; its random names count up."""
-    for name, module in getattr(warehouse_drivers, kind)(wire).items():
+    lakes = kind in ("clickhouse", "databricks")
+    drivers = warehouse_lake_drivers if lakes else warehouse_drivers
+    for name, module in getattr(drivers, kind)(wire).items():
         monkeypatch.setitem(sys.modules, name, module)
     numbers = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 80))

@@ -98,7 +98,7 @@ def merge(place: str, source: str, names: Sequence[str], key: Sequence[str]) -> 
     op = f"s.{quoted(OP)} ="
     listed, values = (", ".join(f"{p}{quoted(n)}" for n in names) for p in ("", "s."))
     moved = (
-        f"WHEN MATCHED AND {op} '{TOUCH}' AND {newer} THEN UPDATE SET {_sets(versions)} "
+        f"WHEN MATCHED AND {op} '{TOUCH}' AND {newer} THEN UPDATE SET {_sets(versions)} "  # noqa: S608
         f"WHEN MATCHED AND {op} '{SOFT_DELETE}' AND {newer} THEN UPDATE SET {_sets(marks)} "
     )
     return (
