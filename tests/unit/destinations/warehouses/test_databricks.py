@@ -109,6 +109,9 @@ def test_a_table_that_changed_since_it_was_read_is_judged_again(monkeypatch):
         destination.hook = meanwhile
         destination.load([second], lambda rows: {})
     assert len(wire.connection.execute("SELECT * FROM shop.orders").fetchall()) == 2
+    assert len(wire.staged) == 3, (
+        "the second load was staged for a version that had passed, then anew"
+    )
 
 
 def _two_loads():

@@ -67,15 +67,21 @@ class DatabricksSession:
 
     @contextmanager
     def staged(self, rows: pa.Table) -> Iterator[str]:
-        """Put rows into the volume; yield what to select them from; then remove them."""
+        """Put rows into the volume; yield what to select them from; then remove them.
+
+        After an error of the warehouse, which closes the connection, they stay.
+        """
         path = f"{self._staging}/_waybill_{uuid.uuid4().hex}.parquet"
         sent = io.BytesIO()
         pq.write_table(rows, sent)
         sent.seek(0)
         with self._cursor() as cursor:
             cursor.execute(f"PUT '__input_stream__' INTO {literal(path)}", input_stream=sent)
-        yield f"parquet.`{path}`"
-        self.execute(f"REMOVE {literal(path)}")
+        try:
+            yield f"parquet.`{path}`"
+        finally:
+            if self._connection is not None:
+                self.execute(f"REMOVE {literal(path)}")
 
     def close(self) -> None:
         """Close the connection."""
