@@ -40,6 +40,7 @@ LISTS = {
     "/api/audit": "entries",
     "/api/balance": "pipelines",
     "/api/breaches": "breaches",
+    "/api/destinations": "destinations",
 }
 """Routes that show each user the own teams' only: where in the answer."""
 
@@ -157,8 +158,9 @@ def test_lists_show_the_own_teams_only(web):
         "/api/partitions",
         "/api/timelines",
         "/api/audit",
-        "/api/balance",  # of these two, see test_web_balance
+        "/api/balance",  # of these three, see test_web_balance
         "/api/breaches",
+        "/api/destinations",
     }
 
 

@@ -187,3 +187,27 @@ def test_a_list_has_the_first_ids_and_one_breach_has_them_all(web):
     assert (len(listed["missing"]), listed["missing_events"], listed["doubled"]) == (20, 30, [])
     one = web.get("uma", f"/api/breaches/{opened.id}")
     assert (len(one["missing"]), one["words"], one["minute"]) == (30, "30 missing", key.minute)
+
+
+def test_destinations_are_shown_to_who_sends_there_and_their_words_to_who_sees_all(web):
+    web.two_teams()
+    web.lot.sql(
+        "INSERT INTO destination_states (destination, waiting_since, tried_at, attempts, code, "
+        "error) VALUES ('warehouse', now(), now(), 3, 'destination_full', 'no room for (7, x)')"
+    )
+    [seen] = web.get("uma", "/api/destinations")["destinations"]
+    assert (seen["name"], seen["state"], seen["attempts"]) == ("warehouse", "waits", 3)
+    assert (seen["error_type"], seen["error"]) == ("destination_full", None)
+    found = web.get("ann", "/api/destinations")["destinations"]
+    [whole] = [one for one in found if one["name"] == "warehouse"]
+    assert whole["error"] == "no room for (7, x)"
+    web.deploy("pl-9", "far", "astronomy", destination="moon")
+    assert {one["name"] for one in web.get("ann", "/api/destinations")["destinations"]} >= {
+        "warehouse", "moon",
+    }  # fmt: skip
+    assert [one["name"] for one in web.get("uma", "/api/destinations")["destinations"]] == [
+        "warehouse"
+    ]
+    web.lot.sql("DELETE FROM destination_states")
+    [seen] = web.get("otto", "/api/destinations")["destinations"]
+    assert (seen["state"], seen["waiting_since"]) == ("takes loads", None)

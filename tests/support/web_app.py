@@ -77,7 +77,7 @@ class Web:
         """Write a deployed version as ``deploy`` does, in as far as looking needs it."""
         table = {"columns": [{"name": name, "source": name} for name in columns]}
         event = {"personal": list(personal), "key": list(key), "table": table}
-        declaration = {"events": {"flight": event}, **more}
+        declaration = {"events": {"flight": event}, "destination": "warehouse", **more}
         self.lot.sql(
             "INSERT INTO pipelines (id, name, team) VALUES (:id, :name, :team)",
             id=pipeline_id, name=name, team=team,

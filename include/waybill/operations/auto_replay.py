@@ -24,7 +24,7 @@ from waybill.parking import Decision, Parking, Partition
 from waybill.parking.auto_replays import AutoReplay, note_seen, read_marks, set_mark
 from waybill.parking.holds import held_pipelines
 from waybill.pipelines import Pipeline
-from waybill.settings import DestinationSettings
+from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -122,15 +122,22 @@ def launched(
     return note_seen(tracker, partition_id, before=before, seen=seen, run_id=run_id)
 
 
-def answering(destinations: Mapping[str, DestinationSettings]) -> Healthy:
-    """Return what tells whether a configured destination answers, by asking it."""
+def answering(
+    destinations: Mapping[str, DestinationSettings], s3: S3Settings | None = None
+) -> Healthy:
+    """Return what tells whether a configured destination answers, by asking it.
+
+    Args:
+        destinations: by name.
+        s3: the object store, for those whose tables are objects there.
+    """
 
     def healthy(name: str) -> bool:
         if name not in destinations:
             _LOG.warning("destination %r is not configured, so it counts as away", name)
             return False
         try:
-            with open_destination(name, destinations[name]) as destination:
+            with open_destination(name, destinations[name], s3) as destination:
                 destination.check()
         except (RetryError, InputError) as error:
             _LOG.info("destination %r is away: %s", name, error)

@@ -42,7 +42,7 @@ from waybill.parking.instants import rfc3339
 from waybill.parking.masking import masked_event
 from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, matches
-from waybill.settings import DestinationSettings
+from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
@@ -62,10 +62,11 @@ class Desk:
         tracker: TrackerStore,
         objects: ObjectStore,
         destinations: Mapping[str, DestinationSettings],
+        s3: S3Settings | None = None,
     ) -> None:
         self.tracker = self._tracker = tracker
         self._objects = objects
-        self._destinations = destinations
+        self._destinations, self._s3 = destinations, s3
         self._looks = Looks()
         self.parking = Parking(tracker, objects)
 
@@ -322,7 +323,7 @@ class Desk:
             partition.id,
             Decision(who),
             on_change=on_change,
-            healthy=answering(self._destinations),
+            healthy=answering(self._destinations, self._s3),
         )
 
     def unmark(self, partition: Partition, *, who: str) -> bool:

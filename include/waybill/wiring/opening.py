@@ -48,7 +48,7 @@ def opened_desk(settings: Settings) -> Iterator[Desk]:
     from waybill.operations.desk import Desk  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        yield Desk(tracker, open_objects(settings.s3), settings.destinations)
+        yield Desk(tracker, open_objects(settings.s3), settings.destinations, settings.s3)
 
 
 def kafka_config(settings: Settings) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def set_auto_replay(  # noqa: PLR0913 - a partition has four names
         if on_change is None:
             remove_mark(tracker, found.id, decision)
             return None
-        healthy = answering(settings.destinations)
+        healthy = answering(settings.destinations, settings.s3)
         return mark_for_auto_replay(
             tracker, parking, found.id, decision, on_change=on_change, healthy=healthy
         )
@@ -104,7 +104,8 @@ def due_auto_replays(settings: Settings) -> list[AutoLaunch]:
 
     with open_tracker(settings.tracker) as tracker:
         parking = Parking(tracker, open_objects(settings.s3))
-        return due_auto_replays(tracker, parking, healthy=answering(settings.destinations))
+        healthy = answering(settings.destinations, settings.s3)
+        return due_auto_replays(tracker, parking, healthy=healthy)
 
 
 def keep_auto_replays(settings: Settings, notes: Sequence[Mapping[str, Any]]) -> int:

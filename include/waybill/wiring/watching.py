@@ -29,6 +29,7 @@ def watch(settings: Settings) -> Watched:
             open_log(settings.kafka),
             settings.destinations,
             WatchLimits.of(settings.audit),
+            settings.s3,
         )
         watched = watching.watch(parts, datetime.now(UTC))
         watching.tell(tracker, watched)

@@ -12,7 +12,16 @@ from fastapi.responses import JSONResponse
 from starlette.datastructures import MutableHeaders
 
 from waybill.errors import InputError, RetryError, WaybillError
-from waybill_airflow.web import books, deciding, looking, mappings, pages, runs, trails
+from waybill_airflow.web import (
+    books,
+    deciding,
+    destinations,
+    looking,
+    mappings,
+    pages,
+    runs,
+    trails,
+)
 from waybill_airflow.web.guard import refuse_foreign, signed_in
 from waybill_airflow.web.models import problems
 from waybill_airflow.web.opened import OPENED
@@ -125,7 +134,7 @@ def make_app() -> FastAPI:
     )
     app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
-    for part in (pages, looking, deciding, runs, books, mappings, trails):
+    for part in (pages, looking, deciding, runs, books, destinations, mappings, trails):
         app.include_router(part.router)
     return app
 

@@ -22,7 +22,7 @@ from waybill.operations.watching.lateness import Lateness
 from waybill.operations.watching.limits import WatchLimits
 from waybill.operations.watching.told import read_told
 from waybill.pipelines import Pipeline
-from waybill.settings import DestinationSettings
+from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import KafkaLog, TrackerStore
 
 _OVER: dict[str, str] = {
@@ -41,6 +41,8 @@ class WatchParts:
     log: KafkaLog
     destinations: Mapping[str, DestinationSettings]
     limits: WatchLimits = field(default_factory=WatchLimits)
+    s3: S3Settings | None = None
+    """The object store, for destinations whose tables are objects there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class _Look:
                 places,
                 self._parts.limits.drift,
                 accepted=self.told.accepted,
+                s3=self._parts.s3,
             )
 
         def concerns(finding: Finding) -> bool:

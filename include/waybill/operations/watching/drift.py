@@ -14,7 +14,7 @@ from datetime import datetime
 from waybill.destinations import CountLook, RowCount, open_destination
 from waybill.operations.watching.findings import Finding, Key
 from waybill.pipelines import Pipeline, TableSpec
-from waybill.settings import DestinationSettings
+from waybill.settings import DestinationSettings, S3Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def look(
     limits: DriftLimits,
     *,
     accepted: Mapping[Key, datetime],
+    s3: S3Settings | None = None,
 ) -> list[Finding]:
     """Return which tables of a destination drift.
 
@@ -67,6 +68,7 @@ def look(
         places: its tables.
         limits: of the settings.
         accepted: when somebody closed a drift by name.
+        s3: the object store, for a destination whose tables are objects there.
 
     Raises:
         RetryError, InputError: the destination is away, or not configured as it must be.
@@ -82,7 +84,7 @@ def look(
         )
         for one in places
     ]
-    with open_destination(name, settings) as destination:
+    with open_destination(name, settings, s3) as destination:
         counts = destination.count_rows(looks)
     found = [drift(by_table[one.spec.schema_name, one.spec.name], one) for one in counts]
     return [one for one in found if one is not None]
