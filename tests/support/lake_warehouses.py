@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -92,15 +93,20 @@ class LakeWarehouse:
 
 
 def _key_text(values: list[Any]) -> str:
-    return json.dumps([_plain(v) for v in values], ensure_ascii=False, separators=(",", ":"))
+    return f"[{','.join(_part(value) for value in values)}]"
 
 
-def _plain(value: Any) -> Any:
+def _part(value: Any) -> str:
     if isinstance(value, bytes):
-        return value.hex().upper()
+        return f'"{value.hex().upper()}"'
     if isinstance(value, datetime.datetime):
-        return (value - _EPOCH) // datetime.timedelta(microseconds=1)
-    return str(value) if isinstance(value, datetime.date | Decimal) else value
+        return str((value - _EPOCH) // datetime.timedelta(microseconds=1))
+    if isinstance(value, datetime.date):
+        return str((value - _EPOCH.date()) // datetime.timedelta(microseconds=1))
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return json.dumps(value, ensure_ascii=False)
 
 
 class DeltaWarehouse(LakeWarehouse):
@@ -148,13 +154,11 @@ class IcebergWarehouse(LakeWarehouse):
         return SqlCatalog("waybill", uri=uri, warehouse=root, **io_properties(self.s3))
 
     def read(self, schema_name: str, name: str) -> pa.Table | None:
-        catalog = self.catalog()
         try:
-            return _plain_table(catalog.load_table((schema_name, name)).scan().to_arrow())
+            with closing(self.catalog()) as catalog:
+                return _plain_table(catalog.load_table((schema_name, name)).scan().to_arrow())
         except (NoSuchTableError, OperationalError):
             return None
-        finally:
-            catalog.engine.dispose()
 
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
         self.catalog().load_table((spec.schema_name, spec.name)).delete(f"id == {row_id}")

@@ -103,7 +103,13 @@ class DeltaFiles:
         path = f"part-{uuid.uuid4()}.snappy.parquet"
         found: list[pq.FileMetaData] = []
         with self._files.open_output_stream(path) as opened:
-            pq.write_table(rows, opened, compression="snappy", metadata_collector=found)
+            pq.write_table(
+                rows,
+                opened,
+                compression="snappy",
+                use_dictionary=_repeating(rows.schema),
+                metadata_collector=found,
+            )
             size = opened.tell()
         return AddAction(
             path=path,
@@ -144,6 +150,11 @@ def _stats(rows: pa.Table, written: pq.FileMetaData) -> dict[str, Any]:
         "maxValues": greatest,
         "nullCount": nulls,
     }
+
+
+def _repeating(schema: pa.Schema) -> list[str]:
+    """Return the columns whose values may repeat enough for a dictionary: texts, but for ids."""
+    return [f.name for f in schema if pa.types.is_string(f.type) and f.name != "_waybill_id"]
 
 
 def _text(raw: bytes) -> str:

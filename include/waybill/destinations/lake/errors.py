@@ -88,9 +88,21 @@ def sorter(name: str, libraries: tuple[str, ...]) -> Callable[[Exception], Waybi
 
 
 def _sorted(name: str, error: Exception) -> WaybillError:
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
-    for pattern, kind, words in _RULES:
-        if re.search(pattern, text, re.IGNORECASE):
-            return kind(f"destination {name!r} {words}: {shown}")
-    return StopError(f"destination {name!r}: {shown}")
+    """Return our error; what it came of counts too: closing a file hides why writing it failed."""
+    texts = [" ".join(f"{type(one).__name__}: {one}".split()) for one in _chain(error)]
+    for text in reversed(texts):
+        shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
+        for pattern, kind, words in _RULES:
+            if re.search(pattern, text, re.IGNORECASE):
+                return kind(f"destination {name!r} {words}: {shown}")
+    return StopError(f"destination {name!r}: {texts[0][:_SHOWN_CHARACTERS]}")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error and what it came of, the first cause last."""
+    found: list[BaseException] = []
+    here: BaseException | None = error
+    while here is not None and here not in found:
+        found.append(here)
+        here = here.__cause__ or here.__context__
+    return found

@@ -86,14 +86,15 @@ def _added(spec: TableSpec, changes: Plan, item: pa.Field) -> Plan:
 def _fitted(spec: TableSpec, changes: Plan, wanted: pa.Field, found: pa.Field) -> Plan:
     own, need = type_name(found.type), type_name(wanted.type)
     wider = widened(own, need) if own is not None and need is not None else None
-    if wider is None or wider not in (own, need):
+    if wider is None:
         raise InputError(
             f"{_shown(spec)}, column {wanted.name!r}: found {own or found.type}, expected {need}; "
             "change the table's column or the declared type"
         )
     if wider != own:
         changes = replace(
-            changes, widen=(*changes.widen, pa.field(wanted.name, wanted.type, found.nullable))
+            changes,
+            widen=(*changes.widen, pa.field(wanted.name, arrow_type(wider), found.nullable)),
         )
     if wanted.nullable and not found.nullable:
         changes = replace(changes, loosen=(*changes.loosen, wanted.name))

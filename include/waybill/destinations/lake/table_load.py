@@ -76,7 +76,7 @@ class TableLoad:
         self._hook = workplace.hook
         [batch] = batches_of(commits)
         self.batch = _fitted(batch, table)
-        self._keys: pa.Array | None = None
+        self._key_texts = _KeyTexts(self._connection, self.batch)
 
     def judge(self) -> None:
         """Find what becomes of each row, against the snapshot of the table."""
@@ -208,16 +208,25 @@ class TableLoad:
         lost = self.table.last_number(self._destination) is not None
         return Record.new(self.table.count(), cut=lost)
 
-    def _key_texts(self) -> pa.Array:
-        if self._keys is None:
-            columns = self.batch.columns.select(list(self.batch.spec.key))
+
+class _KeyTexts:
+    """The text of each row's key, made when it is first asked for."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, batch: TableBatch) -> None:
+        self._connection = connection
+        self._batch = batch
+        self._found: pa.Array | None = None
+
+    def __call__(self) -> pa.Array:
+        if self._found is None:
+            columns = self._batch.columns.select(list(self._batch.spec.key))
             n = pa.array(np.arange(columns.num_rows))
             self._connection.register("keyed", columns.append_column("_waybill_n", n))
             found = self._connection.execute(
-                f"SELECT {key_text(self.batch.spec)} AS key FROM keyed s ORDER BY _waybill_n"  # noqa: S608
+                f"SELECT {key_text(self._batch.spec)} AS key FROM keyed s ORDER BY _waybill_n"  # noqa: S608
             )
-            self._keys = found.to_arrow_table()["key"].combine_chunks()
-        return self._keys
+            self._found = found.to_arrow_table()["key"].combine_chunks()
+        return self._found
 
 
 def _deleted_at(ops: pa.Array, now: pa.Scalar) -> pa.Array:

@@ -210,18 +210,21 @@ def _had(data: LakeTable, found: pa.Table, destination: str, numbers: Collection
 def key_text(spec: TableSpec) -> str:
     """Return DuckDB's expression of a row ``s``'s key as JSON: one text for one key.
 
-    Bytes are in hex, times and decimals as text: JSON has numbers that are no exact decimals.
+    A value has the same text when its column has been widened: numbers have no zeros at their end,
+    dates and times are microseconds since 1970. Bytes are in hex.
     """
     kinds = {column.name: column.type for column in spec.columns}
-    parts = [_part(f"s.{quoted(name)}", kinds[name]) for name in spec.key]
-    return f"json_array({', '.join(parts)})::VARCHAR"
+    parts = [f"coalesce({_part(f's.{quoted(name)}', kinds[name])}, 'null')" for name in spec.key]
+    return "'[' || " + " || ',' || ".join(parts) + " || ']'"
 
 
 def _part(name: str, kind: str) -> str:
     if kind == "bytes":
-        return f"hex({name})"
-    if kind == "timestamp":
-        return f"epoch_us({name})"
-    if kind.startswith("decimal"):
-        return f"{name}::VARCHAR"
-    return f"{name}::VARCHAR" if kind in ("date", "json", "float64") else name
+        return f"'\"' || hex({name}) || '\"'"
+    if kind in ("date", "timestamp"):
+        return f"epoch_us({name}::TIMESTAMPTZ)::VARCHAR"
+    if kind.startswith("decimal") or kind == "float64":
+        return f"regexp_replace({name}::VARCHAR, '(\\.0*|(\\.[0-9]*[1-9])0+)$', '\\2')"
+    if kind in ("string", "json"):
+        return f"to_json({name})::VARCHAR"
+    return f"{name}::VARCHAR"
