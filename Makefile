@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker
+.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker faults-destinations
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -57,6 +57,9 @@ faults-parking: venv java  ## 50 SIGKILLs of a replay, 1,000 random interleaving
 
 faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: the auditor must name all (EVENTS=<n>; QUICK=1: 100,000)
 	$(BIN)/python -m tests.faults.tracker_campaign $(ARGS)
+
+faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
+	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt

@@ -13,19 +13,19 @@ import re
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from waybill.settings.destinations import DestinationKind as DestinationKind
+from waybill.settings.destinations import DestinationSettings
+from waybill.settings.section import Section
 
 ENV_FILE_NAME = "stack.env"
 MAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/^_`{|}~-]{1,64}@[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 """One address and nothing else: no space, line end, comma, bracket, or start of an encoded word."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class KafkaSettings(_Section):
+class KafkaSettings(Section):
     """The log between ingestion and processing."""
 
     bootstrap_servers: str = "127.0.0.1:9092"
@@ -34,7 +34,7 @@ class KafkaSettings(_Section):
     replication_factor: int = Field(1, ge=1)
 
 
-class S3Settings(_Section):
+class S3Settings(Section):
     """The object store for staged, parked and trace objects."""
 
     endpoint_url: str | None = None
@@ -46,14 +46,14 @@ class S3Settings(_Section):
     secret_key: SecretStr | None = None
 
 
-class TrackerSettings(_Section):
+class TrackerSettings(Section):
     """The SQL store of the books: PostgreSQL."""
 
     dsn: str = "postgresql://127.0.0.1:5432/waybill"
     pool_size: int = Field(4, ge=1)
 
 
-class WalSettings(_Section):
+class WalSettings(Section):
     """Local write-ahead log of the producer."""
 
     dir: Path = Path(".waybill/wal")
@@ -71,7 +71,7 @@ class WalSettings(_Section):
     when_full: Literal["wait", "raise"] = "wait"
 
 
-class SparkSettings(_Section):
+class SparkSettings(Section):
     """The Spark applications that carry the data."""
 
     master: str = "local[2,4]"
@@ -87,7 +87,7 @@ class SparkSettings(_Section):
     work_dir: Path = Path(".waybill/spark")
 
 
-class TraceSettings(_Section):
+class TraceSettings(Section):
     """Event traces: local files, shipped to the object store as Parquet."""
 
     spool_dir: Path = Path(".waybill/traces")
@@ -111,52 +111,7 @@ class TraceSettings(_Section):
     """How long the tracker keeps questions about events, and their answers."""
 
 
-DestinationKind = Literal[
-    "postgres",
-    "duckdb",
-    "delta",
-    "iceberg",
-    "snowflake",
-    "bigquery",
-    "redshift",
-    "databricks",
-    "clickhouse",
-]
-
-
-class DestinationSettings(_Section):
-    """How to reach one destination; pipelines name it."""
-
-    kind: DestinationKind = "postgres"
-    dsn: SecretStr
-    """postgres: a libpq URL; duckdb: a file; delta, iceberg: a folder or ``s3://…``; the others:
-    a URL of their own form (docs/destinations.md)."""
-    options: dict[str, SecretStr] = {}
-    """What a kind needs beside its dsn, such as ``catalog`` for iceberg."""
-    max_rows: int = Field(1_000_000, ge=1)
-    """Rows that a load takes at most; a commit is never cut."""
-    max_bytes: int = Field(256 * 1024**2, ge=1024)
-    """Bytes of staged objects that a load takes at most; a commit is never cut."""
-    min_rows: int = Field(0, ge=0)
-    """A load waits for so many rows (or ``max_bytes``),"""
-    max_wait_s: float = Field(0.0, ge=0)
-    """but no longer than this after its first commit; the two go together, 0: it never waits."""
-    park_after_s: float | None = Field(None, gt=0)
-    """What waits is parked when the destination took nothing for so long; null: it waits."""
-
-    @model_validator(mode="after")
-    def _check_waiting(self) -> Self:
-        if bool(self.min_rows) != bool(self.max_wait_s):
-            given, other = (
-                ("min_rows", "max_wait_s") if self.min_rows else ("max_wait_s", "min_rows")
-            )
-            raise ValueError(f"{given} says nothing without {other}: set both, or neither")
-        if self.min_rows > self.max_rows:
-            raise ValueError(f"min_rows {self.min_rows} is more than max_rows {self.max_rows}")
-        return self
-
-
-class AirflowSettings(_Section):
+class AirflowSettings(Section):
     """Where the Airflow REST API is, for the CLI."""
 
     url: str = "http://127.0.0.1:8080"
@@ -164,7 +119,7 @@ class AirflowSettings(_Section):
     password: SecretStr | None = None
 
 
-class StackSettings(_Section):
+class StackSettings(Section):
     """Ports and sizes of the embedded stack; all on loopback."""
 
     kafka_port: int = Field(29092, ge=1, le=65535)
@@ -177,7 +132,7 @@ class StackSettings(_Section):
     airflow_port: int = Field(28080, ge=1, le=65535)
 
 
-class ParkingSettings(_Section):
+class ParkingSettings(Section):
     """Parked files and their clean-up."""
 
     clean_up_grace_s: float = Field(3600.0, ge=0)
@@ -207,7 +162,7 @@ class ParkingSettings(_Section):
     """A held pipeline is released when at least this share of a sample of its held events pass."""
 
 
-class NoticeSettings(_Section):
+class NoticeSettings(Section):
     """How owners are told of what is parked, held, damaged or replayed: by each of these."""
 
     log: bool = True
@@ -266,7 +221,7 @@ Permission = Literal["view", "replay", "discard", "download", "personal"]
 PERMISSIONS: tuple[Permission, ...] = ("view", "replay", "discard", "download", "personal")
 
 
-class Grant(_Section):
+class Grant(Section):
     """What some people may do with the parked events of some teams."""
 
     who: str = Field(min_length=1)
@@ -279,7 +234,7 @@ class Grant(_Section):
 WaitingStage = Literal["ingestion", "transformation", "destination"]
 
 
-class AuditSettings(_Section):
+class AuditSettings(Section):
     """The auditor, how much one round reads and waits; the eager checks, what they tell."""
 
     log_records: int = Field(200_000, ge=0)
@@ -309,7 +264,7 @@ class AuditSettings(_Section):
     """Longest that an event should wait in the log before it is processed."""
     late_destination_s: float = Field(900.0, gt=0)
     """Longest that mapped rows should wait before they are loaded."""
-    late_of_pipelines: dict[str, dict[WaitingStage, float]] = {}
+    late_of_pipelines: dict[str, dict[WaitingStage, float]] = Field(default={})
     """Other objectives for some pipelines, in seconds: `{"orders": {"destination": 60}}`."""
     parked_jump_share: float = Field(0.05, gt=0, le=1)
     """Share of a pipeline's newest events that parks, below which nothing is told."""
@@ -326,7 +281,7 @@ class AuditSettings(_Section):
     far from what loads put there."""
 
 
-class AccessSettings(_Section):
+class AccessSettings(Section):
     """Who may do what with parked events in Airflow's pages and in the REST API."""
 
     grants: tuple[Grant, ...] = (Grant(who="role:admin", teams="*", permissions=PERMISSIONS),)

@@ -1,0 +1,53 @@
+"""How to reach destinations, and how they like their loads."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+
+from waybill.settings.section import Section
+
+DestinationKind = Literal[
+    "postgres",
+    "duckdb",
+    "delta",
+    "iceberg",
+    "snowflake",
+    "bigquery",
+    "redshift",
+    "databricks",
+    "clickhouse",
+]
+
+
+class DestinationSettings(Section):
+    """How to reach one destination; pipelines name it."""
+
+    kind: DestinationKind = "postgres"
+    dsn: SecretStr
+    """postgres: a libpq URL; duckdb: a file; delta, iceberg: a folder or ``s3://…``; the others:
+    a URL of their own form (docs/destinations.md)."""
+    options: dict[str, SecretStr] = Field(default={})
+    """What a kind needs beside its dsn, such as ``catalog`` for iceberg."""
+    max_rows: int = Field(1_000_000, ge=1)
+    """Rows that a load takes at most; a commit is never cut."""
+    max_bytes: int = Field(256 * 1024**2, ge=1024)
+    """Bytes of staged objects that a load takes at most; a commit is never cut."""
+    min_rows: int = Field(0, ge=0)
+    """A load waits for so many rows (or ``max_bytes``),"""
+    max_wait_s: float = Field(0.0, ge=0)
+    """but no longer than this after its first commit; the two go together, 0: it never waits."""
+    park_after_s: float | None = Field(None, gt=0)
+    """What waits is parked when the destination took nothing for so long; null: it waits."""
+
+    @model_validator(mode="after")
+    def _check_waiting(self) -> Self:
+        if bool(self.min_rows) != bool(self.max_wait_s):
+            given, other = (
+                ("min_rows", "max_wait_s") if self.min_rows else ("max_wait_s", "min_rows")
+            )
+            raise ValueError(f"{given} says nothing without {other}: set both, or neither")
+        if self.min_rows > self.max_rows:
+            raise ValueError(f"min_rows {self.min_rows} is more than max_rows {self.max_rows}")
+        return self
