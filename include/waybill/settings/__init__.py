@@ -17,7 +17,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from waybill.settings.destinations import DestinationKind as DestinationKind
-from waybill.settings.destinations import DestinationSettings
+from waybill.settings.destinations import DestinationSettings as DestinationSettings
 from waybill.settings.section import Section
 
 ENV_FILE_NAME = "stack.env"
