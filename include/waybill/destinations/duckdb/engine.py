@@ -11,6 +11,7 @@ from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.duckdb.books import DuckBooks
 from waybill.destinations.duckdb.connection import Session
 from waybill.destinations.duckdb.errors import DuckError, sorted_error
+from waybill.destinations.duckdb.replacing import can_replace, replace_rows
 from waybill.destinations.duckdb.schema import ensure_tables
 from waybill.destinations.duckdb.screening import screen
 from waybill.destinations.merging import MergeStatements, literal, quoted
@@ -87,12 +88,16 @@ class DuckEngine:
         refused = screen(session, statements, batch)
         if refused:
             session.append(statements.verdict, parked_verdicts(refused))
-        before = self._rows(statements.spec)
-        session.execute(statements.merge(judged=judged or bool(refused)))
+        judged = judged or bool(refused)
+        if can_replace(session, statements.spec):
+            change = replace_rows(session, statements, judged=judged)
+        else:
+            change = -self._rows(statements.spec)
+            session.execute(statements.merge(judged=judged))
+            change += self._rows(statements.spec)
         for index, child in enumerate(statements.spec.children):
             session.execute(statements.clear_items(child))
             session.execute(statements.write_items(child, items_of(statements.stage, index)))
-        change = self._rows(statements.spec) - before
         return Merged(change, refused, parked=True)
 
     def count(self, spec: TableSpec) -> int | None:
