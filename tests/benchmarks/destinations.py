@@ -3,9 +3,10 @@
 (a) Upsert of 1,000,000 rows x 15 columns, of which 20 % meet a row of the table (1,000,000 rows at the
     first): Waybill's load against the engine's own bulk load and MERGE, in turns, medians; the most
     memory that the loading process took. The table grows with each turn, on both sides alike.
-(b) What a merge costs as the table grows: 100,000 rows, 20 % of them met, at 1 and at 10 million rows.
+(b) What a merge costs as the table grows: 100,000 rows, 20 % of them met, at 1 and at 10 million rows
+    of the same tables, before and after (a).
 
-``QUICK=1``: a tenth of the rows everywhere. ``ARGS="duckdb delta"``: these only.
+``QUICK=1``: 50,000 and 5,000 rows, tables of 50,000 to 300,000. ``ARGS="duckdb delta"``: these only.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Sizes:
     high: int = 10_000_000
 
 
-QUICK = Sizes(100_000, 3, 10_000, 100_000, 1_000_000)
+QUICK = Sizes(50_000, 3, 5_000, 50_000, 300_000)
 
 
 class Worker:
@@ -130,11 +131,30 @@ def measure(
     report: dict[str, Any],
     rows: list[list[str]],
 ) -> None:
-    """Run (a) and (b) of one kind."""
+    """Run (b) at its small size, (a), and (b) at its large size, on one table a side."""
     with ExitStack() as stack:
-        pair = opened(kind, "upsert", places, server, stack)
+        pair = opened(kind, places, server, stack)
         pair.fill(sizes.low, sizes.rows)
+        low = pair.upsert(sizes.small, sizes.turns)
         runs = pair.upsert(sizes.rows, sizes.turns)
+        pair.fill(sizes.high, sizes.low)
+        high = pair.upsert(sizes.small, sizes.turns)
+    tell_speed(kind, runs, sizes, report, rows)
+    for side, prefix in (("waybill", ""), ("bare", "bare_")):
+        small, large = median(low[side], "s"), median(high[side], "s")
+        report[f"{kind}_{prefix}merge_10m_vs_1m"] = round(large / small, 3)
+        words = f"{small:.3f} to {large:.3f}"
+        rows.append([f"{kind}, grown", side, f"{sizes.small / large:,.0f}", words, "", ""])
+
+
+def tell_speed(
+    kind: str,
+    runs: dict[str, list[dict[str, float]]],
+    sizes: Sizes,
+    report: dict[str, Any],
+    rows: list[list[str]],
+) -> None:
+    """Report (a) of one kind."""
     speed = {side: sizes.rows / median(runs[side], "s") for side in SIDES}
     report[f"{kind}_rows_per_s"] = round(speed["waybill"])
     report[f"{kind}_bare_rows_per_s"] = round(speed["bare"])
@@ -148,36 +168,12 @@ def measure(
             [kind, side, f"{speed[side]:,.0f}", f"{median(runs[side], 's'):.2f}",
              f"{median(runs[side], 'cpu_s'):.2f}", f"{max(r['peak_rss_mb'] for r in runs[side]):,.0f}"]
         )  # fmt: skip
-    growth(kind, places, server, sizes, report, rows)
 
 
-def growth(
-    kind: str,
-    places: dict[str, str],
-    server: int | None,
-    sizes: Sizes,
-    report: dict[str, Any],
-    rows: list[list[str]],
-) -> None:
-    """Run (b) of one kind."""
-    with ExitStack() as stack:
-        pair = opened(kind, "growth", places, server, stack)
-        found = {}
-        for size in (sizes.low, sizes.high):
-            pair.fill(size, sizes.low)
-            found[size] = pair.upsert(sizes.small, sizes.turns)
-    for side, prefix in (("waybill", ""), ("bare", "bare_")):
-        low, high = (median(found[size][side], "s") for size in (sizes.low, sizes.high))
-        report[f"{kind}_{prefix}merge_10m_vs_1m"] = round(high / low, 3)
-        rows.append([f"{kind}, grown", side, f"{sizes.small / high:,.0f}", f"{low:.3f} to {high:.3f}", "", ""])  # fmt: skip
-
-
-def opened(
-    kind: str, what: str, places: dict[str, str], server: int | None, stack: ExitStack
-) -> Pair:
+def opened(kind: str, places: dict[str, str], server: int | None, stack: ExitStack) -> Pair:
     """Start both sides' processes; the stack ends them."""
     workers = {
-        side: Worker(kind, side, places[side], f"{side}_{what}", server, stack) for side in SIDES
+        side: Worker(kind, side, places[side], f"{side}_items", server, stack) for side in SIDES
     }
     return Pair(workers, Path(places["file"]))
 
@@ -190,18 +186,22 @@ class Pair:
         self._file = file
         self._turn = 0
         self._filled = 0
+        """Rows with keys from 0 on: those that are met."""
+        self._rows = 0
 
     def fill(self, rows: int, step: int) -> None:
         """Fill the tables up to so many rows."""
-        while self._filled < rows:
-            ids = base_ids(self._filled, min(step, rows - self._filled))
+        while self._rows < rows:
+            ids = base_ids(self._filled, min(step, rows - self._rows))
             self._load(ids)
             self._filled += len(ids)
+            self._rows += len(ids)
 
     def upsert(self, rows: int, turns: int) -> dict[str, list[dict[str, float]]]:
         """Load rows of which a share is met; return what each turn took each side."""
         found: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
         for _ in range(turns):
+            self._rows += rows - int(rows * SHARE_MET)
             ids = upsert_ids(self._turn, rows, filled=self._filled, share=SHARE_MET, seed=SEED)
             for side, figures in self._load(ids).items():
                 found[side].append(figures)

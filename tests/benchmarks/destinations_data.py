@@ -49,7 +49,7 @@ def upsert_ids(turn: int, rows: int, *, filled: int, share: float, seed: int) ->
     """Return keys of which a share is in the table, the others new, mixed; other ones each turn."""
     rng = np.random.default_rng(seed + turn)
     met = rng.choice(filled, size=int(rows * share), replace=False)
-    new = 1_000_000_000 + turn * rows + np.arange(rows - len(met))
+    new = 1_000_000_000 + turn * 10_000_000 + np.arange(rows - len(met))
     ids = np.concatenate([met, new])
     rng.shuffle(ids)
     return ids
