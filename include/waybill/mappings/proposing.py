@@ -8,7 +8,7 @@ from typing import Any
 
 from waybill.errors import InputError
 from waybill.mappings.evolution import learn, with_table
-from waybill.mappings.flattening import encode_path
+from waybill.mappings.flattening import decode_path, encode_path
 from waybill.mappings.inference import type_of_all
 from waybill.mappings.naming import NameRules, name_fields, plain_name
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec
@@ -107,8 +107,13 @@ def propose(
         {**dict(base), "table": table, "key": tuple(key), "policy": "evolve"}
     )
     found = learn(start, payloads, rules) or start
-    named = [column for column in found.table.columns if column.source]
-    children = [_declarable(child) for child in found.table.children if child.source]
+    whole = _taken_whole(found)
+    named = [c for c in found.table.columns if c.source and not _is_inside(c.source, whole)]
+    children = [
+        _declarable(child)
+        for child in found.table.children
+        if child.source and not _is_inside(child.source, whole)
+    ]
     found = with_table(found, named, children)
     return found.model_copy(update={"policy": base.policy})
 
@@ -121,6 +126,18 @@ def key_names(
     everything = {name for payload in payloads for name in payload if isinstance(name, str)}
     named = name_fields([*chosen, *sorted(everything.difference(chosen), key=repr)], {}, rules)
     return {field: named[field] for field in chosen}
+
+
+def _taken_whole(declared: EventDeclaration) -> frozenset[str]:
+    """Return the fields that a declared JSON column takes, with all that is inside them."""
+    if declared.nested != "flatten":
+        return frozenset()
+    return frozenset(column.source for column in declared.table.columns if column.type == "json")
+
+
+def _is_inside(source: str, fields: Collection[str]) -> bool:
+    parts = decode_path(source) if fields else ()
+    return any(encode_path(parts[:end]) in fields for end in range(1, len(parts)))
 
 
 def _declarable(child: ChildTable) -> ChildTable:

@@ -78,3 +78,13 @@ def test_what_a_declaration_cannot_name_is_left_to_events():
     found = propose(declared(arrays="child"), payloads, {"id": "id"}, RULES)
     assert types(found) == {"id": "int64"}
     assert [c.name for c in found.table.children[0].columns] == ["a"]
+
+
+def test_nothing_is_proposed_inside_of_what_a_json_column_takes_whole():
+    payloads = [{"id": 1, "a": 1}, {"id": 2, "a": "x"}, {"id": 3, "a": {"b": {"c": 1}, "d": [1]}}]
+    base = declared(nested="flatten", arrays="child")
+    found = propose(base, payloads, {"id": "id"}, RULES)
+    assert types(found) == {"id": "int64", "a": "json"}
+    assert found.table.children == ()
+    apart = propose(base, [{"id": 1, "a": 1}, {"id": 2, "a": {"b": 1}}], {"id": "id"}, RULES)
+    assert types(apart) == {"id": "int64", "a": "int64", "a__b": "int64"}
