@@ -71,8 +71,8 @@ def _rules(kind: str, longest: int, *, folds: bool, most_columns: int = 1_000) -
 
 
 _RULES: Mapping[str, NameRules] = {
-    # PostgreSQL takes 1,600 columns, some of which are Waybill's, and keeps dropped ones counted
-    "postgres": _rules("postgres", 63, folds=False, most_columns=1_500),
+    # PostgreSQL takes 1,600 columns; its MERGE has those of table and stage in a list of 1,664
+    "postgres": _rules("postgres", 63, folds=False, most_columns=800),
     "duckdb": _rules("duckdb", 255, folds=True),
     "delta": _rules("delta", 255, folds=True),
     "iceberg": _rules("iceberg", 255, folds=True),

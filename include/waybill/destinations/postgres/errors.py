@@ -120,6 +120,9 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
     if code[:2] in _RETRY_CLASSES:
         words = f"{where} did not take the load now: {error.words} ({code})"
         return RetryError(words, code=_parked_under(code))
+    if code == "54011":
+        words = f"{where}: {error.words} ({code}); declare tables of at most 800 columns"
+        return InputError(words, code="destination_schema_conflict")
     advice = _ADVICE.get(code) or _ADVICE.get(code[:2])
     if advice is not None:
         words = f"{where}: {error.words} ({code}); {advice}"

@@ -19,6 +19,7 @@ from tests.unit.destinations.orders import (
 
 from waybill.destinations import Commit, open_destination
 from waybill.errors import InputError, RetryError
+from waybill.mappings import rules_of
 from waybill.pipelines import Column
 from waybill.settings import DestinationSettings
 
@@ -262,3 +263,21 @@ def test_a_server_with_no_connection_left_is_waited_for(dsn):
                 destination.load([commit_of(1, [Order(1, 1, 1)])], never_park)
     finally:
         ask(dsn, "DROP ROLE narrow")
+
+
+def test_a_table_of_as_many_columns_as_are_learned_takes_every_kind_of_load(destination, dsn):
+    more = [Column(name=f"c{i}", type="int64") for i in range(rules_of("postgres").most_columns)]
+    spec = version(*more[1:]).model_copy(update={"soft_delete": True})
+    values = {column.name: [1] for column in more[1:]}
+    for number, op in enumerate(("upsert", "upsert", "delete", "upsert"), 1):
+        rows = rows_of([Order(1, number, number, op=op)], spec, **values)
+        found = destination.load([Commit(number, (rows,))], never_park)
+        assert totals(found)["delivered"] == 1
+    assert ask(dsn, "SELECT _waybill_source_version FROM shop.orders") == [(4,)]
+
+
+def test_a_table_with_more_columns_than_a_merge_takes_is_said_in_words(destination):
+    spec = version(*(Column(name=f"c{i}", type="int64") for i in range(900)))
+    rows = rows_of([Order(1, 1, 1)], spec, **{c.name: [1] for c in spec.columns[1:]})
+    with pytest.raises(InputError, match="at most 800 columns"):
+        destination.load([Commit(1, (rows,))], never_park)
