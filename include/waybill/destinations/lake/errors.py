@@ -10,6 +10,12 @@ from waybill.errors import InputError, RetryError, StopError, ThrottledError, Wa
 _SHOWN_CHARACTERS = 500
 _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
     (
+        r"no module named",
+        InputError,
+        "has a table that needs a library which is not installed; install it, or load into another "
+        "table",
+    ),
+    (
         r"slow ?down|too many requests|throttl|status code: 429|\b503\b|service unavailable",
         ThrottledError,
         "asks for fewer requests",

@@ -1,0 +1,19 @@
+"""Errors of the lakes' libraries: what the caller must do, in words."""
+
+from __future__ import annotations
+
+from waybill.destinations.lake.errors import sorter
+from waybill.errors import InputError, RetryError
+
+
+def test_a_library_that_is_not_installed_is_the_users_to_install():
+    sort = sorter("lake", ("builtins",))
+    error = ModuleNotFoundError("No module named 'pyiceberg_core'")
+    found = sort(error)
+    assert isinstance(found, InputError)
+    assert "install it" in str(found)
+    assert "pyiceberg_core" in str(found)
+
+
+def test_a_file_that_is_gone_is_looked_for_again():
+    assert isinstance(sorter("lake", ())(FileNotFoundError("No such file")), RetryError)
