@@ -12,7 +12,7 @@ from waybill.destinations.duckdb.books import DuckBooks
 from waybill.destinations.duckdb.connection import Session
 from waybill.destinations.duckdb.errors import DuckError, sorted_error
 from waybill.destinations.duckdb.replacing import can_replace, replace_rows
-from waybill.destinations.duckdb.schema import ensure_tables
+from waybill.destinations.duckdb.schema import ensure_tables, look_at_tables
 from waybill.destinations.duckdb.screening import screen
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.sql.engine import Merged, Table, items_of
@@ -47,6 +47,10 @@ class DuckEngine:
     def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
         """Bring tables to their declarations; see the protocol."""
         return ensure_tables(self.session, specs)
+
+    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
+        """Say what tables are; see the protocol."""
+        return look_at_tables(self.session, specs)
 
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Do nothing: who holds the file is alone."""

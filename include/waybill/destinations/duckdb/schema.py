@@ -76,6 +76,18 @@ def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, T
     return tables_of(specs, planned)
 
 
+def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
+    """Return tables as they are; None: they have to be brought to their declarations.
+
+    Raises:
+        InputError: a conflict; names table, column, found, expected.
+    """
+    planned = plans(SPELLING, specs, _inspect(session, specs))
+    if any(one.statements for one in planned.values()):
+        return None
+    return tables_of(specs, planned)
+
+
 def _change(session: Session, spec: TableSpec, statement: str) -> None:
     try:
         session.execute(statement)

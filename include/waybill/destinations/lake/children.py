@@ -26,8 +26,10 @@ from waybill.destinations.lake.model import (
     LakeTable,
     Stamp,
 )
+from waybill.destinations.lake.shape import check_unchanged
 from waybill.destinations.merging import KEPT_COLUMNS, quoted
 from waybill.destinations.specs import ITEM, child_spec
+from waybill.errors import RetryError
 from waybill.pipelines import ChildTable
 
 if TYPE_CHECKING:
@@ -59,8 +61,14 @@ class Items:
 
         Raises:
             ConflictError: somebody else wrote to the table meanwhile.
+            RetryError: somebody dropped it, or changed its columns.
         """
-        self.table.refresh()
+        if not self.table.refresh():
+            raise RetryError(
+                f"table {self.parents.spec.schema_name}.{self.child.name} is gone; it is looked "
+                "for again"
+            )
+        check_unchanged(child_spec(self.parents.spec, self.child), self.table.fields())
         upserts = np.asarray(pc.equal(self.parents.context["_waybill_op"], "upsert"), np.bool_)
         if self.parents.spec.soft_delete:
             delivered = delivered[upserts[delivered]]

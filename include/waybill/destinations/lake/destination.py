@@ -156,11 +156,12 @@ class LakeDestination:
             self._tombstones.make()
         for place in sorted(by_table):
             parts = by_table[place]
-            self._ensure(union([rows.table for part in parts for rows in part.rows]))
+            spec = union([rows.table for part in parts for rows in part.rows])
+            self._ensure(spec)
             table = self._opened_table(place)
             fresh = self._fresh(table, parts, pieces)
             if fresh:
-                loads.append(TableLoad(workplace, table, fresh))
+                loads.append(TableLoad(workplace, table, fresh, spec))
         return loads
 
     def _fresh(

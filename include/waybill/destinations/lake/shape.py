@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
 from waybill.pipelines import TableSpec
 from waybill.pipelines.column_types import arrow_type, widened
 
@@ -72,6 +72,23 @@ def plan(spec: TableSpec, found: pa.Schema, *, empty: bool) -> Plan:
     names = set(wanted.names)
     unknown = tuple(f.name for f in found if f.name not in names and not f.nullable)
     return replace(changes, loosen=(*changes.loosen, *unknown))
+
+
+def check_unchanged(spec: TableSpec, found: pa.Schema) -> None:
+    """Refuse a table that is no longer what it was brought to: values would be cut to what it has.
+
+    Raises:
+        RetryError: somebody changed it since; it must be brought to its declaration again.
+    """
+    try:
+        changed = bool(plan(spec, found, empty=False))
+    except InputError:
+        changed = True
+    if changed:
+        raise RetryError(
+            f"table {_shown(spec)} was changed by somebody else; it is compared with its "
+            "declaration again"
+        )
 
 
 def _added(spec: TableSpec, changes: Plan, item: pa.Field) -> Plan:

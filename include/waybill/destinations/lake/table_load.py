@@ -31,12 +31,15 @@ from waybill.destinations.lake.model import (
     LakeTable,
     Stamp,
 )
+from waybill.destinations.lake.shape import check_unchanged
 from waybill.destinations.lake.tombstones import Tombstones, key_text
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 
 if TYPE_CHECKING:
     import duckdb
+
+    from waybill.pipelines import TableSpec
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Hook = Callable[[str], None]
@@ -63,9 +66,17 @@ class TableLoad:
         workplace: what all tables of a destination share.
         table: the target, refreshed.
         commits: those that the table does not have, with the rows for this table alone.
+        spec: what the table was brought to.
+
+    Raises:
+        RetryError: somebody changed the table's columns.
     """
 
-    def __init__(self, workplace: Workplace, table: LakeTable, commits: Sequence[Commit]) -> None:
+    def __init__(
+        self, workplace: Workplace, table: LakeTable, commits: Sequence[Commit], spec: TableSpec
+    ) -> None:
+        check_unchanged(spec, table.fields())
+        self._spec = spec
         self._lake = workplace.lake
         self.table = table
         self._tombstones = workplace.tombstones
@@ -79,7 +90,12 @@ class TableLoad:
         self._key_texts = _KeyTexts(self._connection, self.batch)
 
     def judge(self) -> None:
-        """Find what becomes of each row, against the snapshot of the table."""
+        """Find what becomes of each row, against the snapshot of the table.
+
+        Raises:
+            RetryError: somebody changed the table's columns.
+        """
+        check_unchanged(self._spec, self.table.fields())
         batch = self.batch
         refusals = refusals_of(self._connection, batch, self.table)
         tombstones = self._tombstones.of(

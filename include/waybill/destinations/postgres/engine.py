@@ -11,7 +11,7 @@ from waybill.destinations.postgres.books import PostgresBooks
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.errors import sorted_error
 from waybill.destinations.postgres.refusing import halve, merge_by_halves
-from waybill.destinations.postgres.schema import ensure_tables
+from waybill.destinations.postgres.schema import ensure_tables, look_at_tables
 from waybill.destinations.postgres.staging import (
     create_items,
     create_stage,
@@ -50,6 +50,10 @@ class PostgresEngine:
     def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
         """Bring tables to their declarations; see the protocol."""
         return ensure_tables(self.session, specs)
+
+    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
+        """Say what tables are; see the protocol."""
+        return look_at_tables(self.session, specs)
 
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Let one load at a time write a table, whatever destination name it comes under.

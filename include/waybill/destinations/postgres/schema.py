@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.batch import Place
-from waybill.destinations.merging import literal
+from waybill.destinations.merging import literal, quoted
 from waybill.destinations.postgres.books import rekeyed
 from waybill.destinations.postgres.connection import Session
 from waybill.destinations.postgres.errors import PostgresError
@@ -89,6 +89,23 @@ def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, T
             for statement in one.statements:
                 _LOG.info("%s", statement)
                 _change(session, one.table.spec, statement)
+    return tables_of(specs, planned)
+
+
+def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
+    """Return tables as they are until the transaction ends; None: they are to be changed.
+
+    Cost: two queries.
+
+    Raises:
+        InputError: a conflict; names table, column, found, expected.
+    """
+    tables = [one for spec in specs for one in with_children(spec)]
+    names = ", ".join(f"{quoted(one.schema_name)}.{quoted(one.name)}" for one in tables)
+    session.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE")  # as the merge will
+    planned = _planned(session, specs)
+    if any(one.statements for one in planned.values()):
+        return None
     return tables_of(specs, planned)
 
 

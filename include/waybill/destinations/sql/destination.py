@@ -26,7 +26,7 @@ from waybill.destinations.sql.engine import Engine, Table
 from waybill.destinations.sql.examining import examine
 from waybill.destinations.sql.session import Refused
 from waybill.destinations.sql.table_load import TableLoad
-from waybill.errors import StopError, WaybillError
+from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.pipelines import TableSpec
 
 
@@ -147,11 +147,31 @@ class SqlDestination:
         tables = {place: table for place, (_, table) in self._ensured.items()}
         batches = batches_of(commits, {place: table.spec for place, table in tables.items()})
         self._engine.take_tables(batches)
+        self._check_unchanged(batches)
         refused: list[RefusedRow] = []
         for batch, errors in zip(batches, self._merge_all(batches, tables), strict=True):
             refused += _described(batch, errors)
         descriptor = park(refused) if refused else None
         return _with_parked(outcomes_of(commits, batches), refused, descriptor)
+
+    def _check_unchanged(self, batches: Sequence[TableBatch]) -> None:
+        """Refuse tables that are no longer what they were brought to: they would cut values.
+
+        Raises:
+            RetryError: somebody changed one since; it must be brought to its declaration again.
+        """
+        places = [(batch.spec.schema_name, batch.spec.name) for batch in batches]
+        known = {place: self._ensured[place] for place in places}
+        try:
+            found = self._engine.look([spec for spec, _ in known.values()]) or {}
+        except InputError:
+            found = {}
+        if any(found.get(place) != table for place, (_, table) in known.items()):
+            shown = ", ".join(f"{schema}.{name}" for schema, name in places)
+            raise RetryError(
+                f"destination {self.name!r}: somebody else changed table {shown} (one of them, if "
+                "several); all are compared with their declarations again"
+            )
 
     def _merge_all(
         self, batches: Sequence[TableBatch], tables: Mapping[Place, Table]

@@ -59,6 +59,16 @@ class Engine(Protocol):
         """
         ...
 
+    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
+        """Return what ``ensure`` returned, if tables still are so; None: they are to be changed.
+
+        Nobody changes them until the transaction ends.
+
+        Raises:
+            InputError: a conflict, as of ``ensure``.
+        """
+        ...
+
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """See to it that one load at a time writes these tables."""
         ...
