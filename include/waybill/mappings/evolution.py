@@ -7,7 +7,7 @@ so. Nothing that is there goes away. What no type holds is left: the mapping par
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,27 +192,36 @@ def _grown(
     passed: Iterable[str] = (),
 ) -> tuple[Column, ...]:
     """Return wider columns, and then new ones in the order in which their fields were met."""
-    values: dict[str, list[Any]] = {}
-    for row in rows:
-        for source, value in row.items():
-            if value is not None and isinstance(source, str):
-                values.setdefault(source, []).append(value)
+    mapped = {column.source for column in columns}.union(passed)
+    values = _values(rows, mapped, names.rules.most_columns - len(columns))
     wider = [_widened(column, values.get(column.source, ())) for column in columns]
-    for source in {column.source for column in columns}.union(passed):
+    for source in mapped:
         values.pop(source, None)
-    types = dict(_types(values, names.rules.most_columns - len(columns)))
+    kinds = ((source, type_of_all(found)) for source, found in values.items())
+    types = {source: kind for source, kind in kinds if kind is not None}
     named = names.of(types, columns)
     return (*wider, *(Column(name=named[s], type=kind, source=s) for s, kind in types.items()))
 
 
-def _types(values: Mapping[str, Sequence[Any]], most: int) -> Iterator[tuple[str, str]]:
-    for source, found in values.items():
-        if most < 1:
-            return
-        kind = type_of_all(found) if _can_be_kept(source) else None
-        if kind is not None:
-            most -= 1
-            yield source, kind
+def _values(
+    rows: Sequence[Mapping[str, Any]], mapped: Collection[str], room: int
+) -> dict[str, list[Any]]:
+    """Return values by field: of those that have a column, and of those that can get one.
+
+    A row that has more new fields than there is room for gets none: it parks all the same, and the
+    room is left to rows that fit.
+    """
+    values: dict[str, list[Any]] = {}
+    fresh: set[str] = set()
+    for row in rows:
+        filled = {s: v for s, v in row.items() if v is not None and isinstance(s, str)}
+        new = {s for s in filled if s not in mapped and s not in fresh and _can_be_kept(s)}
+        if len(fresh) + len(new) <= room:
+            fresh |= new
+        for source, value in filled.items():
+            if source in mapped or source in fresh:
+                values.setdefault(source, []).append(value)
+    return values
 
 
 @dataclass(frozen=True, slots=True)

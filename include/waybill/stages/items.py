@@ -26,7 +26,7 @@ class Items:
     """Builds the items' column of one child table."""
 
     __slots__ = (
-        "_columns", "_fields", "_reading", "_table", "_takes_all", "_unknown", "_whole", "source"
+        "_columns", "_fields", "_reading", "_table", "_takes_all", "_whole", "source"
     )  # fmt: skip
 
     def __init__(self, child: ChildTable, field: pa.Field, reading: Reading) -> None:
@@ -36,9 +36,6 @@ class Items:
         self._table = child.name
         self._whole = whole_fields(child.columns)
         self._takes_all = takes_any_item(child.columns)
-        self._unknown = "has no column"
-        if not reading.has_room(len(child.columns)):
-            self._unknown += f": there are {len(child.columns)}, and the destination takes no more"
         self.source = child.arrow_name if reading.by_column else child.source
 
     def array(self, rows: Sequence[dict[str, Any]], faults: Faults) -> pa.Array:
@@ -71,14 +68,23 @@ class Items:
             return {ITEM: item}
         fields = self._reading.fields(item, self._whole)
         if self._reading.policy != "ignore" and not self._columns.sources.issuperset(fields):
-            unknown = [
-                MappingFault("unknown_column", f"field {name!r} {self._unknown}", str(name))
-                for name, value in fields.items()
-                if name not in self._columns.sources and self._reading.is_something(value)
-            ]
+            unknown = self._unknown(fields)
             if unknown:
                 wrong.setdefault(number, []).extend(unknown)
         return fields
+
+    def _unknown(self, fields: dict[str, Any]) -> list[MappingFault]:
+        extra = [
+            name
+            for name, value in fields.items()
+            if name not in self._columns.sources and self._reading.is_something(value)
+        ]
+        why = self._reading.no_room(len(self._columns.names), len(extra))
+        end = f": {why}" if why else ""
+        return [
+            MappingFault("unknown_column", f"field {name!r} has no column{end}", str(name))
+            for name in extra
+        ]
 
     def _no_array(self, value: Any) -> MappingFault:  # noqa: ANN401
         words = f"field {self.source!r} is {type(value).__name__}, not an array of items for"

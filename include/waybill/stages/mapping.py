@@ -41,7 +41,7 @@ class Mapper:
     """
 
     __slots__ = (
-        "_children", "_columns", "_fields", "_flat", "_full", "_reading", "_strict", "_table",
+        "_children", "_columns", "_fields", "_flat", "_reading", "_strict", "_table",
         "_whole", "schema",
     )  # fmt: skip
 
@@ -51,7 +51,6 @@ class Mapper:
         self._reading = reading
         self._strict = reading.policy != "ignore"
         self._flat = reading.depth is not None
-        self._full = not reading.has_room(len(spec.columns))
         fields = [self.schema.field(number) for number in range(len(spec.columns))]
         self._columns = Columns(spec.columns, fields, by_column=reading.by_column, keys=spec.key)
         self._children = tuple(
@@ -134,11 +133,12 @@ class Mapper:
         is_something = self._reading.is_something
         extra = [name for name, v in row.items() if name not in self._fields and is_something(v)]
         left = len(extra) - _MOST_UNKNOWN
+        why = self._reading.no_room(len(self._columns.names), len(extra))
         faults = []
         for number, name in enumerate(extra[:_MOST_UNKNOWN], 1):
             words = f"field {name!r} has no column in {self._table!r}"
-            if self._full:
-                words += f", which has {len(self._columns.names)}: its destination takes no more"
+            if why:
+                words += f": {why}"
             if number == _MOST_UNKNOWN and left > 0:
                 words += f", nor have {left} fields more"
             faults.append(MappingFault("unknown_column", words, str(name)))

@@ -46,9 +46,13 @@ class Reading:
             return payload
         return fields_of(payload, self.depth, whole)
 
-    def has_room(self, columns: int) -> bool:
-        """Tell whether a table with so many columns may get more, or never learns any."""
-        return self.most_columns is None or columns < self.most_columns
+    def no_room(self, columns: int, new: int) -> str:
+        """Return why a table with so many columns gets none for new fields; "": it is not full."""
+        if self.most_columns is None or columns + new <= self.most_columns:
+            return ""
+        if columns >= self.most_columns:
+            return f"there are {columns}, and the destination takes no more"
+        return f"there are {columns} of at most {self.most_columns}, no room for {new} new ones"
 
     def is_something(self, value: Any) -> bool:  # noqa: ANN401 - a payload's value
         """Tell whether a field that no column takes is one: there is nothing to learn of null."""

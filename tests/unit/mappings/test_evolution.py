@@ -90,13 +90,22 @@ def test_one_value_that_no_type_joins_does_not_keep_the_others_from_theirs():
 
 def test_the_table_takes_no_more_columns_than_its_destination():
     rules = NameRules(63, folds=False, most_columns=4)
-    found = learn(declared(), [{f"f{n}": n for n in range(10)}], rules)
+    found = learn(declared(), [{f"f{n}": n} for n in range(10)], rules)
     assert found is not None
     assert list(types(found)) == ["id", "f0", "f1", "f2"]
     assert learn(found, [{"f9": 1}], rules) is None
     wider = learn(found, [{"f9": 1, "f0": 1.5}], rules)
     assert wider is not None
     assert types(wider)["f0"] == "decimal(28,9)"
+
+
+def test_a_row_with_more_new_fields_than_there_is_room_for_takes_none_from_others():
+    rules = NameRules(63, folds=False, most_columns=4)
+    many = {f"f{n}": n for n in range(4)}
+    assert learn(declared(), [many], rules) is None
+    assert list(types(learn(declared(), [many, {"mine": 1}], rules))) == ["id", "mine"]
+    wider = learn(declared(columns={"id": "int64", "w": "int32"}), [{**many, "w": 2**40}], rules)
+    assert types(wider) == {"id": "int64", "w": "int64"}
 
 
 @pytest.mark.parametrize("field", ["a\0b", "\ud800", "x" * 1_001])

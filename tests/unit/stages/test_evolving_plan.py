@@ -158,7 +158,7 @@ def test_at_the_limit_of_columns_a_field_parks_and_the_message_says_so():
     fault = mapped.faults[1]
     assert (fault.code, fault.where) == ("unknown_column", "y")
     assert fault.message == (
-        "field 'y' has no column in 'order', which has 3: its destination takes no more"
+        "field 'y' has no column in 'order': there are 3, and the destination takes no more"
     )
 
 
@@ -170,7 +170,8 @@ def test_the_limit_is_that_of_child_tables_too():
     mapped = plan.map("order", [{"id": 1, "l": [{"a": 1}, {"b": 1, "c": 2}]}], by_column=False)
     assert mapped is not None
     assert mapped.faults[0].message == (
-        "'order__l' item 1: field 'c' has no column: there are 2, and the destination takes no more"
+        "'order__l' item 1: field 'b' has no column: "
+        "there are 1 of at most 2, no room for 2 new ones"
     )
 
 
