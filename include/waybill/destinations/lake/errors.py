@@ -8,6 +8,7 @@ from collections.abc import Callable
 from waybill.errors import InputError, RetryError, StopError, ThrottledError, WaybillError
 
 _SHOWN_CHARACTERS = 500
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
     (
         r"no module named",
@@ -95,13 +96,18 @@ def sorter(name: str, libraries: tuple[str, ...]) -> Callable[[Exception], Waybi
 
 def _sorted(name: str, error: Exception) -> WaybillError:
     """Return our error; what it came of counts too: closing a file hides why writing it failed."""
-    texts = [" ".join(f"{type(one).__name__}: {one}".split()) for one in _chain(error)]
+    texts = [_in_a_line(one) for one in _chain(error)]
     for text in reversed(texts):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
         for pattern, kind, words in _RULES:
             if re.search(pattern, text, re.IGNORECASE):
                 return kind(f"destination {name!r} {words}: {shown}")
     return StopError(f"destination {name!r}: {texts[0][:_SHOWN_CHARACTERS]}")
+
+
+def _in_a_line(error: BaseException) -> str:
+    """Return an error's words without line ends and colours."""
+    return " ".join(_COLOUR.sub("", f"{type(error).__name__}: {error}").split())
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -10,8 +10,8 @@ from waybill.destinations.lake.places import is_remote
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
 
-_ICEBERG = ("pyiceberg", "sqlalchemy", "psycopg", "sqlite3", "pyarrow", "botocore")
-_DELTA = ("deltalake", "_internal", "arro3", "pyarrow")
+_ICEBERG = ("_duckdb", "pyiceberg", "sqlalchemy", "psycopg", "sqlite3", "pyarrow", "botocore")
+_DELTA = ("_duckdb", "deltalake", "_internal", "arro3", "pyarrow")
 
 
 def open_delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> LakeDestination:

@@ -184,3 +184,16 @@ def test_settings_that_cannot_be_right_are_refused():
         settings = DestinationSettings(kind=kind, dsn=dsn, options=options)
         with pytest.raises(InputError, match=words):
             open_destination("warehouse", settings)
+
+
+def test_files_that_somebody_removed_are_said_in_words(delta, tmp_path):
+    spec, destination = spec_of(), delta.open()
+    load(destination, 1, spec, [Order(1, 1, 1)])
+    gone = [path for path in tmp_path.rglob("orders/*.parquet")]
+    assert gone
+    for path in gone:
+        path.unlink()
+    with pytest.raises(RetryError) as raised:
+        load(destination, 2, spec, [Order(1, 2, 2)])
+    assert "lacks a table or a file" in str(raised.value)
+    assert "\x1b" not in str(raised.value)
