@@ -147,7 +147,8 @@ class SqlDestination:
         tables = {place: table for place, (_, table) in self._ensured.items()}
         batches = batches_of(commits, {place: table.spec for place, table in tables.items()})
         self._engine.take_tables(batches)
-        self._check_unchanged(batches)
+        if batches:
+            self._check_unchanged(batches)
         refused: list[RefusedRow] = []
         for batch, errors in zip(batches, self._merge_all(batches, tables), strict=True):
             refused += _described(batch, errors)
