@@ -98,7 +98,9 @@ def _around(path: str) -> Iterator[str]:
 
 
 def _children(name: str, event: Any, tables: dict[str, str]) -> Iterator[Finding]:  # noqa: ANN401
-    keys = {key.casefold() for key in _mapping(event).get("key") or () if isinstance(key, str)}
+    given = _mapping(event).get("key")
+    found = given if isinstance(given, list) else ()
+    keys = {key.casefold() for key in found if isinstance(key, str)}
     arrays: dict[str, str] = {}
     for table, child in _mapping(_mapping(event).get("children")).items():
         place = ("events", name, "children", table)

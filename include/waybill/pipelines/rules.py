@@ -78,8 +78,9 @@ def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding
     columns = _mapping(event, "columns")
     if not columns:
         return
-    known: set[Any] = set(columns) | {source_of(event, *column) for column in columns.items()}
-    known |= {_mapping(child).get("from") for child in _mapping(event, "children").values()}
+    known = {*columns, *(source_of(event, *column) for column in columns.items())}
+    arrays = (_mapping(child).get("from") for child in _mapping(event, "children").values())
+    known |= {array for array in arrays if isinstance(array, str)}
     open_ended, paths = _mapping(event).get("policy") == "evolve", flattens(event)
     if name == source.get("event"):
         known |= set(_mapping(source, "columns"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 
 import yaml
@@ -32,7 +33,9 @@ FIELDS = [
     ("events", "order"), ("events", "order", "key"), ("events", "order", "version"),
     ("events", "order", "table"), ("events", "order", "policy"), ("events", "order", "columns"),
     ("events", "order", "columns", "number"), ("events", "order", "columns", "number", "type"),
-    ("destination", "name"), ("destination", "schema"),
+    ("destination", "name"), ("destination", "schema"), ("events", "order", "nested"),
+    ("events", "order", "depth"), ("events", "order", "arrays"), ("events", "order", "deletes"),
+    ("events", "order", "children"), ("events", "order", "personal"),
 ]  # fmt: skip
 SHARED = settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -73,10 +76,24 @@ def test_any_bytes(folder, content):
     assert problems_of(folder, content)
 
 
+NESTED = {
+    "policy": "evolve",
+    "nested": "flatten",
+    "arrays": "child",
+    "children": {"lines": {"from": "lines", "columns": {"sku": "string"}}},
+}
+CHILD = ("events", "order", "children", "lines")
+CHILD_FIELDS = [CHILD, (*CHILD, "from"), (*CHILD, "columns"), (*CHILD, "columns", "sku")]
+
+
 @SHARED
-@given(path=st.sampled_from(FIELDS), value=VALUES)
-def test_any_value_in_any_field(folder, good, path, value):
+@example(path=("events", "order", "key"), value=True, more={})
+@given(
+    path=st.sampled_from(FIELDS + CHILD_FIELDS), value=VALUES, more=st.sampled_from([{}, NESTED])
+)
+def test_any_value_in_any_field(folder, good, path, value, more):
     document = yaml.safe_load(good)
+    document["events"]["order"].update(copy.deepcopy(more))
     place = document
     for part in path[:-1]:
         inner = place.get(part)
