@@ -1,9 +1,10 @@
 """The whole test suite in two halves at once: ``python -m tests.halves [arguments of pytest]``.
 
 ``tests/faults`` mostly waits: for servers that come up again, for Spark to start, for streams to
-come to rest. It runs beside all the rest, each half with servers of its own. A half's progress is
-shown line by line under its name; what it has to say at its end comes in one piece. Arguments go to
-both halves; with a path, or what wants the terminal (``-s``, ``--pdb``), it is one pytest as ever.
+come to rest. With the destinations it runs beside all the rest, each half with servers of its own. A
+half's progress is shown line by line under its name; what it has to say at its end comes in one
+piece. Arguments go to both halves; with a path, or what wants the terminal (``-s``, ``--pdb``), it is
+one pytest as ever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-HALVES = {"faults": ("tests/faults",), "others": ("tests", "--ignore=tests/faults")}
+_FIRST = ("tests/faults", "tests/integration/destinations")
+HALVES = {"faults": _FIRST, "others": ("tests", *(f"--ignore={path}" for path in _FIRST))}
 NOTHING_SELECTED = 5
 _ALONE = {"-s", "--capture=no", "--pdb", "--trace", "--help", "-h", "--collect-only", "--co"}
 _AT_THE_END = re.compile(r"=+ (?!test session starts)\S")
