@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from abc import ABC, abstractmethod
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -42,7 +43,7 @@ def _plain_table(found: pa.Table) -> pa.Table:
     return found.cast(pa.schema([f.with_type(plain.get(f.type, f.type)) for f in found.schema]))
 
 
-class LakeWarehouse:
+class LakeWarehouse(ABC):
     """What the formats have in common."""
 
     kind = ""
@@ -61,9 +62,9 @@ class LakeWarehouse:
         for destination in self._opened:
             destination.close()
 
+    @abstractmethod
     def read(self, schema_name: str, name: str) -> pa.Table | None:
         """Return a table whole; None: it is not there."""
-        raise NotImplementedError
 
     def rows(self, spec: TableSpec, table: str | None = None) -> list[Row]:
         found = self.read(spec.schema_name, table or spec.name)
