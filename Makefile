@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker faults-destinations
+.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -18,7 +18,7 @@ demo: venv java  ## install what is missing, start the stack, run the main job (
 down:  ## stop every process that was started here, and no other (ARGS=--wipe: delete the data too)
 	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
 
-test: venv java chromium  ## the whole test suite, in two halves at once (ARGS=<paths>: these tests)
+test: venv java chromium  ## the test suite, in two halves at once; long campaigns apart (ARGS=<paths>: these tests)
 	$(BIN)/python -m tests.halves $(ARGS)
 
 lint: venv  ## style, format, types, import layers
@@ -43,7 +43,7 @@ bench-parking: venv java  ## everything fails, 100,000 parked partitions; the tr
 bench-replay-latency: venv java  ## live p95 latency without and with a replay beside it (QUICK=1: less than a minute; GOVERNED=0: what it would be)
 	$(BIN)/python -m tests.benchmarks.replay_latency $(ARGS)
 
-bench-tracker: venv java  ## the event tracker: what traces cost, files/s, look-ups among 100,000,000 traces (QUICK=1: less than a minute)
+bench-tracker: venv java  ## the event tracker: what traces cost, files/s, look-ups among 100,000,000 traces, queries over 1,000,000 batches (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.tracker $(ARGS)
 
 bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against the same by hand (QUICK=1: less than a minute)
@@ -60,6 +60,16 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
+
+faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
+	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
+
+campaigns: venv java  ## all that make test leaves out: long kills and outages, then each make faults-… in its standard size
+	$(BIN)/python -m pytest -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
+	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback
+
+record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x): docs/performance.md
+	@$(BIN)/python -m tests.support.performance_page $(BENCH) $(NOTE)
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt

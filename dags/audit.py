@@ -14,12 +14,14 @@ from airflow.sdk import DAG
 
 from waybill_airflow.notifiers.audit import AuditFailedNotifier
 from waybill_airflow.operators.audit import AuditOperator
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "audit",
     schedule="* * * * *",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,

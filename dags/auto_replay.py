@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, XComArg
 
 from waybill_airflow.operators.auto_replay import (
@@ -17,13 +16,15 @@ from waybill_airflow.operators.auto_replay import (
     KeepAutoReplaysOperator,
     PlanAutoReplaysOperator,
 )
-from waybill_airflow.operators.replay import REPLAY_DAG_ID
+from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "auto_replay",
     schedule="* * * * *",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,
@@ -34,13 +35,9 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
     plan = PlanAutoReplaysOperator(task_id="plan")
-    launch = TriggerDagRunOperator.partial(
-        task_id="launch",
-        trigger_dag_id=REPLAY_DAG_ID,
-        logical_date=None,
-        skip_when_already_exists=True,
-        max_active_tis_per_dagrun=4,
-    ).expand_kwargs(plan.output)
+    launch = TriggerReplayOperator.partial(task_id="launch", max_active_tis_per_dagrun=4).expand(
+        launch=plan.output
+    )
     keep = KeepAutoReplaysOperator(
         task_id="keep", notes=XComArg(plan, NOTES), trigger_rule="none_failed"
     )

@@ -12,12 +12,14 @@ from airflow.sdk import DAG
 
 from waybill_airflow.operators.maintenance import CleanUpParkedFilesOperator
 from waybill_airflow.params import grace
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "clean_up_parked_files",
     schedule="@daily",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,

@@ -10,12 +10,14 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.operators.maintenance import CompactTracesOperator
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "compact_traces",
     schedule="*/15 * * * *",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,

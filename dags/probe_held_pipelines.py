@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG
 
-from waybill_airflow.operators.replay import REPLAY_DAG_ID, ProbeHeldPipelinesOperator
+from waybill_airflow.operators.replay import ProbeHeldPipelinesOperator
+from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "probe_held_pipelines",
     schedule="* * * * *",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,
@@ -30,10 +32,6 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
     probe = ProbeHeldPipelinesOperator(task_id="probe")
-    TriggerDagRunOperator.partial(
-        task_id="launch",
-        trigger_dag_id=REPLAY_DAG_ID,
-        logical_date=None,
-        skip_when_already_exists=True,
-        max_active_tis_per_dagrun=4,
-    ).expand_kwargs(probe.output)
+    TriggerReplayOperator.partial(task_id="launch", max_active_tis_per_dagrun=4).expand(
+        launch=probe.output
+    )

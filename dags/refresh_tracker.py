@@ -12,12 +12,14 @@ from airflow.sdk import DAG
 
 from waybill_airflow.operators.maintenance import RefreshTrackerOperator
 from waybill_airflow.params import grace
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "refresh_tracker",
     schedule="@hourly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,

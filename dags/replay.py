@@ -1,9 +1,10 @@
 """Replays one parked partition: its events go back to Kafka in the order written.
 
-The partition is named by pipeline, event name, stage and error type. `dry_run` runs the deployed
-stages over the parked events instead, and reports how many would pass; it changes nothing. Clearing
-a failed run resumes its replay. A run that meets damaged parked files sends all else, then fails
-and says so. See the parked partitions with `waybill parked list`.
+The partition is named by pipeline, event name, stage and error type. Of what parked at ingestion
+only what Kafka refused (`delivery_…`) can be replayed: the rest never were events. `dry_run` runs
+the deployed stages over the parked events instead, and reports how many would pass; it changes
+nothing. Clearing a failed run resumes its replay. A run that meets damaged parked files sends all
+else, then fails and says so. See the parked partitions with `waybill parked list`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from waybill_airflow.params import (
     replay_options,
     window,
 )
+from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "replay",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=4,
     default_args={
         "retries": 5,
@@ -38,7 +41,13 @@ with DAG(
     params={
         "pipeline": Param(type="string", minLength=1, title="Pipeline", section="Partition"),
         "event_name": Param(type="string", title="Event name", section="Partition"),
-        "stage": Param(type="string", enum=list(STAGES[1:]), title="Stage", section="Partition"),
+        "stage": Param(
+            type="string",
+            enum=list(STAGES),
+            title="Stage",
+            description="Of what parked at ingestion, only what Kafka refused can be replayed.",
+            section="Partition",
+        ),
         "error_type": Param(
             type="string",
             minLength=1,

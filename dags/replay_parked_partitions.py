@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, Param
 
 from waybill.events import CATALOGUE, STAGES
-from waybill_airflow.operators.replay import REPLAY_DAG_ID, PlanReplaysOperator
+from waybill_airflow.operators.replay import PlanReplaysOperator
+from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
 from waybill_airflow.params import replay_options, window
+from waybill_airflow.pausing import paused_at_creation
 
 FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
 
@@ -23,6 +24,7 @@ with DAG(
     "replay_parked_partitions",
     schedule=None,
     catchup=False,
+    is_paused_upon_creation=paused_at_creation(),
     max_active_runs=1,
     default_args={
         "retries": 3,
@@ -69,10 +71,6 @@ with DAG(
         dry_run=dag.param("dry_run"),
         limit=dag.param("limit"),
     )
-    TriggerDagRunOperator.partial(
-        task_id="launch",
-        trigger_dag_id=REPLAY_DAG_ID,
-        logical_date=None,
-        skip_when_already_exists=True,
-        max_active_tis_per_dagrun=4,
-    ).expand_kwargs(plan.output)
+    TriggerReplayOperator.partial(task_id="launch", max_active_tis_per_dagrun=4).expand(
+        launch=plan.output
+    )

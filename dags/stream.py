@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
+from waybill_airflow.pausing import paused_at_creation
 
 CLUSTERS = ("default",)
 SHIFT = timedelta(hours=6)
@@ -30,6 +31,7 @@ for cluster in CLUSTERS:
         schedule="@continuous",
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
+        is_paused_upon_creation=paused_at_creation(moves_data=True),
         max_active_runs=1,
         fail_fast=True,
         default_args={

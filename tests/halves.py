@@ -3,7 +3,7 @@
 ``tests/faults`` mostly waits: for servers that come up again, for Spark to start, for streams to
 come to rest. With the destinations it runs beside all the rest, each half with servers of its own. A
 half's progress is shown line by line under its name; what it has to say at its end comes in one
-piece. Arguments go to both halves; with a path, or what wants the terminal (``-s``, ``--pdb``), it is
+piece. What is marked ``campaign`` is left to ``make campaigns``. Arguments go to both halves; with a path, or what wants the terminal (``-s``, ``--pdb``), it is
 one pytest as ever.
 """
 
@@ -21,7 +21,11 @@ from pathlib import Path
 from types import FrameType
 
 _FIRST = ("tests/faults", "tests/integration/destinations")
-HALVES = {"faults": _FIRST, "others": ("tests", *(f"--ignore={path}" for path in _FIRST))}
+_EACH_TIME = ("-m", "not campaign")
+HALVES = {
+    "faults": (*_FIRST, *_EACH_TIME),
+    "others": ("tests", *_EACH_TIME, *(f"--ignore={path}" for path in _FIRST)),
+}
 NOTHING_SELECTED = 5
 _ALONE = {"-s", "--capture=no", "--pdb", "--trace", "--help", "-h", "--collect-only", "--co"}
 _AT_THE_END = re.compile(r"=+ (?!test session starts)\S")

@@ -6,7 +6,8 @@ USER root
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
     && rm -rf /var/lib/apt/lists/* \
-    && install -d -o airflow -g root -m 0775 /opt/waybill /var/lib/waybill
+    && install -d -o airflow -g root -m 0775 /opt/waybill /var/lib/waybill \
+    && install -d -o airflow -g root -m 0700 /var/lib/s3-tls
 USER airflow
 
 # No resolver: pip would bring back pyspark-client, which writes over pyspark's files.

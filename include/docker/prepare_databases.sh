@@ -8,8 +8,10 @@ for name in airflow tracker warehouse; do
     tracker) password=$TRACKER_DB_PASSWORD ;;
     warehouse) password=$WAREHOUSE_DB_PASSWORD ;;
   esac
-  psql --set=ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres \
-    --set=name="$name" --set=password="$password" <<'SQL'
+  # Not as an argument: everybody on the machine can read those.
+  ROLE_PASSWORD=$password psql --set=ON_ERROR_STOP=1 --username "$POSTGRES_USER" --dbname postgres \
+    --set=name="$name" <<'SQL'
+\getenv password ROLE_PASSWORD
 CREATE ROLE :"name" LOGIN PASSWORD :'password';
 CREATE DATABASE :"name" OWNER :"name";
 SQL

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.log import mask_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,18 +37,21 @@ def as_task_failures() -> Iterator[None]:
 
 
 def read_settings() -> Settings:
-    """Read ``WAYBILL_*`` once for this task.
+    """Read ``WAYBILL_*`` once for this task, and have its secrets masked in the task's log.
 
     :raises AirflowFailException: a setting is unknown or has a value that is not allowed.
     """
     from pydantic import ValidationError  # noqa: PLC0415 - workers only
 
-    from waybill.settings import Settings  # noqa: PLC0415 - workers only
+    from waybill.settings import Settings, secret_values  # noqa: PLC0415 - workers only
 
     try:
-        return Settings()
+        settings = Settings()
     except ValidationError as error:
         raise AirflowFailException(f"settings of this worker are wrong: {error}") from error
+    for secret in secret_values(settings):
+        mask_secret(secret)
+    return settings
 
 
 __all__ = ["as_task_failures", "read_settings"]

@@ -21,6 +21,7 @@ from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
 from waybill_airflow.operators.ingest import IngestOperator
+from waybill_airflow.pausing import paused_at_creation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,8 +78,10 @@ def ingest_dags(root: Path) -> dict[str, DAG]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; set WAYBILL_PIPELINES_DIR to the declarations")
     dags: dict[str, DAG] = {}
+    paused = paused_at_creation(moves_data=True)
     for folder, declared in _declared(root):
         dag = _dag_of(folder, declared, dags)
+        dag.is_paused_upon_creation = paused
         dags[dag.dag_id] = dag
     return dags
 

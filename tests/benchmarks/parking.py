@@ -317,8 +317,15 @@ def copied(base: Any, fresh: Any) -> Any:
     from psycopg import sql
     from sqlalchemy.engine import make_url
 
-    source, target = make_url(base.dsn).database, make_url(fresh.dsn).database
-    admin = make_url(base.dsn).set(database="postgres").render_as_string(hide_password=False)
+    source, target = (
+        make_url(base.dsn.get_secret_value()).database,
+        make_url(fresh.dsn.get_secret_value()).database,
+    )
+    admin = (
+        make_url(base.dsn.get_secret_value())
+        .set(database="postgres")
+        .render_as_string(hide_password=False)
+    )
     with psycopg.connect(admin, autocommit=True) as connection:
         names = (sql.Identifier(target or ""), sql.Identifier(source or ""))
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(names[0]))

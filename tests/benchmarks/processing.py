@@ -98,8 +98,11 @@ class Bench:
     def __init__(self, servers: Any, parts: tuple[Any, Any, Any], work: Path, events: int) -> None:
         self._servers, self._parts, self._work = servers, parts, work
         self._events = events
+        from waybill import wiring
+
         self._first = self._settings("first")
         os.environ.update(self._first.to_env())  # workers and the staged source read these
+        wiring.migrate(self._first)  # workers ask its tracker whose the bucket is
         self._pipeline_dir = work / "pipelines" / "orders"
         self._pipeline_dir.mkdir(parents=True)
         (self._pipeline_dir / "pipeline.yaml").write_text(DECLARATION)

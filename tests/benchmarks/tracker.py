@@ -6,8 +6,9 @@
     search. See ``tracker_files``.
 (c) Look-ups of an id among 100,000,000 traces in the object store and among 10,000,000: with its
     time known and without, and the share of objects that is read. See ``tracker_lookup``.
+(d) Queries of the books that run each minute, with 1,000,000 batches. See ``tracker_queries``.
 
-``QUICK=1`` takes fewer events, 40,000 files, and 10,000,000 traces against 1,000,000; (a) runs beside
+``QUICK=1`` takes fewer events, 40,000 files, 10,000,000 traces against 1,000,000, and 50,000 batches; (a) runs beside
 the others there, so that times and the recorder's share say little.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 
 from tests.benchmarks.home import opened_home
 
+PARTS = ("recorder", "files", "lookup", "queries")
 WORDS = {
     "events": "events a round",
     "events_per_s_on": "events/s with traces",
@@ -47,6 +49,14 @@ WORDS = {
     "lookup_p95_s_10m": "s among a tenth of them, p95",
     "lookup_known_time_p95_s": "s with its time known, p95",
     "lookup_known_time_p95_s_10m": "s among a tenth, its time known, p95",
+    "tracker_batches": "batches in the books",
+    "audit_ms": "ms for a round of the audit",
+    "watch_ms": "ms for the eager checks",
+    "balance_ms": "ms for a balance",
+    "processing_commit_ms": "ms for the commit of a batch",
+    "latest_offset_ms": "ms for what loading asks before a load",
+    "load_commit_ms": "ms for the commit of a load",
+    "pages_ms": "ms for the pages of balance and destinations",
 }
 
 
@@ -54,10 +64,11 @@ def main() -> None:
     quick = os.environ.pop("QUICK", "") == "1"
     with opened_home() as (home, stack):
         if quick:
-            others = beside(("files", "lookup"), home, stack)
-            found = [measured("recorder", quick, home), others.recv(), others.recv()]
+            names = ("files", "lookup", "queries")
+            others = beside(names, home, stack)
+            found = [measured("recorder", quick, home), *(others.recv() for _ in names)]
         else:
-            found = [measured(name, quick, home) for name in ("recorder", "files", "lookup")]
+            found = [measured(name, quick, home) for name in PARTS]
     report: dict[str, Any] = {}
     for figures in found:
         figures.pop("rows", None)

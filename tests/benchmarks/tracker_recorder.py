@@ -185,8 +185,9 @@ def batches_of(result: Any) -> list[Any]:
     from waybill.streaming.task_traces import trace_batches
 
     [passed] = result.mapped.values()
+    minutes = [minute for part in passed.parts for minute in part.minutes]
     page = PageTraces()
-    for identity, offset, minute in zip(passed.ids, passed.offsets, passed.minutes, strict=True):
+    for identity, offset, minute in zip(passed.ids, passed.offsets, minutes, strict=True):
         page.add(identity, f"[{offset}]", minute, offset, minute * 60_000_000 + offset)
     batch_id = "0b1c7f52-5be2-4e39-9b43-6b7c3f0c1a11"
     tasks = trace_batches(

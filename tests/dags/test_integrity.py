@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import pytest
 from tests.dags.conftest import ROOT, load_dags
+
+from waybill.events import CATALOGUE, STAGES
 
 PARTITION = {"pipeline", "event_name", "stage", "error_type"}
 PARAMS = {
@@ -15,6 +18,7 @@ PARAMS = {
     "replay_parked_partitions": PARTITION
     | {"since", "until", "rate_per_s", "governed", "canary", "dry_run", "limit"},
     "auto_replay": set(),
+    "apply_retention": set(),
     "clean_up_parked_files": {"grace_s"},
     "refresh_tracker": {"grace_s"},
     "compact_traces": set(),
@@ -30,6 +34,7 @@ SCHEDULES = {
     "replay": "None",
     "replay_parked_partitions": "None",
     "auto_replay": "* * * * *",
+    "apply_retention": "0 0 * * *",
     "clean_up_parked_files": "0 0 * * *",
     "refresh_tracker": "0 * * * *",
     "compact_traces": "*/15 * * * *",
@@ -146,6 +151,17 @@ def test_replay_takes_the_params_that_the_cli_sends(replay):
     assert params["rate_per_s"] is None
     assert params["governed"] is True
     assert params["dry_run"] is False
+
+
+def test_replay_takes_every_stage_and_error_type(replay):
+    """Which of them can be replayed is said by the library, with the reason."""
+    from airflow.sdk.definitions.param import process_params
+
+    task, names = replay.get_task("replay"), {"pipeline": "p", "event_name": "e"}
+    for stage, code in product(STAGES, CATALOGUE):
+        conf = names | {"stage": stage, "error_type": code}
+        params = process_params(replay, task, conf, suppress_exception=False)
+        assert (params["stage"], params["error_type"]) == (stage, code)
 
 
 @pytest.mark.parametrize(

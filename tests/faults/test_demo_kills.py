@@ -18,7 +18,12 @@ from tests.support.orders import write_orders
 
 from waybill.stack.postgres import Postgres
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.serves,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(1500),
+]
 KILLS = 3
 EXPECTED = {
     "ingested": 336_776 + 26_115,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
+from confluent_kafka import Producer
 from tests.support import children, orders, streams
 
 from waybill import wiring
-from waybill.events import decode
-from waybill.storage import open_log
+from waybill.operations import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 3_000
+JUNK = 40
 
 
 @pytest.fixture
 def settings(stack_settings, tmp_path):
-    made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=800)
+    made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=200)
     with streams.stopped_at_end(made):
         yield made
 
@@ -37,44 +37,63 @@ def test_kafka_down_at_start_is_waited_for(settings, kafka):
         kafka.start()
         children.kill(child)
     assert child.returncode == 0, output.decode()
-    log = open_log(settings.kafka)
-    topic = log.describe(orders.topic_of(settings.pipelines_dir))
-    ids = [decode(value).id for value in log.read(topic.name, log.watermarks(topic))]
+    ids = list(streams.sent_ids(settings))
     assert (len(ids), len(set(ids))) == (ROWS, ROWS)
 
 
+@pytest.mark.campaign
 def test_the_object_store_down_mid_run_is_waited_for(settings, s3):
     streams.keep_running(settings)
     wiring.run_ingest(settings, "orders")
     streams.rest_of(settings, rows=ROWS)
+    first = wiring.balance(settings).delivered
+    before = _pids(settings)
     orders.write_orders(settings.pipelines_dir, rows=2 * ROWS)
     s3.stop()
-    more = threading.Thread(target=wiring.run_ingest, args=(settings, "orders"))
-    more.start()
-    time.sleep(8)
+    wiring.run_ingest(settings, "orders")  # it needs no object store: Kafka takes the events
+    assert streams.logged(settings) == 3 * ROWS, "nothing came while the store was away"
+    time.sleep(5)  # processing has begun a batch of them
+    away = wiring.balance(settings)
+    assert (away.delivered, away.duplicate, away.in_flight) == (first, 0, 2 * ROWS)
     s3.start()
-    more.join()
     report = streams.rest_of(settings, rows=3 * ROWS)
-    fates = orders.expected(2 * ROWS)
-    good = 2 * ROWS - sum(fates.values())
-    numbers = streams.warehouse_numbers(settings)
-    assert (len(numbers), len(set(numbers))) == (good, good)
-    assert report.delivered == good
-    assert report.duplicate == ROWS - sum(orders.expected(ROWS).values())
+    assert _pids(settings) == before
+    good = orders.good_numbers(2 * ROWS)
+    assert report.delivered == len(good)
+    again = len(orders.good_numbers(ROWS))  # the source was read again from its beginning
+    streams.assert_once_each(settings, good, duplicates=again)
+    with pytest.raises(AssertionError):
+        streams.assert_once_each(settings, good)  # a second coming is noticed
 
 
+@pytest.mark.campaign
 def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
-    streams.keep_running(settings)
     wiring.run_ingest(settings, "orders")
-    children.wait_until(
-        lambda: wiring.balance(settings).delivered > 0, limit_s=120, what="the first load"
+    streams.keep_running(settings)
+    good = orders.good_numbers(ROWS)
+    children.wait_until(  # the first of 15 batches or more
+        lambda: wiring.balance(settings).parked > 0, limit_s=240, what="a commit of processing"
     )
+    assert wiring.balance(settings).in_flight > 0, "all was done before the outage"
+    before = _pids(settings)
     postgres.stop()
-    time.sleep(3)
+    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
+    for number in range(JUNK):
+        producer.produce(orders.topic_of(settings.pipelines_dir), b"no event %d" % number)
+    assert producer.flush(30) == 0
+    assert streams.logged(settings) == ROWS + JUNK, "nothing came while the tracker was away"
+    time.sleep(8)  # longer than a commit is tried for: queries end
     postgres.start()
-    report = streams.rest_of(settings, rows=ROWS)
-    good = ROWS - sum(orders.expected(ROWS).values())
-    assert report.delivered == good
-    assert sorted(streams.warehouse_numbers(settings)) == sorted(
-        set(streams.warehouse_numbers(settings))
-    )
+    report = streams.rest_of(settings, rows=ROWS + JUNK)
+    assert _pids(settings) == before, "an application ended: a whole Spark was started anew"
+    assert report.delivered == len(good)
+    streams.assert_once_each(settings, good)
+    parked = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    assert parked.pop("envelope_not_json") == JUNK
+    fates = orders.expected(ROWS)
+    assert report.filtered == fates.pop("filtered")
+    assert parked == fates
+
+
+def _pids(settings) -> dict[str, int | None]:
+    return {kind: applications.status(settings, kind, "default").pid for kind in applications.KINDS}

@@ -57,10 +57,6 @@ BEFORE_THE_PAGE = """
 after(Undeliverable, "park", parked.set)
 before(pages, "commit_intake", lambda: die_after(parked))
 """
-BEFORE_THE_REFUSAL = """
-after(pages, "commit_intake", committed.set)
-before(Undeliverable, "park", lambda: die_after(committed))
-"""
 BEFORE_MARKED_REPLAYED = 'before(Parking, "mark_replayed", die)\n'
 INGEST = 'wiring.run_ingest(settings, "orders")\n'
 NAMES = {
@@ -112,7 +108,6 @@ def refused_traces(settings):
         pytest.param(COMMITTED, 0, id="parked, not settled"),
         pytest.param(BEFORE_THE_MARK, 0, id="parked, page not marked"),
         pytest.param(BEFORE_THE_PAGE, 0, id="parked, page not committed"),
-        pytest.param(BEFORE_THE_REFUSAL, 0, id="page committed, refusal to come"),
     ],
 )
 def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):

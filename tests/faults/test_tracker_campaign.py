@@ -7,7 +7,12 @@ import os
 import pytest
 from tests.faults.tracker_campaign import DOUBLED, QUICK_EVENTS, REMOVED, run, show
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.serves,
+    pytest.mark.slow,
+    pytest.mark.campaign,
+    pytest.mark.timeout(900),
+]
 SEED = int(os.environ.get("TRACKER_SEED", "4711"))
 
 

@@ -107,6 +107,13 @@ def test_a_name_that_is_none_is_answered_with_the_nearest(run, verb):
     assert (code, "did you mean 'warehouse'" in text) == (1, True)
 
 
+def test_nothing_lost_is_not_said_of_a_name_that_is_none(run):
+    code, text = run("lost", "warehuose")
+    assert code == 1
+    assert "warehouse" in text
+    assert "No staged object is lost" not in text
+
+
 def test_a_check_says_each_step_and_leaves_only_the_books(loads, run):
     code, text = run("check", "warehouse", "--schema", "shop")
     assert code == 0, text

@@ -151,11 +151,8 @@ def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     batch = pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])
+    monkeypatch.setattr(tasks, "_is_repeated", lambda: True)  # user code ended the first attempt
     plan = tasks.TaskPlan("batch", world.topic.name, {0: 0}, (orjson.dumps(version.to_json()),))
-    marker = world.settings.spark.work_dir / "marker"  # of a first attempt that user code ended
-    monkeypatch.setattr(tasks, "_marker_path", lambda *_: marker)
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    marker.write_bytes((0).to_bytes(8, "little", signed=True))
     [answer] = tasks.StageTask(plan)(iter([batch]))
     told = orjson.loads(answer.column(0)[0].as_py())
     found = {"sent": len(values), "passed": told["staged"]["rows"]}

@@ -108,7 +108,7 @@ def test_a_kill_between_learning_and_writing_leaves_only_a_column(settings, trac
     task.send_signal(signal.SIGKILL)
     task.wait()
     assert versions(tracker)[1:] == [(2, "processing/events", "new column weight")]
-    assert list(open_objects(settings.s3).list("")) == []
+    assert list(open_objects(settings.s3).list("staged/")) == []
     values = [order(1 + n, weight=2**40 + n) for n in range(3)]
     told = run_task(settings, values, plan)  # as the batch was planned, before anything was learned
     assert len(versions(tracker)) == 2

@@ -293,7 +293,9 @@ def test_a_fold_that_is_killed_leaves_books_that_fold_exactly(tracker: TrackerSt
         "fold(tracker, most=10)\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program, tracker.dsn], env={"PYTHONPATH": "include"}, check=False
+        [sys.executable, "-c", program, tracker.dsn.get_secret_value()],
+        env={"PYTHONPATH": "include"},
+        check=False,
     )
     assert run.returncode == -9
     assert 0 < sum(folded(tracker).values()) < sum(sums.values())

@@ -115,7 +115,7 @@ def test_threads_that_meet_a_field_at_once_add_it_once(tracker, crowd):
 
 def child(tracker: TrackerStore, author: str, payloads: Any) -> subprocess.Popen[str]:
     """Start a process that learns once it is told to."""
-    command = [sys.executable, "-m", "tests.support.mapped", tracker.dsn, author]
+    command = [sys.executable, "-m", "tests.support.mapped", tracker.dsn.get_secret_value(), author]
     process = subprocess.Popen(
         [*command, json.dumps(payloads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

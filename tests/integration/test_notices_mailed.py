@@ -80,7 +80,7 @@ def test_line_ends_in_names_get_into_no_header(lot, mailbox):
     """A pipeline that nobody declared has the id that its events gave."""
     hostile = "x\r\nBcc: eve@example.org\r\n\r\nbody"
     note(lot, hostile, event_name="\r\n.\r\nQUIT\r\n", message="\u2028\x85\x0b")
-    settings = by_mail(mailbox, fallback_to="all@example.org")
+    settings = by_mail(mailbox, fallback_to="all@example.org", personal_messages=True)
     assert send_notices(lot.tracker, settings).messages == 1
     [(to, _, *_)] = mailbox.mails
     assert to == ["all@example.org"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import os
 import signal
@@ -339,6 +340,41 @@ def test_error_messages_can_be_left_out(lot, webhook):
     [(_, body)] = webhook.requests
     assert b"SECRET" not in body
     assert b"shown" in body
+
+
+def test_error_messages_of_a_pipeline_with_personal_fields_are_hidden(lot, webhook):
+    """As long as any version has declared one, and where nobody has said that there is none."""
+    declare(lot, "open", "ann@example.org")
+    declare(lot, "was", "ann@example.org")
+    for number, personal in ((2, ["mail"]), (3, [])):
+        declaration = {"owner": "ann@example.org", "events": {"an.event": {"personal": personal}}}
+        lot.sql(
+            "INSERT INTO pipeline_versions (pipeline_id, number, version, declaration, deployed_by)"
+            " VALUES ('was', :number, 'v', cast(:declaration AS jsonb), 'ann')",
+            number=number,
+            declaration=json.dumps(declaration),
+        )
+    rows = [{"event_name": "e", "stage": "mapping", "error_type": "x", "message": "bad a@b.c"}]
+    rows[0] |= {"new": 1, "parked": 1, "oldest": None}
+    for pipeline in ("open", "was", "undeclared"):
+        note(lot, pipeline, kind="digest", parked=1, new=1, kinds=1, partitions=rows)
+        note(lot, pipeline, kind="hold", message=f"{pipeline}: bad a@b.c", event_name="shown")
+        note(lot, pipeline, message="", error_type="null_value")
+    send_notices(lot.tracker, by_web(webhook))
+    found = {
+        (item["pipeline"], item["kind"]): json.dumps(item)
+        for _, body in webhook.requests
+        for item in json.loads(body)["notices"]
+    }
+    assert len(found) == 9
+    for (pipeline, kind), item in found.items():
+        assert ("a@b.c" in item) is (pipeline == "open" and kind != "first")
+        assert ("hidden" in item) is (pipeline != "open" and kind != "first")
+    texts = [json.loads(body)["text"] for _, body in webhook.requests]
+    assert sum(text.count("a@b.c") for text in texts) == 2
+    note(lot, "was", message="bad a@b.c")
+    send_notices(lot.tracker, by_web(webhook, personal_messages=True))
+    assert b"bad a@b.c" in webhook.requests[-1][1]
 
 
 def test_what_was_sent_is_forgotten_after_its_time_and_what_was_not_never(lot):

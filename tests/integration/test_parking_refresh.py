@@ -3,7 +3,9 @@
 import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
+from tests.support.books import batch, nothing_parked
 
+from waybill.ledger import acquire_lease, commit_batch
 from waybill.parking import new_refused_key
 
 pytestmark = pytest.mark.serves
@@ -72,19 +74,18 @@ def test_staged_garbage_is_deleted_once_every_consumer_went_past_it(lot):
     lot.objects.put("staged/2026/01/01/x.wbs", b"rows")
     lot.objects.put("elsewhere/y", b"not ours")
     lot.sql(
-        "INSERT INTO consumers (name, epoch, holder, acquired_at) VALUES "
-        "('processing/a', 1, 'h', now() - interval '1 hour'), "
+        "INSERT INTO consumers (name, epoch, holder, seen_at) VALUES "
         "('processing/b', 1, 'h', now() - interval '1 hour'), "
         "('loading/w', 1, 'h', now() - interval '1 hour')"
     )
     assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
-    lot.sql("UPDATE consumers SET acquired_at = now() + interval '1 s' WHERE name LIKE '%/a'")
+    acquire_lease(lot.tracker, "processing/a", holder="h")
     assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
-    lot.sql(
-        "INSERT INTO batches (id, consumer, epoch, destination, commit_number, offsets, "
-        "committed_at) VALUES (gen_random_uuid(), 'processing/b', 1, 'w', 1, '[]', "
-        "now() + interval '2 s')"
-    )
+    epoch = acquire_lease(lot.tracker, "processing/b", holder="h")
+    lot.sql("UPDATE consumers SET seen_at = now() - interval '1 hour' WHERE name LIKE '%/b'")
+    assert lot.parking.refresh(grace_s=0).garbage_kept_undecided == 1
+    commit_batch(lot.tracker, batch(epoch, (0, 0, 1), consumer="processing/b"), nothing_parked)
+    lot.sql("UPDATE consumers SET seen_at = seen_at + interval '2 s' WHERE name LIKE '%/_'")
     assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
     assert lot.objects.exists("elsewhere/y")
     lot.objects.delete(["elsewhere/y"])
@@ -149,7 +150,7 @@ def test_staged_objects_are_deleted_a_grace_after_they_were_loaded(lot):
     stage(lot, "staged/old", "loaded", 7200)
     stage(lot, "staged/new", "loaded", 60)
     stage(lot, "staged/waiting", "staged")
-    report = lot.parking.refresh(grace_s=3600)
+    report = lot.parking.refresh(grace_s=3600, staged_kept_s=3600)
     assert (report.staged_deleted, report.missing) == (1, ())
     assert lot.keys() == {"staged/new", "staged/waiting"}
 
@@ -165,10 +166,12 @@ def test_a_refresh_killed_at_any_point_is_finished_by_the_next(lot):
         lot.put([make_event(2)])
         kept = lot.park([make_event(3)], 1)
         lot.sql("UPDATE parked_partitions SET parked = 7")
-        if not run_and_kill(lot, lambda parking: parking.refresh(grace_s=0), kill_at):
+        if not run_and_kill(
+            lot, lambda parking: parking.refresh(grace_s=0, staged_kept_s=0), kill_at
+        ):
             break
         killed_at = kill_at
-        lot.parking.refresh(grace_s=0)
+        lot.parking.refresh(grace_s=0, staged_kept_s=0)
         assert lot.keys() == {kept}
         assert lot.sql("SELECT DISTINCT state FROM staged_objects") == [("deleted",)]
         lot.check()

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
+from tests.support.books import batch
 
 from waybill.errors import InputError, RetryError
+from waybill.ledger import acquire_lease, commit_batch
 from waybill.parking import (
     CorruptSegmentError,
     Decision,
@@ -43,6 +45,35 @@ def test_what_was_parked_is_listed_with_its_numbers(lot):
     row = flight.to_json()
     assert row["first_event_at"] == "2013-01-01T00:00:00Z"
     assert row["pipeline"] == "flights"
+
+
+def test_segments_have_the_number_of_their_commit_when_another_commit_was_faster(lot):
+    """The commit number is taken last; another topic's commit took the one that came next."""
+
+    def parks(item, *, before):
+        def record(connection, number):
+            lot.parking.record_objects(connection, [item], scope="w", commit_number=number)
+            before()
+            return [item.key]
+
+        return record
+
+    def commit(event, topic, *, before=lambda: None):
+        key, packed = lot.put([event])
+        item = ObjectDescriptor(key, len(packed.body), packed.segments)
+        epoch = acquire_lease(lot.tracker, f"processing/{topic}", holder="me")
+        done = batch(epoch, (0, 0, 1), consumer=f"processing/{topic}", topic=topic, topic_id=topic)
+        return commit_batch(lot.tracker, done, parks(item, before=before))
+
+    faster = []
+    slower = commit(
+        make_event(1), "a", before=lambda: faster.append(commit(make_event(2, name="b"), "b"))
+    )
+    assert (faster, slower) == ([1], 2)
+    query = "SELECT p.event_name, s.commit_number FROM segments s JOIN parked_partitions p ON "
+    found = lot.sql(f"{query} p.id = s.partition_id ORDER BY 1")
+    assert found == [("b", 1), ("flight", 2)]
+    assert lot.sql("SELECT array_agg(commit_number ORDER BY 1) FROM batches") == [([1, 2],)]
 
 
 def test_a_rolled_back_commit_leaves_only_garbage(lot):

@@ -15,6 +15,7 @@ from waybill.ledger import acquire_lease, add_entries, commit_batch, count_entri
 from waybill.ledger.replay_entries import read_unmarked
 from waybill.stages import Counts
 from waybill.storage import TrackerStore
+from waybill.storage.log import LogEnd
 from waybill.streaming.processing import ProcessingConsumer
 
 pytestmark = pytest.mark.serves
@@ -65,8 +66,8 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
         [DONE, "order", "destination", 9], [str(uuid.uuid4()), *ENTRY, 7], ["none", *ENTRY, 7],
     ]  # fmt: skip
     descriptors = [
-        {"staged": None, "ranges": [[0, 0, 0, 1]], "replayed": rows[:3]},
-        {"staged": None, "ranges": [[0, 1, 1, 1]], "replayed": rows[3:]},
+        {"staged": None, "ranges": [[0, 0, 0, 1, 1_000, "d0"]], "replayed": rows[:3]},
+        {"staged": None, "ranges": [[0, 1, 1, 1, 2_000, "d1"]], "replayed": rows[3:]},
     ]
     given = consumer(tracker)._commit_of(uuid.uuid4(), {0: (0, 2)}, descriptors, Counts())
     commit_batch(tracker, given, nothing_parked)
@@ -78,6 +79,8 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
 def consumer(tracker: TrackerStore) -> ProcessingConsumer:
     made = object.__new__(ProcessingConsumer)
     made.name, made._destination = "processing/events.t.w", "w"
+    made._check_same_log = lambda: None  # type: ignore[method-assign]
+    made._holes, made._ends = {}, {0: LogEnd(2, 0)}
     made._epoch = acquire_lease(tracker, made.name, holder="me")
     made._topic = type("Topic", (), {"name": "events.t.w", "cluster_id": "c", "topic_id": "t"})()  # type: ignore[assignment]
     return made

@@ -73,8 +73,6 @@ class World:
             os.getpid(), settings, self.objects, open_recorder(settings.traces), {}
         )
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
-        marker = settings.spark.work_dir / "marker"
-        monkeypatch.setattr(tasks, "_marker_path", lambda *_: marker)
 
     def deploy(self, code: str, *, keep: bool = True) -> None:
         home = orders.write_orders(self.settings.pipelines_dir, rows=ROWS, code=code)

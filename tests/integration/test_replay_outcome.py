@@ -97,7 +97,7 @@ class Airflow:
     runs: ClassVar[list[str]] = []
     books: Any = None
 
-    def __init__(self, _settings: Any) -> None: ...
+    def __init__(self, _settings: Any, _tell: Any) -> None: ...
 
     def __enter__(self) -> Airflow:
         return self

@@ -289,9 +289,9 @@ def test_keys_are_readable_by_their_owner_only(s3: servers.S3Server) -> None:
 
 
 def test_a_servers_settings_lead_to_the_servers(stack_settings: Settings) -> None:
-    put_row(stack_settings.tracker.dsn, 1)
+    put_row(stack_settings.tracker.dsn.get_secret_value(), 1)
     put_row(stack_settings.destinations["warehouse"].dsn.get_secret_value(), 2)
-    assert rows(stack_settings.tracker.dsn) == [1]
+    assert rows(stack_settings.tracker.dsn.get_secret_value()) == [1]
 
 
 def test_what_a_killed_session_left_is_swept(tmp_path: Path, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 from tests import servers
 from tests.servers import wait_for
@@ -21,6 +22,7 @@ from waybill.settings import Settings, SparkSettings
 from waybill.stack import jars, processes
 from waybill.stack.airflow import COMPONENTS
 from waybill.stack.embedded import Stack
+from waybill.stack.postgres import Postgres
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow]
 
@@ -128,6 +130,7 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     assert not set(second.values()) & set(first.values())
     assert not any(_lives(worker) for worker in workers)
     _only_its_owner_enters(home)
+    second = _airflow_comes_back(home, waybill)
 
     processes.register(home / "run", "spark-processing-x", stray.pid)
     assert "spark-processing-x" in pids(waybill)
@@ -135,9 +138,43 @@ def test_the_stack_comes_up_survives_kills_and_goes_down(
     assert stray.wait(10) == -signal.SIGTERM
     assert foreign.poll() is None
     _nothing_is_left(home)
+    _is_wiped(home, waybill)
+
+
+def _is_wiped(home: Path, waybill: Run) -> None:
     waybill("down")
     waybill("down", "--wipe")
     assert [p.name for p in home.iterdir()] == [servers.OWNER]
+
+
+def _airflow_comes_back(home: Path, waybill: Run) -> dict[str, int]:
+    """A killed backend of PostgreSQL, then SIGKILL of all four: nobody calls ``up``."""
+    stack = Stack(Settings(home=home))
+    spark = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    processes.register(home / "run", "spark-loading-x", spark.pid)
+    try:
+        with psycopg.connect(Postgres(home).dsn("airflow")) as connection:
+            os.kill(connection.info.backend_pid, signal.SIGKILL)
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("select 1")
+        wait_for(lambda: not _is_ill(stack), 240)
+        names = [f"airflow-{name}" for name in COMPONENTS]
+        before = {line.name: line.pid for line in stack.status() if line.name in names}
+        _kill(before)
+        wait_for(lambda: not _is_ill(stack), 300)
+        after = {line.name: line for line in stack.status() if line.name in names}
+        assert not {line.pid for line in after.values()} & set(before.values())
+        assert all(line.restarts for line in after.values())
+        assert spark.poll() is None, "Airflow supervises it: it outlives its scheduler"
+    finally:
+        spark.kill()
+        spark.wait()
+        (home / "run" / "spark-loading-x.json").unlink(missing_ok=True)
+    return pids(waybill)
+
+
+def _is_ill(stack: Stack) -> list[str]:
+    return [line.name for line in stack.status() if not line.healthy]
 
 
 def _down_ends_the_workers_of_a_killed_scheduler(waybill: Run, scheduler: int) -> None:
@@ -206,7 +243,7 @@ def test_what_an_up_that_was_killed_had_started_is_found_and_ended(home: Path) -
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    wait_for((home / "run" / "kafka.json").exists)
+    wait_for((home / "run" / "kafka.json").exists, 120)
     killed.kill()
     killed.wait()
     assert [r.name for r in processes.read_registry(home / "run") if r.process() is not None]

@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from tests.integration import tracing_child
 from tests.servers import CHECKOUT, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
 from typer.testing import CliRunner
 
 from waybill.cli.traces import app
-from waybill.settings import S3Settings, TraceSettings
-from waybill.storage import ObjectStore
+from waybill.settings import S3Settings, TraceSettings, TrackerSettings
+from waybill.storage import ObjectStore, open_tracker
 from waybill.tracing import Compactor, DuckDbTraces, Recorder, Watched, run_shipper
 from waybill.tracing.manifests import read_manifests
 
@@ -133,11 +135,15 @@ def test_a_look_up_reads_its_bucket_alone_once_all_is_compacted(
 
 
 def test_the_commands_compact_an_hour_and_print_the_tables(
-    shipped: S3Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shipped: S3Settings, postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shipped.access_key is not None
     assert shipped.secret_key is not None
+    dsn = postgres.database("compaction")
+    with open_tracker(TrackerSettings(dsn=SecretStr(dsn))) as tracker:
+        tracker.migrate()
     for name, value in {
+        "TRACKER__DSN": dsn,
         "HOME": str(tmp_path),
         "S3__ENDPOINT_URL": shipped.endpoint_url or "",
         "S3__BUCKET": shipped.bucket,

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.servers import CHECKOUT, S3Server
+from pydantic import SecretStr
+from tests.servers import CHECKOUT, PostgresServer, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
+from waybill import wiring
 from waybill.errors import RetryError
 from waybill.files import ShipReport
-from waybill.settings import S3Settings, Settings, TraceSettings
+from waybill.settings import S3Settings, Settings, TraceSettings, TrackerSettings
 from waybill.storage import ObjectInfo, ObjectStore
 from waybill.tracing import (
     MINUTE_SCHEMA,
@@ -243,8 +245,10 @@ def test_the_configured_query_reads_the_embedded_store(bucket: S3Settings, tmp_p
 
 
 def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
-    bucket: S3Settings, settings: TraceSettings, tmp_path: Path
+    bucket: S3Settings, settings: TraceSettings, tmp_path: Path, postgres: PostgresServer
 ) -> None:
+    tracker = TrackerSettings(dsn=SecretStr(postgres.database("tracker")))
+    wiring.migrate(Settings(_env_file=None, home=tmp_path, s3=bucket, tracker=tracker))
     assert bucket.access_key is not None
     assert bucket.secret_key is not None
     environment = {
@@ -255,6 +259,7 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
         "WAYBILL_S3__BUCKET": bucket.bucket,
         "WAYBILL_S3__ACCESS_KEY": bucket.access_key.get_secret_value(),
         "WAYBILL_S3__SECRET_KEY": bucket.secret_key.get_secret_value(),
+        "WAYBILL_TRACKER__DSN": tracker.dsn.get_secret_value(),
         "WAYBILL_TRACES__SPOOL_DIR": str(settings.spool_dir),
         "WAYBILL_TRACES__ROLL_S": "0.2",
     }

@@ -184,7 +184,7 @@ def test_what_cannot_be_replayed_is_refused_before_a_run_is_made(web):
     web.lot.park([make_event(1, stage="ingestion", code="key_missing")])
     rows = web.lot.only().id
     refused = web.ask("uma", "POST", f"/api/partitions/{rows}/replay", json={})
-    assert (refused.status_code, "never was an event" in refused.json()["detail"]) == (409, True)
+    assert (refused.status_code, "never were events" in refused.json()["detail"]) == (409, True)
     web.lot.park([make_event(2)], 2)
     own = next(p.id for p in web.lot.parking.partitions() if p.stage == "transformation")
     web.post("uma", "/api/discard", {"partition_id": own, "why": "gone"})

@@ -105,12 +105,7 @@ def run_task(
     """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
     objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
     worker = tasks._Worker(os.getpid(), settings, objects, recorder, {})
-    marker = settings.spark.work_dir / f"marker-{os.getpid()}"
-    marker.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        mock.patch.object(tasks, "_WORKERS", [worker]),
-        mock.patch.object(tasks, "_marker_path", lambda *_: marker),
-    ):
+    with mock.patch.object(tasks, "_WORKERS", [worker]):
         return again(values, plan or plan_of(settings))
 
 

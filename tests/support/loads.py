@@ -60,8 +60,13 @@ class AnswerLost:
     def __init__(self, loads: Loads) -> None:
         self._loads, self._real = loads, loads.open()
 
-    def load(self, *given: Any) -> Any:
-        self._real.load(*given)
+    per_table = False
+
+    def held(self, *given: Any) -> Any:
+        return self._real.held(*given)
+
+    def load(self, *given: Any, **named: Any) -> Any:
+        self._real.load(*given, **named)
         self._loads.gate.shut()
         raise RetryError("the connection broke")
 

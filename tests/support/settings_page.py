@@ -26,13 +26,15 @@ TITLES = {
     "kafka": "Kafka",
     "s3": "Object store (S3)",
     "tracker": "Tracker (PostgreSQL)",
+    "sources": "Files of sources",
     "wal": "Write-ahead log of the producer",
     "spark": "Spark applications",
     "traces": "Traces",
     "parking": "Parked files",
+    "retention": "How long things are kept",
     "notices": "Being told",
     "audit": "The auditor",
-    "airflow": "Airflow, as the command line reaches it",
+    "airflow": "Airflow",
     "access": "Access to parked events in Airflow",
     "stack": "Embedded stack",
 }
@@ -67,7 +69,7 @@ WORDS = {
     "spark.trigger_ms": "Time between two micro-batches when there is little to do.",
     "spark.event_timeout_s": "Longest that a transformation may take for one event; then the event is "
     "parked as `transformation_timeout`.",
-    "spark.work_dir": "Folder for checkpoints (made anew at each start), markers and Spark's scratch files.",
+    "spark.work_dir": "Folder for checkpoints (made anew at each start) and Spark's scratch files.",
     "traces.spool_dir": "Folder of trace files that are not shipped yet, on a local disk.",
     "traces.buckets": "Parts that an hour's traces are cut into by event id, for a store that has no traces "
     "yet; empty: 128. Never changes once traces are in the store: another number is an error then.",
@@ -85,9 +87,9 @@ WORDS = {
     "stack.kafka_controller_port": "Kafka's controller.",
     "stack.kafka_heap_mb": "Heap of Kafka's Java.",
     "stack.s3_port": "S3 server; like all its ports, it also opens the port 10,000 above.",
-    "stack.s3_master_port": "SeaweedFS master.",
-    "stack.s3_volume_port": "SeaweedFS volume server.",
-    "stack.s3_filer_port": "SeaweedFS filer.",
+    "stack.s3_master_port": "SeaweedFS master; it answers nobody but the S3 server.",
+    "stack.s3_volume_port": "SeaweedFS volume server; it answers nobody but the S3 server.",
+    "stack.s3_filer_port": "SeaweedFS filer; it answers nobody but the S3 server.",
     "stack.airflow_port": "Airflow's UI and API.",
     "destination.kind": "Kind of warehouse.",
     "destination.dsn": "How to reach it: `postgresql://user:password@host:5432/database`.",
@@ -189,11 +191,11 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "none: required"
     value = field.default
+    if value is None or value in ("", ()):
+        return "empty"
     if isinstance(value, tuple):
         said = json.dumps([item.model_dump() for item in value])
         return f"`{said}`"
-    if value is None or value == "":
-        return "empty"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, int) and value >= 1024 and value % 1024 == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import psycopg
 from tests.support import children, orders
 
 from waybill import wiring
+from waybill.errors import ParkError
+from waybill.events import decode
 from waybill.operations import applications
 from waybill.settings import Settings
+from waybill.storage import open_log
 
 
 def with_orders(stack_settings: Settings, folder: Path, *, rows: int, **spark: object) -> Settings:
@@ -62,3 +66,36 @@ def warehouse_numbers(settings: Settings) -> list[int]:
     with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT number FROM shop.orders").fetchall()
     return [row[0] for row in rows]
+
+
+def assert_once_each(settings: Settings, numbers: Iterable[int], *, duplicates: int = 0) -> None:
+    """These orders are in the warehouse, no others, and nothing came a second time.
+
+    The table has a primary key, which hides what came twice: the destination counts it, and in the
+    log each id stands once. Where a source was read again, ``duplicates`` says how many passed.
+    """
+    report = wiring.balance(settings)
+    assert (report.duplicate, report.superseded) == (duplicates, 0)
+    assert sorted(warehouse_numbers(settings)) == sorted(numbers)
+    if not duplicates:
+        assert {ident: n for ident, n in Counter(sent_ids(settings)).items() if n > 1} == {}
+
+
+def sent_ids(settings: Settings) -> Iterator[str]:
+    """Yield the ids of the events in the orders' topic that are no replays."""
+    log = open_log(settings.kafka)
+    topic = log.describe(orders.topic_of(settings.pipelines_dir))
+    for value in log.read(topic.name, log.watermarks(topic)):
+        try:
+            event = decode(value)
+        except ParkError:
+            continue
+        if not event.attempt:
+            yield event.id
+
+
+def logged(settings: Settings) -> int:
+    """Return how many messages the orders' topic holds."""
+    log = open_log(settings.kafka)
+    topic = log.describe(orders.topic_of(settings.pipelines_dir))
+    return sum(end - begin for begin, end in log.watermarks(topic).values())

@@ -236,7 +236,7 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
         def __init__(self, call):
             self._call = call
 
-        def result(self):
+        def result(self, *, timeout=None):
             try:
                 self._answer = self._call()
             except WireError as error:
@@ -253,7 +253,8 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
             wire.open()
             self._in_session = False
 
-        def query(self, query, *, job_config, job_retry):
+        def query(self, query, *, job_config, job_retry, timeout):
+            assert timeout
             assert job_retry is None
             assert job_config.use_legacy_sql is False
             assert job_config.create_session is not self._in_session
@@ -262,8 +263,11 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
                 return Job(lambda: wire.execute("SELECT 1 AS expires"))
             return Job(lambda: wire.execute(query))
 
-        def load_table_from_file(self, file_obj, destination, *, rewind, job_id, job_config):
+        def load_table_from_file(
+            self, file_obj, destination, *, rewind, job_id, job_config, timeout
+        ):
             assert rewind
+            assert timeout
             assert (job_config.source_format, job_config.write_disposition) == (
                 "PARQUET",
                 "WRITE_TRUNCATE",
@@ -277,10 +281,10 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
             columns = ", ".join(f"`{f.name}` {f.kind}" for f in job_config.schema)
             return Job(lambda: wire.load(job_id, table, columns))
 
-        def get_job(self, job_id):
+        def get_job(self, job_id, *, timeout):
             return Job(lambda: wire.execute(f"SELECT '{job_id}' AS job"))
 
-        def get_table(self, table):
+        def get_table(self, table, *, timeout):
             name = table.partition(".")[2]
             return Job(lambda: wire.execute(f"SELECT COUNT(*) AS found FROM {name}")).result()  # noqa: S608
 

@@ -40,7 +40,7 @@ class AirflowWithPlugin(Airflow):
         return super().environment() | {
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"admin:admin,{VIEWER}:viewer",
             "WAYBILL_PIPELINES_DIR": str(self.settings.pipelines_dir),
-            "WAYBILL_TRACKER__DSN": str(self.settings.tracker.dsn),
+            "WAYBILL_TRACKER__DSN": self.settings.tracker.dsn.get_secret_value(),
             "WAYBILL_S3__ENDPOINT_URL": str(s3.endpoint_url),
             "WAYBILL_S3__BUCKET": s3.bucket,
             "WAYBILL_S3__ACCESS_KEY": s3.access_key.get_secret_value(),

@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
+import time
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import yaml
 
 import waybill
 from waybill.settings import Settings
+from waybill.stack import seaweed
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yaml"
@@ -257,3 +261,87 @@ def test_the_queues_that_dags_use_have_a_worker():
     text = "".join(path.read_text() for path in (ROOT / "dags").glob("*.py"))
     assert set(re.findall(r'"queue": "(\w+)"', text)) == {"stream"}
     assert served == {"default", "stream"}
+
+
+def test_only_the_s3_gateway_leaves_its_container_and_all_of_its_grpc_wants_a_certificate():
+    """That such a command line answers nobody else is shown by tests/integration/test_s3_closed."""
+    given, environment = SERVICES["s3"]["command"], SERVICES["s3"]["environment"]
+    assert {"-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-s3.ip.bind=s3", "-disableHttp"} <= set(given)
+    shared = seaweed.tls_variables(Path("/etc/seaweedfs/tls"))
+    known = {name: value for name, value in environment.items() if name.startswith("WEED_GRPC")}
+    assert known.items() <= shared.items()
+    parts = {"CA", *(f"{part}_CERT" for part in ("MASTER", "VOLUME", "FILER", "S3", "CLIENT"))}
+    assert {f"WEED_GRPC_{part}" for part in parts} <= set(known)
+
+
+def test_no_command_line_holds_a_secret():
+    """Compose replaces ${NAME} in a command; $$NAME is left to the shell, which others can read."""
+    for name, service in SERVICES.items():
+        command = service.get("command", [])
+        for word in command if isinstance(command, list) else [command]:
+            assert not (VARIABLE.search(word.replace("$$", "")) and SECRET.search(word)), name
+            assert "--requirepass" not in word, name
+    assert "--set=password" not in (DOCKER / "prepare_databases.sh").read_text()
+
+
+def test_the_s3_certificates_are_drawn_once(tmp_path):
+    script = DOCKER / "s3_certificates.py"
+    drawn = []
+    for _ in range(2):
+        subprocess.run([sys.executable, str(script), str(tmp_path)], check=True)
+        drawn.append({file.name: file.read_bytes() for file in tmp_path.iterdir()})
+    assert set(drawn[0]) == {"ca.pem", "certificate.pem", "key.pem"}
+    assert drawn[0] == drawn[1]
+
+
+def test_processing_and_loading_together_leave_each_other_cores_and_memory():
+    settings = compose_settings()
+    worker = SERVICES["spark-worker"]
+    sizes = {
+        key: interpolated(str(worker["environment"][key]), {})
+        for key in ("SPARK_WORKER_CORES", "SPARK_WORKER_MEMORY")
+    }
+    cores = worker["deploy"]["replicas"] * int(sizes["SPARK_WORKER_CORES"])
+    taken = (settings.spark.processing_max_cores, settings.spark.loading_max_cores)
+    assert settings.spark.master.startswith("spark://")
+    assert sum(taken) <= cores
+    # Each has one executor of 1 GiB, Spark's default, on each worker.
+    assert int(sizes["SPARK_WORKER_MEMORY"].removesuffix("g")) >= len(taken)
+
+
+def test_one_shipper_carries_the_spool_that_all_who_write_traces_share():
+    settings = compose_settings()
+    shippers = [name for name in SERVICES if SERVICES[name].get("command", [])[-2:] == SHIP]
+    assert shippers == ["trace-shipper"]
+    shipper = SERVICES["trace-shipper"]
+    assert "deploy" not in shipper, "exactly one for a spool"
+    assert str(settings.traces.spool_dir) in " ".join(shipper["healthcheck"]["test"])
+    for name in WITH_SETTINGS:
+        mounts = dict(volume.split(":")[:2] for volume in SERVICES[name].get("volumes", []))
+        assert settings.traces.spool_dir.is_relative_to(mounts["waybill-home"]), name
+
+
+@pytest.mark.parametrize(("age_s", "healthy"), [(None, True), (5, True), (600, False)])
+def test_a_spool_that_nobody_looks_at_is_unhealthy(tmp_path, age_s, healthy):
+    _, command = SERVICES["trace-shipper"]["healthcheck"]["test"]
+    command = command.replace(str(compose_settings().traces.spool_dir), str(tmp_path))
+    assert str(tmp_path) in command
+    if age_s is not None:
+        (tmp_path / "a.parquet").touch()
+        os.utime(tmp_path / "a.parquet", (time.time() - age_s,) * 2)
+    done = subprocess.run(["sh", "-c", command], check=False, timeout=60)
+    assert (done.returncode == 0) is healthy
+
+
+def test_upkeep_is_on():
+    assert compose_settings().airflow.unpaused_dags == "upkeep"
+
+
+SHIP = ["traces", "ship"]
+
+
+def compose_settings() -> Settings:
+    with pytest.MonkeyPatch.context() as patch:
+        for variable, value in waybill_variables("trace-shipper").items():
+            patch.setenv(variable, value)
+        return Settings(_env_file=None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from tests.support import error_types_page, settings_page
+from tests.support import error_types_page, performance_page, settings_page
 
 from waybill.settings import Settings
 
@@ -169,7 +169,7 @@ def test_no_page_names_a_machine_or_a_host_of_others(page):
     assert set(HOST.findall(text)) - OWN_HOSTS == set()
 
 
-@pytest.mark.parametrize("generator", [settings_page, error_types_page])
+@pytest.mark.parametrize("generator", [settings_page, error_types_page, performance_page])
 def test_the_generated_pages_are_current(generator):
     command = f"python -m {generator.__name__}"
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), f"run {command}"

@@ -125,6 +125,9 @@ def test_a_path_or_a_terminal_is_asked_for_by_one_pytest(
 
 
 def test_the_halves_are_all_tests_and_no_test_twice() -> None:
-    first, (everything, *ignored) = halves.HALVES["faults"], halves.HALVES["others"]
+    each_time = ["-m", "not campaign"]
+    first = [word for word in halves.HALVES["faults"] if word not in each_time]
+    everything, *ignored = [word for word in halves.HALVES["others"] if word not in each_time]
+    assert len(halves.HALVES["faults"]) == len(first) + len(each_time)
     assert everything == "tests"
     assert ignored == [f"--ignore={path}" for path in first]

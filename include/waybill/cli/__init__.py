@@ -20,13 +20,14 @@ COMMANDS = {
     "doctor": Later("Say what is missing here, and how to get it.", "waybill.cli.stack:doctor"),
     "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": Later(
-        "Declared pipelines: check, list, show, deploy; hold, release.",
+        "Declared pipelines: check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
         more={
             "deploy": "waybill.cli.deploy:deploy",
             "holds": "waybill.cli.holding:holds",
             "hold": "waybill.cli.holding:hold",
             "release": "waybill.cli.holding:release",
+            "reread": "waybill.cli.topics:reread",
         },
     ),
     "mapping": Later(
@@ -39,11 +40,22 @@ COMMANDS = {
             "replay": "waybill.cli.replaying:replay",
             "auto-replay": "waybill.cli.auto_replay:auto_replay",
             "recheck": "waybill.cli.rechecking:recheck",
+            "lost": "waybill.cli.rechecking:lost",
             "dry-run": "waybill.cli.dry_running:dry_run",
         },
     ),
     "destination": Later(
         "Destinations: list, check; park what waits for one.", "waybill.cli.destinations:app"
+    ),
+    "bucket": Later(
+        "The bucket: which deployment it belongs to; take it over.", "waybill.cli.bucket:app"
+    ),
+    "logs": Later(
+        "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
+    ),
+    "topics": Later(
+        "Topics of Kafka: list, show, configure; settle one that is stopped.",
+        "waybill.cli.topics:app",
     ),
     "notices": Later(
         "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
@@ -61,6 +73,9 @@ COMMANDS = {
     "audit": Later(
         "Breaches of the books: look for them, list, show, close.", "waybill.cli.audit:app"
     ),
+    "retention": Later(
+        "What grows: show how long it is kept, trim it.", "waybill.cli.retention:app"
+    ),
 }
 
 app = typer.Typer(
@@ -74,7 +89,14 @@ app = typer.Typer(
 
 @app.callback()
 def _options(
-    *, debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False
+    *,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, help="Seconds that a server which does not answer is waited for."
+        ),
+    ] = 60.0,
 ) -> None:
     """Event pipelines that never lose an event."""
-    del debug  # read by the root group
+    del debug, wait  # read by the root group

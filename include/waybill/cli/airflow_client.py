@@ -18,10 +18,24 @@ END_STATES = frozenset({"success", "failed"})
 
 
 class AirflowClient:
-    """One signed-in user. Tokens are renewed when they run out."""
+    """One signed-in user. Tokens are renewed when they run out.
 
-    def __init__(self, settings: AirflowSettings) -> None:
+    Args:
+        settings: where Airflow is, and who signs in.
+        tell: gets a line when Airflow does not answer and is waited for.
+        patience_s: how long a call waits for an Airflow that is away.
+    """
+
+    def __init__(
+        self,
+        settings: AirflowSettings,
+        tell: Callable[[str], None] = lambda _words: None,
+        *,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
+        self._patience_s = patience_s
         self._settings = settings
+        self._tell = tell
         self._client = httpx.Client(base_url=settings.url, timeout=30.0)
         self._token = ""
 
@@ -53,6 +67,15 @@ class AirflowClient:
     def unpause(self, dag_id: str) -> None:
         """Let a DAG's runs be scheduled."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+
+    def paused_upkeep(self) -> list[str]:
+        """Return Waybill's DAGs that are paused, but for those that move data in and on."""
+        path = "/api/v2/dags?paused=true&tags=maintenance&tags=replay&tags_match_mode=any"
+        return sorted(
+            dag["dag_id"]
+            for dag in self._call("GET", f"{path}&limit=100")["dags"]
+            if "waybill" in {tag["name"] for tag in dag["tags"]}
+        )
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> str:
         """Start a run; one with this id that exists already is kept. Returns the run id."""
@@ -94,17 +117,20 @@ class AirflowClient:
             RetryError: it has not ended within ``limit_s``.
         """
         began = asked = time.monotonic()
+        heard = ""
         while (state := self.run_state(dag_id, run_id)) not in END_STATES:
             now = time.monotonic()
             if now - began > limit_s:
                 raise RetryError(f"run {run_id!r} of {dag_id!r} is {state} after {limit_s:.0f} s")
             if now - asked > _HEALTH_S:
                 asked = now
-                if down := self.unhealthy():
+                down = " and ".join(self.unhealthy())
+                if down and down != heard:
                     told(
-                        f"the run is {state}; Airflow's {' and '.join(down)} gives no sign of "
-                        "life: `waybill up` starts it again, and the run goes on"
+                        f"the run is {state}; Airflow's {down} gives no sign of life: the stack's "
+                        "supervisor, or `waybill up`, starts it again, and the run goes on"
                     )
+                heard = down
             time.sleep(0.5)
         return state
 
@@ -131,7 +157,8 @@ class AirflowClient:
         return found
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + self._patience_s
+        told = False
         while True:
             try:
                 headers = {"Authorization": f"Bearer {self._signed_in()}"}
@@ -141,9 +168,12 @@ class AirflowClient:
                 words = f"{answer.status_code} {answer.text[:200]}"
             except httpx.TransportError as error:
                 words = str(error)
+            said = f"Airflow at {self._settings.url} does not answer: {words}"
             if time.monotonic() > deadline:
-                said = f"Airflow at {self._settings.url} does not answer: {words}"
                 raise AwayError(said, setting="WAYBILL_AIRFLOW__URL")
+            if not told:
+                told = True
+                self._tell(f"waiting up to {self._patience_s:.0f} s: {said}")
             time.sleep(1.0)
 
     def _signed_in(self) -> str:

@@ -1,4 +1,4 @@
-"""``waybill destination list|check|park|unpark``: where events are loaded to."""
+"""``waybill destination list|check|park|unpark|settle``: where events are loaded to."""
 
 from __future__ import annotations
 
@@ -104,6 +104,86 @@ def unpark(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) ->
     )
 
 
+@app.command()
+def settle(
+    name: Name,
+    why: Why,
+    who: Who = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End the alarm of rows that a destination lost: they are dealt with, or given up."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import rewound_destinations, settle_destination  # noqa: PLC0415
+
+    settings = Settings()
+    if not yes and not as_json:
+        for one in rewound_destinations(settings, name):
+            _line(f"{name}: {one.words}")
+        typer.confirm("End the alarm? Nothing is loaded by this", abort=True)
+    done = settle_destination(settings, name, decision(who, why))
+    if as_json:
+        _print_json([one.to_json() for one in done])
+        return
+    rows = sum(one.lost_rows for one in done)
+    _line(f"{name}: {counted(len(done), 'alarm')} settled, of {counted(rows, 'row')}")
+
+
+@app.command()
+def lost(
+    name: Annotated[str | None, typer.Argument(help="Of one destination; else of all.")] = None,
+    *,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Make them again from Kafka first.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List staged objects that are gone or damaged. `watch` makes them again each minute."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import lost_objects, recover_lost_objects  # noqa: PLC0415
+
+    settings = Settings()
+    done = recover_lost_objects(settings) if recover else None
+    found = lost_objects(settings, name)
+    if as_json:
+        recovered = {} if done is None else {"recovery": done.to_json()}
+        _print_json({**recovered, "lost": [one.to_json() for one in found]})
+        return
+    if done is not None:
+        _line(f"{counted(done.recovered, 'object')} made again, {counted(done.rows, 'row')}")
+    for one in found:
+        place = f"{one.destination}, commit {one.commit_number:,}"
+        _line(f"{place}: {counted(one.rows, 'row')}\n  {one.key}\n  {one.problem}")
+    if not found:
+        _line("No staged object is lost")
+
+
+@app.command("settle-lost")
+def settle_lost(
+    name: Name,
+    why: Why,
+    who: Who = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give lost staged objects up: their rows came otherwise, or are not wanted."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import lost_objects, settle_lost_objects  # noqa: PLC0415
+
+    settings = Settings()
+    if not yes and not as_json:
+        found = lost_objects(settings, name)
+        rows = counted(sum(one.rows for one in found), "row")
+        typer.confirm(f"Give up {counted(len(found), 'object')} with {rows}?", abort=True)
+    done = settle_lost_objects(settings, name, decision(who, why))
+    if as_json:
+        _print_json([one.to_json() for one in done])
+        return
+    _line(f"{name}: {counted(len(done), 'object')} given up")
+
+
 def waits(one: Waiting) -> str:
     """Return one line: since when a destination is waited for, and what is done about it."""
     from waybill.operations.watching.findings import span  # noqa: PLC0415
@@ -115,6 +195,11 @@ def waits(one: Waiting) -> str:
 
 
 def _troubles(one: DestinationLine) -> list[str]:
+    back = [line for rewind in one.rewinds for line in ("", f"{one.name}: {rewind.words}")]
+    return [*back, *_waits(one)]
+
+
+def _waits(one: DestinationLine) -> list[str]:
     found = one.waiting
     if found is None:
         if one.kind:
@@ -156,6 +241,9 @@ def _print_table(found: Sequence[DestinationLine]) -> None:
 
 
 def _state(one: DestinationLine) -> str:
+    if one.rewinds:
+        running = any(rewind.reloaded_at is None for rewind in one.rewinds)
+        return "loads again" if running else "rows missing"
     if one.waiting is not None:
         return "parks" if one.waiting.parked_from is not None else "waits"
     if not one.kind:

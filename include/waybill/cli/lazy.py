@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,6 +20,11 @@ from waybill.errors import AwayError, WaybillError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+
+AWAY_ADVICE = "`waybill status` shows what runs here; `waybill up` starts what does not."
+_STACK_COMMANDS = ("up", "down")
+"""These start and end the supervisor themselves."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class _Standing(TyperCommand):
         **extra: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Return the context of the real command."""
+        _watch_over_stack(str(info_name))
         return self.later.load(str(info_name)).make_context(info_name, args, parent=parent, **extra)
 
 
@@ -75,9 +82,12 @@ class Root(TyperGroup):
     """
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own types are private
-        """Run the command."""
+        """Run the command; a server that does not answer is waited for, ``--wait`` seconds."""
+        from waybill.waiting import waiting  # noqa: PLC0415
+
         try:
-            return super().invoke(ctx)
+            with waiting(ctx.params.get("wait", 0), _tell):
+                return super().invoke(ctx)
         except WaybillError as error:
             if ctx.params.get("debug"):
                 raise
@@ -105,6 +115,22 @@ def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
     return WithCommands
 
 
+def _watch_over_stack(command: str) -> None:
+    """Start the embedded stack's supervisor if it has died; without a stack nothing is loaded."""
+    home = Path(os.environ.get("WAYBILL_HOME") or ".waybill")
+    if command in _STACK_COMMANDS or not (home / "run" / "supervised").exists():
+        return
+    from waybill.stack import supervisor  # noqa: PLC0415
+
+    try:
+        started = supervisor.ensure(home)
+    except (OSError, WaybillError) as error:  # another user's stack, a full disk: none of its own
+        sys.stderr.write(f"the stack's supervisor is not looked after: {error}\n")
+        return
+    if started:
+        sys.stderr.write("the stack's supervisor had died; it is started again\n")
+
+
 def _words(error: WaybillError) -> str:
     words = str(error) or type(error).__name__
     return f"{words}\n{_advice(error)}" if isinstance(error, AwayError) else words
@@ -115,7 +141,7 @@ def _advice(error: AwayError) -> str:
     section = error.setting.partition("__")[0]
     if any(name.startswith((section, "WAYBILL_TRACKER")) for name in os.environ):
         return f"Is it up, and does {error.setting} name it?"
-    return "`waybill status` shows what runs here; `waybill up` starts what does not."
+    return AWAY_ADVICE
 
 
 def _settings_words(error: ValidationError) -> str:
@@ -125,6 +151,11 @@ def _settings_words(error: ValidationError) -> str:
         name = f"WAYBILL_{where}: " if where else ""
         lines.append(f"{name}{fault['msg'].removeprefix('Value error, ')}")
     return f"the settings ({error.title}) are wrong:\n" + "\n".join(lines)
+
+
+def _tell(words: str) -> None:
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
 
 
 def _complain(words: str) -> None:

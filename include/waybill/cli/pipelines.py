@@ -48,7 +48,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON value instead of 
 def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
     """Find every mistake in declarations and transformations; runs none of their code."""
     folder = _folder(directory)
-    problems = find_problems(folder)
+    problems = find_problems(folder, Settings().sources.roots)
     names = [] if problems else sorted(load_pipelines(folder))
     warnings = check_sources(folder)
     if as_json:

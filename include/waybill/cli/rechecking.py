@@ -1,13 +1,17 @@
-"""``waybill parked recheck``: park damaged segments again whose bytes are right again."""
+"""``waybill parked recheck|lost``: parked events whose files are damaged or gone."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from waybill.cli.deciding import Who, decision
 from waybill.cli.words import counted
+
+if TYPE_CHECKING:
+    from waybill.operations.lost_parked import LostParked
 
 
 def recheck(
@@ -33,3 +37,50 @@ def recheck(
             typer.echo(f"still quarantined: {counted(number, 'segment')}: {reason}")
     if report.left_segments:
         raise typer.Exit(1)
+
+
+def lost(
+    *,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Make them again from Kafka first.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List events whose files are gone or damaged. `watch` makes them again each minute."""
+    import orjson  # noqa: PLC0415
+
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import lost_parked, recover_lost_parked  # noqa: PLC0415
+
+    settings = Settings()
+    done = recover_lost_parked(settings, again=True) if recover else None
+    found = lost_parked(settings)
+    unrecoverable = sum(one.unrecoverable for one in found)
+    if as_json:
+        recovery = {} if done is None else {"recovery": done.to_json()}
+        listed = {"lost": [one.to_json() for one in found], "unrecoverable": unrecoverable}
+        typer.echo(orjson.dumps({**recovery, **listed}).decode())
+        return
+    if done is not None:
+        typer.echo(f"{counted(done.recovered + done.mended, 'event')} parked again")
+    for one in found:
+        _show(one)
+    if found:
+        events = counted(sum(one.events for one in found), "event")
+        typer.echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
+    else:
+        typer.echo("No parked event is lost")
+
+
+def _show(one: LostParked) -> None:
+    """Write what is lost of one object and partition."""
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    names = (one.pipeline_id, one.event_name, one.stage, one.error_type)
+    place = f"from offset {one.first_offset:,} of Kafka partition {one.kafka_partition}"
+    waits = "made again by the next watch, once its topic is not stopped"
+    named = " / ".join(name or "-" for name in names)
+    typer.echo(plain(f"{named}: {counted(one.events, 'event')}"))
+    commit = f"commit {one.commit_number:,}, {place}"
+    for words in (one.object_key, commit, *wrap(one.problem or waits, 78)):
+        typer.echo(plain(f"  {words}"))

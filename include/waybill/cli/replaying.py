@@ -129,7 +129,7 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
     """Start the run and return (its state, its id, why it failed: empty if it did not)."""
     from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
 
-    with AirflowClient(settings.airflow) as client:
+    with AirflowClient(settings.airflow, _warn) as client:
         client.unpause("replay")
         run_id = f"cli__{conf['pipeline']}__{conf['error_type']}__{time.time_ns() // 1_000_000}"
         client.trigger("replay", run_id, conf)

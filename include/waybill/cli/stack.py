@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 MINUTE_S, HOUR_S = 60, 3600
+_API_SERVER = "airflow-api-server"
+_UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
 
 
 class _Progress:
@@ -64,11 +66,13 @@ def up(
 
 
 def _addresses(settings: Settings) -> dict[str, Any]:
+    from sqlalchemy import make_url  # noqa: PLC0415
+
     return {
         "airflow": settings.airflow.url,
         "kafka": settings.kafka.bootstrap_servers,
         "s3": settings.s3.endpoint_url,
-        "tracker": settings.tracker.dsn,
+        "tracker": make_url(settings.tracker.dsn.get_secret_value()).render_as_string(),
         "env_file": str(settings.home / "stack.env"),
     }
 
@@ -102,30 +106,86 @@ def status(*, as_json: AsJson = False) -> None:
         if not runs:
             typer.echo("nothing runs; `waybill up` starts the stack")
         elif ill:
-            typer.echo(f"not up: {', '.join(ill)}; `waybill up` starts them again")
+            typer.echo(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+        _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
+        if any(line.name == _API_SERVER and line.healthy for line in lines):
+            _show_paused()
     if runs and ill:
         raise typer.Exit(1)
 
 
+def _who_starts(lines: Sequence[ServiceStatus]) -> str:
+    if any(line.name == "supervisor" and line.pid for line in lines):
+        return "the supervisor starts what died; `waybill up` does it now"
+    return "`waybill up` starts them again"
+
+
+def _show_restarts(lines: Sequence[ServiceStatus]) -> None:
+    """Print a line for each service that the supervisor started again."""
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    for line in lines:
+        if line.restarts:
+            times = "once" if line.restarts == 1 else f"{line.restarts} times"
+            typer.echo(f"{line.name} was started again {times}; last at {line.last_exit}")
+        if line.problem:
+            typer.echo(plain(f"{line.name} did not come up: {line.problem}"))
+
+
+def _show_paused() -> None:
+    """Print which DAGs of upkeep are paused."""
+    check = _upkeep()
+    if not check.ok:
+        typer.echo(f"DAGs {check.found}; {check.remedy}")
+
+
+def _upkeep() -> Check:
+    """Ask Airflow whether Waybill's DAGs are on; paused ones are fine where the settings say so."""
+    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
+    from waybill.errors import WaybillError  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.stack.doctor import Check  # noqa: PLC0415
+
+    settings = Settings().airflow
+    try:
+        with AirflowClient(settings, patience_s=0.0) as client:
+            paused = client.paused_upkeep()
+    except WaybillError as error:
+        return Check("DAGs", ok=False, found="not known", remedy=str(error))
+    if not paused:
+        return Check("DAGs", ok=True, found="upkeep is on")
+    found = f"paused: {', '.join(paused)}"
+    if settings.unpaused_dags == "none":
+        return Check("DAGs", ok=True, found=found)
+    return Check("DAGs", ok=False, found=found, remedy=_UNPAUSE)
+
+
 def _show_waiting() -> None:
-    """Print a line for each destination that takes no loads."""
+    """Print a line for each destination that takes no loads, and each topic that is stopped."""
     from waybill.cli.destinations import waits  # noqa: PLC0415
     from waybill.cli.parked_views import plain  # noqa: PLC0415
     from waybill.errors import WaybillError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import waiting_destinations  # noqa: PLC0415
+    from waybill.wiring import stopped_topics, waiting_destinations  # noqa: PLC0415
 
     try:
         found = waiting_destinations(Settings())
+        stopped = stopped_topics(Settings())
     except WaybillError as error:
-        typer.echo(f"destinations: not known: {error}")
+        typer.echo(f"destinations and topics: not known: {error}")
         return
     for one in found:
         typer.echo(plain(f"destination {one.destination} {waits(one)}"))
     if found:
         typer.echo("`waybill destination list` says what they said")
+    for stop in stopped:
+        typer.echo(
+            plain(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
+        )
+    if stopped:
+        typer.echo("`waybill topics list` says why, `waybill topics settle` what to do")
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
@@ -162,6 +222,8 @@ def doctor(*, as_json: AsJson = False) -> None:
     from waybill.stack.doctor import examine  # noqa: PLC0415
 
     checks = examine(Settings())
+    if any(check.name == _API_SERVER and check.ok for check in checks):
+        checks.append(_upkeep())
     if as_json:
         typer.echo(json.dumps([check.to_json() for check in checks]))
     else:

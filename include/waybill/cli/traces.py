@@ -25,7 +25,7 @@ def ship(
     import orjson  # noqa: PLC0415
 
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.storage import open_objects  # noqa: PLC0415
+    from waybill.storage import open_owned_objects, refuse_foreign_bucket  # noqa: PLC0415
     from waybill.tracing import run_shipper  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -33,7 +33,8 @@ def ship(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: asked.set())
     settings = Settings()
-    store = open_objects(settings.s3)
+    refuse_foreign_bucket(settings)
+    store = open_owned_objects(settings)
     report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
     counted = asdict(report)
     typer.echo(orjson.dumps({"traces": counted.pop("records"), **counted}).decode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from waybill.connectors.base import Connector
@@ -10,15 +10,18 @@ from waybill.connectors.csv_file import CsvConnector
 from waybill.errors import InputError
 from waybill.pipelines import Source
 
-CONNECTORS: Mapping[str, Callable[[Source, Path], Connector]] = {"csv": CsvConnector}
+CONNECTORS: Mapping[str, Callable[[Source, Path, Sequence[Path]], Connector]] = {
+    "csv": CsvConnector
+}
 
 
-def open_connector(source: Source, base_dir: Path) -> Connector:
+def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -> Connector:
     """Return the connector of a source; nothing is read yet.
 
     Args:
         source: the declaration.
         base_dir: the pipeline's folder, which relative paths start from.
+        roots: folders outside of it that sources may lie in (``sources.roots`` of the settings).
 
     Raises:
         InputError: no such connector.
@@ -27,4 +30,4 @@ def open_connector(source: Source, base_dir: Path) -> Connector:
     if make is None:
         known = ", ".join(sorted(CONNECTORS))
         raise InputError(f"source.connector: expected one of {known}; found {source.connector!r}")
-    return make(source, base_dir)
+    return make(source, base_dir, roots)

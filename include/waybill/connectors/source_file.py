@@ -1,15 +1,19 @@
-"""Find a source's file and read it whole: plain, gzip, or the one CSV of a zip.
+"""Read a source's file whole: plain, gzip, or the one CSV of a zip.
 
-``package:name/path`` is a file of an installed package, found without importing the package.
+Its path was judged (``pipelines.source_path``) before it is opened here, and a link may have been
+put in its way since: no link is followed while it is opened, at any level.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
-import importlib.util
 import io
+import os
+import stat
 import zipfile
 import zlib
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
@@ -17,7 +21,6 @@ from waybill.errors import InputError, RetryError
 
 MAX_BYTES = 2 * 1024**3
 """Largest file, unpacked: it is read into memory whole."""
-_PACKAGE = "package:"
 _GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
 
 
@@ -25,54 +28,55 @@ class _Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def find_file(path: str, base_dir: Path) -> Path:
-    """Return the file a declaration names.
-
-    Raises:
-        InputError: the package is not installed, or the path leaves it.
-    """
-    if path.startswith(_PACKAGE):
-        return _in_package(path)
-    return base_dir / path
-
-
-def _in_package(path: str) -> Path:
-    name, _, rest = path.removeprefix(_PACKAGE).partition("/")
-    try:
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    except ValueError:  # __main__ and the like, which were not imported from a file
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        raise InputError(
-            f"source.path {path!r}: the package {name!r} is not installed here; install it"
-            " (pip install) or give the file's own path"
-        )
-    folder = Path(next(iter(spec.submodule_search_locations))).resolve()
-    file = (folder / rest).resolve()
-    if not file.is_relative_to(folder):
-        raise InputError(f"source.path {path!r} leaves the package; name a file inside of it")
-    return file
-
-
 def read_file(file: Path) -> bytes:
     """Return the file's bytes as they are on disk.
 
+    Args:
+        file: a real path, without links (``find_file``).
+
     Raises:
-        InputError: it is not there, or may not be read.
+        InputError: it is not there, is no file, may not be read, or a link stands in the path.
         RetryError: the disk did not answer.
     """
     try:
-        if not file.is_file():
-            raise InputError(f"source file {str(file)!r} is not there; correct source.path")
-        if file.stat().st_size > MAX_BYTES:
-            raise _too_large(file)
-        return file.read_bytes()
+        with os.fdopen(_open_unlinked(file), "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InputError(f"source file {str(file)!r} is no file; correct source.path")
+            if status.st_size > MAX_BYTES:
+                raise _too_large(file)
+            return stream.read()
     except PermissionError as error:
         raise InputError(f"source file {str(file)!r} may not be read; grant the right") from error
     except ValueError as error:
         raise InputError(f"source.path {str(file)!r} is no path: {error}") from error
     except OSError as error:
+        if error.errno in _NOT_THERE:
+            raise InputError(
+                f"source file {str(file)!r} is not there ({error.strerror}); correct source.path"
+            ) from error
         raise RetryError(f"source file {str(file)!r} cannot be read now: {error}") from error
+
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
+"""ELOOP (ENOTDIR of a folder): a link stands where none stood when the path was resolved."""
+
+
+def _open_unlinked(file: Path) -> int:
+    """Open a real path folder by folder; fails where any part of it is a link now."""
+    with ExitStack() as opened:
+        folder = os.open(file.anchor, os.O_RDONLY | os.O_CLOEXEC)
+        opened.callback(os.close, folder)
+        for part in file.parts[1:-1]:
+            folder = os.open(part, _FOLDER, dir_fd=folder)
+            opened.callback(os.close, folder)
+        return os.open(file.name or ".", _FILE, dir_fd=folder)
+
+
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""Without waiting, should it be a pipe."""
+_FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+"""O_PATH where there is one: a folder above may be one that the worker cannot list."""
 
 
 def unpacked(content: bytes, file: Path) -> bytes:

@@ -33,10 +33,13 @@ same two versions (children of one parent) are beyond I3: the first to come stay
 """
 
 from waybill.destinations.model import (
+    BehindError,
     Commit,
     CountLook,
     Destination,
+    Expected,
     Finding,
+    Held,
     LoadOutcome,
     Note,
     OutcomeCount,
@@ -48,10 +51,13 @@ from waybill.destinations.model import (
 from waybill.destinations.opening import open_destination
 
 __all__ = [
+    "BehindError",
     "Commit",
     "CountLook",
     "Destination",
+    "Expected",
     "Finding",
+    "Held",
     "LoadOutcome",
     "Note",
     "OutcomeCount",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from waybill.errors import RetryError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,9 @@ class Commit:
     number: int
     """Dense per destination."""
     rows: tuple[Rows, ...]
+    batch: str = ""
+    """What identifies the micro-batch: its id. A destination that has the number for another batch
+    loads this one all the same. Empty: not known; then the counts of what came in are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +148,42 @@ Note = Callable[[Sequence[LoadOutcome]], None]
 afterwards it was told of what is not, and is told again when it is tried again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a destination must have before it takes a load: what the tracker knows that it took."""
+
+    newest: int | None = None
+    """The newest commit; None: not known. Looked at where books are kept for all tables."""
+    tables: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(schema, table) to the newest commit with its rows. Looked at where books are per table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a destination's own books say that it has."""
+
+    newest: int = 0
+    """The newest commit; 0: none. Where books are per table: of all tables asked for."""
+    numbers: frozenset[int] | None = None
+    """All commits after the one asked for; None: books are per table."""
+    tables: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Where books are per table: the newest commit of each table asked for; 0: it has none, or is
+    not there."""
+
+
+class BehindError(RetryError):
+    """The destination does not have a commit that it took: it was put back to an older point.
+
+    Nothing of the load is there. Compare its books (``held``), load what is missing, then again.
+    """
+
+
 class Destination(Protocol):
     """One warehouse. Not for several threads at once; several processes are safe."""
 
     name: str
+    per_table: bool
+    """It keeps books for each table by itself."""
 
     def ensure_table(self, spec: TableSpec) -> None:
         """Bring the table to its declaration: create it, add columns, let columns take null.
@@ -175,18 +212,36 @@ class Destination(Protocol):
         """
         ...
 
+    def held(self, after: int, tables: Sequence[tuple[str, str]]) -> Held:
+        """Return what its books say of the commits after one, and of some tables.
+
+        Cost: one query of all those numbers; where books are per table, the metadata of each.
+
+        Raises:
+            RetryError: the destination is away.
+            InputError: it is not configured as it must be.
+        """
+        ...
+
     def load(
-        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+        self,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None = None,
+        *,
+        expected: Expected | None = None,
     ) -> list[LoadOutcome]:
         """Load those of the commits that are not there yet; report all, in the order given.
 
+        A number that is there for another batch is loaded, and its books are written anew.
         ``note`` is told of those that were not there; what it raises fails the load.
 
         Raises:
+            BehindError: it lacks what is ``expected``, as of the load's own transaction.
             RetryError: the destination is away or busy; nothing of this call is visible, or (when
                 the answer to its commit was lost) all of it: call again.
             InputError: it is not configured as it must be, or a table conflicts.
-            StopError: a commit number comes back with other contents, or an error without a class.
+            StopError: an error without a class.
         """
         ...
 

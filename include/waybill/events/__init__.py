@@ -31,11 +31,13 @@ from waybill.events.exact import dumps, loads, loads_exact
 from waybill.events.going_back import GoingBack, going_back
 from waybill.events.identity import (
     IntakeClock,
+    Stamp,
     event_id,
     key_id,
     ordering_key,
     source_version,
     topic_name,
+    wall_us,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "GoingBack",
     "IntakeClock",
     "Stage",
+    "Stamp",
     "decode",
     "dumps",
     "duplicate",
@@ -67,4 +70,5 @@ __all__ = [
     "refuse_wrong_reference",
     "source_version",
     "topic_name",
+    "wall_us",
 ]

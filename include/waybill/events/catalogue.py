@@ -103,6 +103,11 @@ _ALL: list[ErrorType] = [
     ),
     *_transient(
         "transformation",
+        (
+            "data_ref_unreadable",
+            "The object store answers, but does not give the payload's object",
+            "See the message (rights, storage class, the store's own error); mend it, then replay.",
+        ),
         ("io_error", "The code's own input or output failed", "Check the service, then replay."),
     ),
     *_permanent(

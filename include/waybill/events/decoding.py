@@ -193,8 +193,11 @@ def _add_rare(event: Event, attributes: dict[str, Any]) -> None:
     for text in (event.replay_id, event.data_ref):
         if text is not None and type(text) is not str:
             raise ValueError("replayid or dataref is no text")
-    if event.data_ref is not None and not 0 < len(event.data_ref.encode()) <= _LARGEST_REFERENCE:
+    if event.data_ref is None:
+        return
+    if not 0 < len(event.data_ref.encode()) <= _LARGEST_REFERENCE:
         raise ValueError(f"dataref has 1 to {_LARGEST_REFERENCE} bytes")
+    event.data = None  # where a message has both, the reference is what counts
 
 
 def _refuse_wrong_characters(event: Event) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from waybill.errors import InputError, ParkError
 from waybill.events.exact import dumps
@@ -98,16 +98,73 @@ def _micros(text: str, field: str) -> int:
     return (delta.days * 86400 + delta.seconds) * _MICROS + delta.microseconds
 
 
+class Stamp(NamedTuple):
+    """What an event gets when it is taken in."""
+
+    version: int
+    """Intake version: strictly rising, in microseconds since 1970 or, after the clock went back or
+    another run died, ahead of that."""
+    minute: int
+    """Intake minute since 1970, by the machine's clock."""
+    taken_us: int
+    """When, in microseconds since 1970, by the machine's clock."""
+
+
+def wall_us() -> int:
+    """Return microseconds since 1970, by the machine's clock."""
+    return time.time_ns() // 1000
+
+
 class IntakeClock:
-    """Gives each event its intake version (microseconds, strictly rising) and intake minute."""
+    """Gives each event its intake version, which rises strictly, and its intake minute.
 
-    def __init__(self, *, last: int = 0) -> None:
+    The minute is the machine's, held where it is while that clock goes back within a run. The
+    version never goes back at all: it begins above ``last``, whatever the machine's clock says.
+
+    Args:
+        last: the highest version that may have been given before.
+        reserve: called with a version above all that were reserved, before it is given; returns up
+            to where versions may be given from now on. None: no version needs to be reserved.
+        now_us: the machine's clock.
+    """
+
+    def __init__(
+        self,
+        *,
+        last: int = 0,
+        reserve: Callable[[int], int] | None = None,
+        now_us: Callable[[], int] = wall_us,
+    ) -> None:
         self._last = last
+        self._taken = 0
+        self._reserve = reserve
+        self._now_us = now_us
+        self.reserved = last
+        """Up to here versions may be given; who reserves otherwise, moves it."""
 
-    def stamp(self) -> tuple[int, int]:
-        """Return (intake version in µs since 1970, intake minute since 1970)."""
-        self._last = max(self._last + 1, time.time_ns() // 1000)
-        return self._last, self._last // (60 * _MICROS)
+    @property
+    def last(self) -> int:
+        """The highest version given, or the one to begin above."""
+        return self._last
+
+    def minute(self) -> int:
+        """Return the minute of an event that were taken in now."""
+        self._taken = max(self._taken, self._now_us())
+        return self._taken // (60 * _MICROS)
+
+    def stamp(self) -> Stamp:
+        """Return the next version, and the time.
+
+        Raises:
+            Exception: what ``reserve`` raises; no version was given.
+        """
+        taken = self._now_us()
+        taken = self._taken = max(taken, self._taken)
+        version = max(self._last + 1, taken)
+        if version > self.reserved and self._reserve is not None:
+            self.reserved = self._reserve(version)
+        self._last = version
+        return Stamp(version, taken // (60 * _MICROS), taken)
 
 
 def topic_name(team: str, destination: str) -> str:

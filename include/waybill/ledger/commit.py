@@ -1,7 +1,9 @@
 """The two commits of streaming: a processed micro-batch, and a load.
 
 Each is one tracker transaction. What a SIGKILL leaves behind: before it, objects that no row names
-(``refresh_tracker`` removes them); after it, a position that the next start reads.
+(``refresh_tracker`` removes them); after it, a position that the next start reads. What a process
+that is frozen amid it leaves behind: locks, until the tracker ends its transaction
+(``waybill.storage.tracker.engine``); of the commit number only for the last statements.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import RetryError, StopError
+from waybill.ledger.positions import LastRead
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.outcomes import add_outcomes
@@ -26,14 +29,17 @@ from waybill.storage.tracker.tables import (
     consumers,
     ledger,
     load_positions,
+    loaded_tables,
+    segments,
     staged_objects,
     topic_offsets,
 )
 
 PackedCounts = Sequence[tuple[str, list[list[Any]]]]
 """(pipeline id, rows of [event name, stage, minute, counters])."""
-RecordParked = Callable[[Connection, int], None]
-"""Writes the batch's parked segments under its commit number, in the batch's own transaction."""
+RecordParked = Callable[[Connection, int], Iterable[str] | None]
+"""Writes parked segments under a commit number, in the commit's own transaction; returns the keys
+of the objects that hold them, None without any."""
 _COMMIT_TRIES = 5
 _FIRST_WAIT_S = 0.2
 """Before the second try, twice as long before each later one: 3 s in all."""
@@ -55,7 +61,11 @@ class OffsetRange:
     start: int
     end: int
     count: int
-    """Records seen; must equal end - start: a log has no holes."""
+    """Records seen; with ``absent`` it must equal end - start: a log has no other holes."""
+    absent: int = 0
+    """Offsets of it without a record, that somebody settled as such."""
+    last: LastRead | None = None
+    """The last record seen; None: the one that the ledger knows stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,8 @@ class StagedObject:
     key: str
     rows: int
     bytes: int
+    offsets: Sequence[Sequence[Any]] | None = None
+    """[topic, partition, first offset, offset after the last]: where its events are in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,10 @@ class LoadCommit:
     """Commit number to its counts."""
     replays: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Replay id to outcome to rows, over all these commits."""
+    taken: Sequence[int] = ()
+    """Those that the destination itself took: its own books have them."""
+    tables: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(schema, table) to the newest of them with its rows, where books are per table."""
 
 
 def commit_batch(tracker: TrackerStore, commit: BatchCommit, record_parked: RecordParked) -> int:
@@ -145,7 +161,8 @@ def _commit_batch_once(
         check_lease(connection, commit.consumer, commit.epoch)
         _move_offsets(connection, commit)
         write_counts(connection, str(commit.batch_id), commit.counts)
-        number = next_commit_number(connection, commit.destination)
+        add_entries(connection, "came_in", commit.replayed)
+        number = write_numbered(connection, commit.destination, record_parked)
         if commit.staged:
             connection.execute(
                 staged_objects.insert(),
@@ -156,12 +173,11 @@ def _commit_batch_once(
                         "commit_number": number,
                         "rows": item.rows,
                         "bytes": item.bytes,
+                        "offsets": item.offsets,
                     }
                     for item in commit.staged
                 ],
             )
-        record_parked(connection, number)
-        add_entries(connection, "came_in", commit.replayed)
         connection.execute(
             batches.insert().values(
                 id=commit.batch_id,
@@ -171,6 +187,7 @@ def _commit_batch_once(
                 commit_number=number,
                 offsets=[
                     [commit.topic, item.partition, item.start, item.end, item.count]
+                    + ([item.absent] if item.absent else [])
                     for item in commit.ranges
                 ],
                 took_ms=commit.took_ms,
@@ -192,7 +209,7 @@ def check_lease(connection: Connection, consumer: str, epoch: int) -> None:
 
 def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
     for item in sorted(commit.ranges, key=lambda item: item.partition):
-        if item.count != item.end - item.start:
+        if item.count + item.absent != item.end - item.start:
             raise StopError(
                 f"{commit.topic}/{item.partition}: {item.count} records between offsets "
                 f"{item.start} and {item.end}: the log has a hole"
@@ -213,7 +230,10 @@ def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
                 *[topic_offsets.c[name] == value for name, value in at.items()],
                 topic_offsets.c.next_offset == item.start,
             )
-            .values(next_offset=item.end)
+            .values(
+                next_offset=item.end,
+                **({"last_read": item.last.to_json()} if item.last is not None else {}),
+            )
         )
         if moved.rowcount != 1:
             raise OffsetsMovedError(
@@ -278,8 +298,28 @@ def write_replayed_earlier(
     return connection.execute(once).first() is not None
 
 
+def write_numbered(connection: Connection, scope: str, record_parked: RecordParked) -> int:
+    """Write what is parked, then take the next number of a sequence without holes; return it.
+
+    The number's row stays locked until the commit, and all other commits of the scope wait for it:
+    so it is taken last. Segments are written under the number that comes next as it looks; when
+    another commit was faster they are given the right one, in one statement.
+    """
+    query = select(commit_sequences.c.last).where(commit_sequences.c.destination == scope)
+    expected = int(connection.execute(query).scalar() or 0) + 1
+    keys = list(record_parked(connection, expected) or ())
+    number = next_commit_number(connection, scope)
+    if number != expected and keys:
+        connection.execute(
+            update(segments)
+            .where(segments.c.object_key.in_(keys), segments.c.commit_number == expected)
+            .values(commit_number=number)
+        )
+    return number
+
+
 def next_commit_number(connection: Connection, scope: str) -> int:
-    """Return the next number of a sequence without holes: its row stays locked until the commit."""
+    """Return the next number of a sequence; its row stays locked until the commit."""
     first = insert(commit_sequences).values(destination=scope, last=1)
     statement = first.on_conflict_do_update(
         index_elements=[commit_sequences.c.destination], set_={"last": commit_sequences.c.last + 1}
@@ -298,6 +338,7 @@ def commit_load(
         FencedError: the lease is no longer this process's.
         OffsetsMovedError: the position is neither at ``after`` nor at ``until``.
     """
+    taken = list(commit.taken)
     with tracker.transaction() as connection:
         check_lease(connection, commit.consumer, commit.epoch)
         if not _move_load_position(connection, commit):
@@ -314,8 +355,31 @@ def commit_load(
                 staged_objects.c.commit_number <= commit.until,
                 staged_objects.c.state == "staged",
             )
-            .values(state="loaded", loaded_at=func.clock_timestamp())
+            .values(
+                state="loaded",
+                loaded_at=func.clock_timestamp(),
+                taken=staged_objects.c.commit_number == func.any(cast(taken, ARRAY(BigInteger))),
+            )
         )
+        _note_tables(connection, commit)
+
+
+def _note_tables(connection: Connection, commit: LoadCommit) -> None:
+    """Note the newest commit of each table."""
+    rows = [
+        {
+            "destination": commit.destination,
+            "table_schema": place[0],
+            "table_name": place[1],
+            "last_commit": number,
+        }
+        for place, number in sorted(commit.tables.items())
+    ]
+    if rows:
+        first = insert(loaded_tables)
+        keys = ["destination", "table_schema", "table_name"]
+        newest = {"last_commit": first.excluded.last_commit}
+        connection.execute(first.on_conflict_do_update(index_elements=keys, set_=newest), rows)
 
 
 def _move_load_position(connection: Connection, commit: LoadCommit) -> bool:
@@ -330,7 +394,12 @@ def _move_load_position(connection: Connection, commit: LoadCommit) -> bool:
             load_positions.c.destination == commit.destination,
             load_positions.c.last_commit == commit.after,
         )
-        .values(last_commit=commit.until)
+        .values(
+            last_commit=commit.until,
+            last_taken=func.greatest(
+                load_positions.c.last_taken, cast(max(commit.taken, default=None), BigInteger)
+            ),
+        )
     )
     if moved.rowcount == 1:
         return True

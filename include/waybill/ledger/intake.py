@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import JSON, Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from waybill.ledger.commit import OffsetsMovedError, PackedCounts, next_commit_number, write_counts
+from waybill.ledger.commit import (
+    OffsetsMovedError,
+    PackedCounts,
+    RecordParked,
+    write_counts,
+    write_numbered,
+)
 from waybill.ledger.watermarks import PageMark, move_watermark
+from waybill.ledger.write_ahead_logs import LogProgress, move_lease
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import connector_positions
 
@@ -27,7 +33,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class IntakeCommit:
-    """One page that is whole in the write-ahead log."""
+    """One page whose events Kafka has acknowledged, or that are parked."""
 
     pipeline_id: str
     sequence: int
@@ -37,6 +43,10 @@ class IntakeCommit:
     counts: PackedCounts
     watermark: PageMark | None = None
     """Where the pipeline's watermark is moved to; None: it is not."""
+    progress: LogProgress | None = None
+    """The lease that the page is committed under, and how far its log is; None: under none."""
+    reference: str = ""
+    """Of its counts and traces; empty: ``intake:<pipeline id>:<sequence>``."""
 
 
 def intake_scope(pipeline_id: str) -> str:
@@ -54,6 +64,32 @@ def read_position(tracker: TrackerStore, pipeline_id: str) -> Position:
     return Position(int(row.sequence), row.cursor, int(row.rows_read))
 
 
+def ask_reread(connection: Connection, pipeline_id: str) -> bool:
+    """Have the next run of ingestion read a source from its beginning; False: it never read it.
+
+    A run that goes on now is not disturbed: it is the next one that begins anew.
+    """
+    changed = update(connector_positions).where(connector_positions.c.pipeline_id == pipeline_id)
+    asked = connection.execute(changed.values(reread_asked_at=func.clock_timestamp()))
+    return asked.rowcount == 1
+
+
+def begin_position(tracker: TrackerStore, pipeline_id: str) -> Position:
+    """Return where a run begins: where the connector stands, or, if that was asked for, anew.
+
+    Pages keep their numbers. To be called once the pages that a dead run left are committed: they
+    would set the cursor forward again.
+    """
+    table = connector_positions
+    with tracker.transaction() as connection:
+        connection.execute(
+            update(table)
+            .where(table.c.pipeline_id == pipeline_id, table.c.reread_asked_at.is_not(None))
+            .values(cursor=JSON.NULL, rows_read=0, reread_asked_at=None)
+        )
+    return read_position(tracker, pipeline_id)
+
+
 def note_run(tracker: TrackerStore, pipeline_id: str) -> None:
     """Note that a run of a pipeline's ingestion ended, whether or not it found anything new."""
     changed = update(connector_positions).where(connector_positions.c.pipeline_id == pipeline_id)
@@ -61,23 +97,23 @@ def note_run(tracker: TrackerStore, pipeline_id: str) -> None:
         connection.execute(changed.values(updated_at=func.clock_timestamp()))
 
 
-def commit_intake(
-    tracker: TrackerStore, commit: IntakeCommit, record_parked: Callable[[Connection, int], None]
-) -> bool:
+def commit_intake(tracker: TrackerStore, commit: IntakeCommit, record_parked: RecordParked) -> bool:
     """Move the cursor past a page and write its counts; False when that was done before.
 
     Raises:
+        FencedError: another run has the source; nothing was written.
         OffsetsMovedError: the cursor is not at the page before; nothing was written.
     """
     with tracker.transaction() as connection:
+        if commit.progress is not None:
+            move_lease(connection, commit.progress)
         if not _move_cursor(connection, commit):
             return False
-        reference = f"intake:{commit.pipeline_id}:{commit.sequence}"
+        reference = commit.reference or f"intake:{commit.pipeline_id}:{commit.sequence}"
         write_counts(connection, reference, commit.counts)
-        number = next_commit_number(connection, intake_scope(commit.pipeline_id))
-        record_parked(connection, number)
         if commit.watermark is not None:
             move_watermark(connection, commit.pipeline_id, commit.watermark)
+        write_numbered(connection, intake_scope(commit.pipeline_id), record_parked)
     return True
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
@@ -12,7 +13,10 @@ from sqlalchemy import (
     BigInteger,
     Connection,
     Float,
+    Select,
+    Text,
     Uuid,
+    and_,
     any_,
     cast,
     func,
@@ -32,6 +36,101 @@ from waybill.storage.tracker.tables import (
     topic_offsets,
 )
 
+WAITING_COUNTS = """
+waiting AS (
+  SELECT sequence.destination, batch.commit_number, batch.committed_at, counted.*
+  FROM commit_sequences AS sequence
+  LEFT JOIN load_positions AS loaded USING (destination)
+  CROSS JOIN LATERAL (
+    SELECT id, commit_number, committed_at FROM batches
+    WHERE destination = sequence.destination AND commit_number > coalesce(loaded.last_commit, 0)
+    ORDER BY commit_number LIMIT CAST(:most AS bigint)) AS batch
+  CROSS JOIN LATERAL (
+    SELECT pipeline_id, counts FROM ledger WHERE reference = batch.id::text OFFSET 0) AS counted
+  WHERE sequence.last > coalesce(loaded.last_commit, 0)
+    AND sequence.destination <> ALL (CAST(:leave_out AS text[])))
+"""
+"""The counts of the commits that wait to be loaded, a row for each pipeline, for a WITH.
+
+A destination at a time, so that the index of (destination, commit number) is all that is read:
+with ``batches LEFT JOIN load_positions WHERE number > coalesce(…)`` each batch ever made is. For
+the same reason OFFSET 0: each reference is looked up."""
+_UNLOADED = text("""
+SELECT sequence.destination, sequence.last - coalesce(loaded.last_commit, 0) AS commits
+FROM commit_sequences AS sequence
+LEFT JOIN load_positions AS loaded USING (destination)
+WHERE sequence.last > coalesce(loaded.last_commit, 0) AND EXISTS (
+  SELECT FROM batches
+  WHERE destination = sequence.destination AND commit_number = sequence.last)
+""")
+"""Ingestion numbers what it parks as well; it makes no batches."""
+
+
+def waiting_asked(*, most: int | None = None, leave_out: Collection[str] = ()) -> dict[str, object]:
+    """Return the parameters of ``WAITING_COUNTS``.
+
+    Args:
+        most: commits of each destination, the oldest first; None: all.
+        leave_out: destinations whose commits are not read.
+    """
+    return {"most": most, "leave_out": sorted(leave_out)}
+
+
+def unloaded_commits(connection: Connection) -> dict[str, int]:
+    """Return {destination: commits that wait to be loaded}, of those where any do.
+
+    Cost: a row for each destination and pipeline, however many commits wait.
+    """
+    return {str(row.destination): int(row.commits) for row in connection.execute(_UNLOADED)}
+
+
+@dataclass(frozen=True, slots=True)
+class LastRead:
+    """The last record that was read of a topic partition: what a log that was cut is known by.
+
+    A log that lost its tail and grew again has another record at this offset, of a later leader
+    epoch, however long it is by now.
+    """
+
+    offset: int
+    at_ms: int
+    """The record's timestamp: the broker's clock when it was appended."""
+    digest: str
+    """``waybill.storage.digest_of`` its value."""
+    leader_epoch: int = -1
+    """The partition's epoch from before it was read until after: no record up to here, nor up to
+    ``log_end``, is of a later one. -1: unknown."""
+    log_end: int = 0
+    """Where the log ended then; unread records below were acknowledged. 0: unknown."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> LastRead | None:
+        """Read what ``to_json`` gave; of nothing (an older release): None."""
+        return cls(**value) if value else None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPosition:
+    """Where the ledger stands in a topic partition."""
+
+    next_offset: int
+    last_read: LastRead | None = None
+    """None: nothing was read, or by an older release."""
+
+    @property
+    def deletable_before(self) -> int:
+        """Return the offset before which Kafka may delete records.
+
+        The last record that was read stays: by it a log that was cut is known.
+        """
+        if self.last_read is not None:
+            return min(self.last_read.offset, self.next_offset)
+        return max(0, self.next_offset - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class StagedReference:
@@ -41,6 +140,8 @@ class StagedReference:
     key: str
     rows: int
     bytes: int
+    batch: str = ""
+    """Id of the micro-batch that wrote it; empty: the tracker does not have it any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +169,22 @@ def acquire_lease(tracker: TrackerStore, consumer: str, *, holder: str) -> int:
         return int(connection.execute(statement).scalar_one())
 
 
+def read_positions(
+    tracker: TrackerStore, topic: str
+) -> dict[tuple[str, str], dict[int, TopicPosition]]:
+    """Return {(cluster id, topic id): {partition: position}} of all topics of this name.
+
+    More than one: the topic was deleted and made again, or this is another cluster.
+    """
+    found: dict[tuple[str, str], dict[int, TopicPosition]] = {}
+    with tracker.transaction() as connection:
+        rows = connection.execute(select(topic_offsets).where(topic_offsets.c.topic == topic)).all()
+    for row in rows:
+        position = TopicPosition(int(row.next_offset), LastRead.from_json(row.last_read))
+        found.setdefault((row.cluster_id, row.topic_id), {})[int(row.partition)] = position
+    return found
+
+
 def topic_positions(
     tracker: TrackerStore, *, cluster_id: str, topic_id: str, topic: str
 ) -> dict[int, int]:
@@ -77,16 +194,15 @@ def topic_positions(
         StopError: the ledger knows a topic of this name under another id: it was deleted and made
             again, and what was unread in the old one is gone.
     """
-    with tracker.transaction() as connection:
-        rows = connection.execute(select(topic_offsets).where(topic_offsets.c.topic == topic)).all()
-    others = {(row.cluster_id, row.topic_id) for row in rows} - {(cluster_id, topic_id)}
-    if others:
+    known = read_positions(tracker, topic)
+    if others := sorted(known.keys() - {(cluster_id, topic_id)}):
         raise StopError(
-            f"topic {topic!r} is not the one the ledger knows (id {topic_id}, ledger "
-            f"{sorted(others)}): it was deleted and created again, or this is another cluster. "
-            "Find out what was lost, then remove its rows from topic_offsets to start anew"
+            f"topic {topic!r} is not the one the ledger knows (id {topic_id}, ledger {others}): it "
+            "was deleted and created again, or this is another cluster. "
+            f"`waybill topics settle {topic}` says what to do"
         )
-    return {int(row.partition): int(row.next_offset) for row in rows}
+    own = known.get((cluster_id, topic_id), {})
+    return {number: position.next_offset for number, position in own.items()}
 
 
 def last_commit_number(tracker: TrackerStore, destination: str) -> int:
@@ -107,7 +223,7 @@ def staged_after(
     tracker: TrackerStore, destination: str, *, after: int, until: int | None = None
 ) -> list[StagedReference]:
     """Return the staged objects of commits after a number, in commit order."""
-    query = select(staged_objects).where(
+    query = staged_references().where(
         staged_objects.c.destination == destination, staged_objects.c.commit_number > after
     )
     if until is not None:
@@ -115,7 +231,21 @@ def staged_after(
     query = query.order_by(staged_objects.c.commit_number, staged_objects.c.key)
     with tracker.transaction() as connection:
         rows = connection.execute(query).all()
-    return [StagedReference(r.commit_number, r.key, r.rows, r.bytes) for r in rows]
+    return [StagedReference(*row) for row in rows]
+
+
+def staged_references() -> Select[Any]:
+    """Return the query of staged objects as ``StagedReference`` has them."""
+    table = staged_objects.c
+    batch = func.coalesce(cast(batches.c.id, Text), "")
+    return select(table.commit_number, table.key, table.rows, table.bytes, batch).outerjoin_from(
+        staged_objects,
+        batches,
+        and_(
+            batches.c.destination == table.destination,
+            batches.c.commit_number == table.commit_number,
+        ),
+    )
 
 
 def staged_sums(
@@ -168,7 +298,9 @@ def committed(tracker: TrackerStore, texts: Iterable[str]) -> set[str]:
     Args:
         tracker: the books.
         texts: as traces name their batches. ``<uuid>``: a micro-batch.
-            ``intake:<pipeline id>:<page>``. ``load:<destination>:<commit number>``.
+            ``intake:<pipeline id>:<page>``, in traces of earlier releases.
+            ``intake:<pipeline id>:<log id>:<page>``: the reference of a page's counts.
+            ``load:<destination>:<commit number>``.
             ``replay:<replay id>:<first segment of what went under one mark>``.
             ``refused:<log id>:<lsn>``. Any other text was never committed.
 
@@ -213,7 +345,8 @@ _GIVEN = (
 _COMMITTED = {
     "intake": text(
         f"SELECT given.text {_GIVEN} JOIN connector_positions p "
-        "ON p.pipeline_id = given.name AND p.sequence >= given.number"
+        "ON p.pipeline_id = given.name AND p.sequence >= given.number "
+        f"UNION SELECT given.text {_GIVEN} JOIN ledger l ON l.reference = given.text"
     ),
     "load": text(
         f"SELECT given.text {_GIVEN} JOIN load_positions p "

@@ -5,15 +5,16 @@ Such a message is known by its log and its lsn; the producer may hand it over ag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 
-from waybill.ledger.commit import PackedCounts, next_commit_number, write_counts
+from waybill.ledger.commit import PackedCounts, RecordParked, write_counts, write_numbered
 from waybill.ledger.intake import intake_scope
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
+from waybill.ledger.write_ahead_logs import refuse_when_taken_over
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import refused_messages
 
@@ -52,12 +53,11 @@ def refused_lsns(tracker: TrackerStore, wal_id: str, from_lsn: int) -> set[int]:
         return set(connection.execute(query).scalars())
 
 
-def commit_refusal(
-    tracker: TrackerStore, refusal: Refusal, record_parked: Callable[[Connection, int], None]
-) -> bool:
+def commit_refusal(tracker: TrackerStore, refusal: Refusal, record_parked: RecordParked) -> bool:
     """Park a refused message and write its counts; False when that was done before.
 
     Raises:
+        FencedError: the log was taken over; nothing was written.
         RetryError: the tracker is away; whether it committed is told by ``knows_refusal``.
     """
     row = insert(refused_messages).values(
@@ -65,11 +65,11 @@ def commit_refusal(
     )
     once = row.on_conflict_do_nothing().returning(refused_messages.c.lsn)
     with tracker.transaction() as connection:
+        refuse_when_taken_over(connection, refusal.wal_id)
         if connection.execute(once).first() is None:
             return False
         reference = f"refused:{refusal.wal_id}:{refusal.lsn}"
         write_counts(connection, reference, refusal.counts)
-        number = next_commit_number(connection, intake_scope(refusal.pipeline_id))
-        record_parked(connection, number)
         add_entries(connection, "came_in", refusal.replayed)
+        write_numbered(connection, intake_scope(refusal.pipeline_id), record_parked)
     return True

@@ -23,6 +23,7 @@ from waybill.mappings.names_given import child_tables, names_given
 from waybill.mappings.naming import NameRules
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
+from waybill.storage.advisory_locks import AdvisoryLock
 from waybill.storage.tracker.mapping_tables import mapping_versions
 from waybill.storage.tracker.tables import pipeline_versions
 
@@ -232,8 +233,7 @@ def _few(names: Sequence[str], most: int = 5) -> str:
 
 
 def _lock(connection: Connection, pipeline_id: str, event_name: str) -> None:
-    key = func.hashtextextended(f"waybill mapping {pipeline_id} {event_name}", 0)
-    connection.execute(select(func.pg_advisory_xact_lock(key)))
+    AdvisoryLock.MAPPING_VERSION.take(connection, pipeline_id, event_name)
 
 
 def _newest(connection: Connection, pipeline_id: str, event_name: str) -> MappingVersion | None:

@@ -58,6 +58,12 @@ _NAMED = text("""
     WHERE n.id = ANY(:ids)
     ORDER BY array_position(CAST(:kinds AS text[]), n.kind), n.id LIMIT :most
 """)
+_WITHOUT_PERSONAL = text("""
+    SELECT pipeline_id FROM pipeline_versions
+    WHERE pipeline_id = ANY(:pipelines)
+    GROUP BY pipeline_id
+    HAVING NOT bool_or(declaration @? '$.events.*.personal[*]')
+""")
 _MARK = text("""
     UPDATE notices SET
         reached = reached || ARRAY[:sink],
@@ -156,23 +162,38 @@ def claim(
     return None if row is None else Claim(*row)
 
 
-def read_message(connection: Connection, claimed: Claim, *, error_messages: bool) -> Message:
-    """Return what a claimed message tells: the first 20 notices, the rest counted."""
+def read_message(
+    connection: Connection, claimed: Claim, *, error_messages: bool, personal_messages: bool
+) -> Message:
+    """Return what a claimed message tells: the first 20 notices, the rest counted.
+
+    Args:
+        connection: reads.
+        claimed: which.
+        error_messages: off, all messages of errors are left out.
+        personal_messages: off, those that may quote personal values are hidden: of pipelines of
+            which any version declares a personal field, or that nobody declared.
+    """
     ids = list(claimed.notice_ids)
     counts = {row[0]: int(row[1]) for row in connection.execute(_COUNTS, {"ids": ids})}
     values = {"ids": ids, "kinds": list(KINDS), "most": MOST_NAMED}
     known = owners(connection)
-    named = [_read(row, known) for row in connection.execute(_NAMED, values)]
+    rows = connection.execute(_NAMED, values).all()
+    quoted = {row.pipeline_id for row in rows}
+    if not personal_messages:
+        quoted = {*connection.execute(_WITHOUT_PERSONAL, {"pipelines": [*quoted]}).scalars()}
+    named = [_read(row, known, quoted) for row in rows]
     if not error_messages:
         named = [item.without_messages() for item in named]
     return Message(claimed.id, claimed.owner, tuple(named), counts, claimed.attempts - 1)
 
 
-def _read(row: Any, known: dict[str, Owned]) -> Named:  # noqa: ANN401 - a row
+def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> Named:  # noqa: ANN401 - a row
     owned = known.get(row.pipeline_id)
     names = {name: getattr(row, name) for name in ("event_name", "stage", "error_type")}
     detail = {name: value for name, value in names.items() if value is not None} | row.detail
-    return Named(row.kind, owned.name if owned else row.pipeline_id, row.made_at, detail)
+    found = Named(row.kind, owned.name if owned else row.pipeline_id, row.made_at, detail)
+    return found if row.pipeline_id in quoted else found.with_messages_hidden()
 
 
 def mark_sent(connection: Connection, claimed: Claim, sinks: Sequence[str]) -> None:

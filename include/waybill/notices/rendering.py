@@ -22,10 +22,12 @@ _LONGEST_PART = 200
 _LONGEST_SUBJECT = 150
 _TITLES = {
     "breach": ("word of the auditor", "words of the auditor"),
+    "topic": ("topic stopped", "topics stopped"),
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
     "damage": ("damaged segment", "damaged segments"),
     "destination": ("word of a destination", "words of a destination"),
+    "log": ("write-ahead log taken over", "write-ahead logs taken over"),
     "release": ("pipeline released", "pipelines released"),
     "replay": ("replay ended", "replays ended"),
     "digest": ("digest", "digests"),
@@ -34,6 +36,9 @@ _TITLES = {
 }
 _EMPTY = "(empty)"
 """Stands for an event name that is empty."""
+HIDDEN = "(hidden: it may quote personal values)"
+"""Stands for an error message of a pipeline with personal fields."""
+_MESSAGE = "message"
 _OWN_WORDS = frozenset({"event_name", "stage", "error_type", "message"})
 
 
@@ -50,6 +55,10 @@ class Named:
     def without_messages(self) -> Named:
         """Return it without error messages, which can hold values of events."""
         return replace(self, detail=_without_messages(self.detail))
+
+    def with_messages_hidden(self) -> Named:
+        """Return it with words in the place of error messages, however deep."""
+        return replace(self, detail=_hidden_messages(self.detail))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON, names as they are."""
@@ -122,6 +131,15 @@ def _without_messages(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, Mapping):
         return {n: _without_messages(item) for n, item in value.items() if n != "message"}
     return [_without_messages(item) for item in value] if isinstance(value, list) else value
+
+
+def _hidden_messages(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, Mapping):
+        return {
+            name: HIDDEN if name == _MESSAGE and item else _hidden_messages(item)
+            for name, item in value.items()
+        }
+    return [_hidden_messages(item) for item in value] if isinstance(value, list) else value
 
 
 def _counted(kind: str, number: int) -> str:

@@ -131,7 +131,13 @@ def _claim(run: _Run, sink: Sink, tried: set[UUID]) -> tuple[Claim, Message] | N
         claimed = claim(connection, sink.name, tried, lease_s=lease_s)
         if claimed is None:
             return None
-        return claimed, read_message(connection, claimed, error_messages=settings.error_messages)
+        message = read_message(
+            connection,
+            claimed,
+            error_messages=settings.error_messages,
+            personal_messages=settings.personal_messages,
+        )
+        return claimed, message
 
 
 def _try(sink: Sink, message: Message) -> SinkError | None:

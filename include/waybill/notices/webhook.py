@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import time
 
 import orjson
@@ -19,6 +20,8 @@ from waybill.settings import NoticeSettings
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _ESCAPE = str.maketrans(_ESCAPES)
+_TALKERS = ("httpx", "httpcore")
+"""They log the address of each request, which is a secret."""
 
 
 class WebhookSink:
@@ -44,6 +47,8 @@ class WebhookSink:
         text = message.text.translate(_ESCAPE)
         body = orjson.dumps({"text": text, **message.to_json()})
         headers = self._headers(message, body)
+        for name in _TALKERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
         try:
             with httpx.stream(
                 "POST",

@@ -13,15 +13,26 @@ from waybill.storage.tracker.tables import notices
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
 Kind = Literal[
-    "breach", "hold", "missing", "damage", "destination", "release", "replay", "digest", "first"
+    "breach",
+    "topic",
+    "hold",
+    "missing",
+    "damage",
+    "destination",
+    "log",
+    "release",
+    "replay",
+    "digest",
+    "first",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """What can be told, the most urgent first: a message names them in this order.
 
-``breach``: the auditor found breaches of the books, named their events, or saw them end. ``hold``,
-``release``: a pipeline was held, goes on. ``missing``, ``damage``: an object is gone, a frame is
-broken. ``destination``: one takes no loads, or takes them again. ``replay``: how one ended.
-``digest``: numbers of what is parked. ``first``: events parked where none were.
+``breach``: the auditor found breaches of the books, named their events, or saw them end.
+``topic``: one is not read any more until somebody settles it. ``hold``, ``release``: a pipeline was
+held, goes on. ``missing``, ``damage``: an object is gone, a frame is broken. ``destination``: one
+takes no loads, or takes them again. ``log``: a write-ahead log was taken over. ``replay``: how one
+ended. ``digest``: numbers of what is parked. ``first``: events parked where none were.
 """
 _LONGEST_TEXT = 2000
 _DEEPEST = 6

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.operations.trial import Fate, Trial
-from waybill.parking.masking import KEY, MASK, masked_words
+from waybill.parking.masking import KEY, MASK, masked_words, same_name
 from waybill.storage.log import TopicInfo
 
 _FIRST_LOOK = 500
@@ -155,9 +155,9 @@ def _masked(value: bytes, found: dict[str, Any], personal: Sequence[str]) -> dic
     """Hide what an example says of an event's personal fields: their columns, and their values."""
     said = {name: found[name] for name in ("message", "columns") if name in found}
     shown: dict[str, Any] = found | masked_words(value, said, personal)
-    hidden = {*personal, _ROW_KEY} if KEY in personal else {*personal}
+    hidden = {same_name(name) for name in personal} | ({_ROW_KEY} if KEY in personal else set())
     for name, edges in shown.get("columns", {}).items():
-        if name.partition(".")[2] in hidden:
+        if same_name(name.partition(".")[2]) in hidden:
             edges[:] = [None if edge is None else MASK for edge in edges]
     return shown
 

@@ -32,7 +32,7 @@ class PageTraces:
     """When each was taken in, to a tenth of a second: few values, which cost little at rest."""
 
     def add(self, event_id: str, key: str, minute: int, lsn: int, taken_us: int) -> None:
-        """Add one event; ``key`` is its ordering key, ``taken_us`` its intake version."""
+        """Add one event; ``key`` is its ordering key, ``taken_us`` when it was taken in."""
         self.ids.append(event_id)
         self.keys.append(key)
         self.minutes.append(minute)
@@ -40,14 +40,14 @@ class PageTraces:
         self.taken_us.append(taken_us - taken_us % _TENTH_US)
 
     def batches(
-        self, pipeline_id: str, event_name: str, *, topic: str, sequence: int
+        self, pipeline_id: str, event_name: str, *, topic: str, batch: str
     ) -> list[pa.RecordBatch]:
-        """Return the traces of the page with this number. Cost: about 2 µs an event."""
+        """Return the traces of a page; ``batch`` is the reference of its counts. 2 µs an event."""
         if not self.ids:
             return []
         minutes = pa.array(self.minutes, pa.int32())
         ids = pa.array(self.ids, pa.string())
-        at_us, batch = pa.array(self.taken_us, pa.int64()), f"intake:{pipeline_id}:{sequence}"
+        at_us = pa.array(self.taken_us, pa.int64())
         taken = traces(
             ids,
             pipeline_id=pipeline_id,

@@ -15,12 +15,14 @@ from sqlalchemy import select
 from waybill.events import HELD_ERROR
 from waybill.mappings import decode_path
 from waybill.parking import Partition
-from waybill.parking.masking import KEY
+from waybill.parking.masking import KEY, same_name
 from waybill.pipelines import ChildTable, EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.mapping_tables import mapping_versions
 from waybill.storage.tracker.tables import pipeline_versions
 
+Proposed = tuple[str, dict[str, dict[str, Any]]]
+"""A pipeline's id, and its event names with their declarations as JSON."""
 ANY_EVENT = ""
 """No event name that a pipeline declares: its personal fields are those of all its events."""
 
@@ -76,8 +78,15 @@ class Personal:
         return self.fields(pipeline_id, event_name) != ()
 
 
-def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
+def personal_of(
+    tracker: TrackerStore, pipeline_ids: Iterable[str], proposed: Iterable[Proposed] = ()
+) -> Personal:
     """Read what all versions of these pipelines have declared. Cost: two queries.
+
+    Args:
+        tracker: where the versions are.
+        pipeline_ids: of these pipelines.
+        proposed: what counts beside them: versions that are not deployed, mappings not kept.
 
     What was personal when an event parked stays so, whatever was deployed since; so do the columns
     that personal fields were learned to have.
@@ -94,24 +103,14 @@ def personal_of(tracker: TrackerStore, pipeline_ids: Iterable[str]) -> Personal:
         rows = connection.execute(declared.order_by(table.number)).all()
         mappings = connection.execute(learned.order_by(mapped.number)).all()
     versions = [(row[0], row[1]) for row in rows]
-    return Personal([*versions, *((row[0], {row[1]: row[2]}) for row in mappings)])
+    learned_of = [(row[0], {row[1]: row[2]}) for row in mappings]
+    return Personal([*versions, *learned_of, *proposed])
 
 
-def personal_in(
-    versions: Iterable[Pipeline],
-    partition: Partition,
-    mappings: Iterable[EventDeclaration] = (),
-) -> tuple[str, ...]:
-    """Return the personal fields of a partition's events in any of the pipeline's versions.
-
-    Args:
-        versions: of the pipeline.
-        partition: of its events.
-        mappings: what is in force, with what was learned.
-    """
-    known = [version.model_dump(mode="json", include={"events"})["events"] for version in versions]
-    known += [{mapping.name: mapping.to_json()} for mapping in mappings]
-    return Personal(("", events) for events in known).fields("", _meant(partition)) or ()
+def proposed_by(version: Pipeline, mappings: Iterable[EventDeclaration]) -> list[Proposed]:
+    """Return what a version that is not deployed declares, and mappings as they would be."""
+    events = version.model_dump(mode="json", include={"events"})["events"]
+    return [(version.id, events), *((version.id, {m.name: m.to_json()}) for m in mappings)]
 
 
 def _meant(partition: Partition) -> str:
@@ -132,7 +131,7 @@ def _add(known: _Declared, declaration: dict[str, Any]) -> None:
         source, name = column.get("source") or column["name"], column["name"]
         source = ".".join(decode_path(source)) if paths else source
         for fields in (personal, key):
-            if fields & {source, name}:
+            if _same(fields) & {same_name(source), same_name(name)}:
                 fields.update((source, name))
             fields.update(_under_another_name(fields, source, name, paths=paths))
     for child in declaration["table"].get("children", ()):
@@ -157,16 +156,23 @@ def _under_another_name(fields: set[str], source: str, name: str, *, paths: bool
     stays an object, the part is personal.
     """
     around = {path for path in _around(source)} if paths else {source}
-    found = {name} if fields & around else set()
-    inside = f"{source}."
-    return found | {name + one[len(source) :] for one in fields if one.startswith(inside)}
+    found = {name} if _same(fields) & _same(around) else set()
+    inside = f"{same_name(source)}."
+    within = (one for one in map(same_name, fields) if one.startswith(inside))
+    return found | {f"{name}.{one.removeprefix(inside)}" for one in within}
 
 
 def _overlap(key: set[str], personal: set[str]) -> bool:
     """Tell whether a key holds a personal field, a part of one, or one with a personal part."""
+    key, personal = _same(key), _same(personal)
     around_key = {path for one in key for path in _around(one)}
     around_personal = {path for one in personal for path in _around(one)}
     return bool(key & around_personal or personal & around_key)
+
+
+def _same(names: Iterable[str]) -> set[str]:
+    """Return names as masking compares them."""
+    return {same_name(name) for name in names}
 
 
 def _around(path: str) -> Iterator[str]:

@@ -41,7 +41,12 @@ class DeployReport:
 
 
 def deploy(
-    tracker: TrackerStore, directory: Path, *, who: str, rules: NameRules | None = None
+    tracker: TrackerStore,
+    directory: Path,
+    *,
+    who: str,
+    rules: NameRules | None = None,
+    source_roots: Sequence[Path] = (),
 ) -> DeployReport:
     """Check the declaration in a folder and make it the pipeline's active version.
 
@@ -52,12 +57,14 @@ def deploy(
         directory: with the declaration.
         who: deploys.
         rules: for names, of the pipeline's destination; PostgreSQL's, where none are given.
+        source_roots: folders of the settings that its source may lie in.
 
     Raises:
-        InputError: the declaration is wrong, its name belongs to another pipeline, its team or
-            destination is not what it was, or a column's type is none that holds what was learned.
+        InputError: the declaration is wrong, its source lies where it must not, its name belongs to
+            another pipeline, its team or destination is not what it was, or a column's type is none
+            that holds what was learned.
     """
-    pipeline = load_pipeline(directory)
+    pipeline = load_pipeline(directory, source_roots)
     with tracker.transaction() as connection:
         _register(connection, pipeline)
         active = _active_row(connection, pipeline.id)

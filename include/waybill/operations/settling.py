@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,7 +31,6 @@ class Settling:
         self._producer = producer
         self._pipeline_id = pipeline_id
         self._minute = minute
-        self._pages: deque[tuple[int, int]] = deque()
         self._left_by_others: int | None = None
 
     def begin(self) -> None:
@@ -42,40 +40,33 @@ class Settling:
 
     def recovered(self, counts: Iterable[tuple[str, list[list[Any]]]]) -> PageMark:
         """Return where the commit of a dead run's page moves the watermark: it stays below it."""
-        minutes = [_least(counts), self._left_by_others, self._minute()]
+        minutes = [least_minute(counts), self._left_by_others, self._minute()]
         least = min(minute for minute in minutes if minute is not None)
         self._left_by_others = least
         return PageMark(least, len(self._producer))
 
-    def page(self, lsn: int, counts: Iterable[tuple[str, list[list[Any]]]]) -> PageMark:
-        """Return where the commit of a page moves the watermark.
+    def page(self, uncounted: Iterable[int | None]) -> PageMark:
+        """Return where the commit of a page moves the watermark; Kafka has all up to its mark.
 
-        The run's first page has counted what a dead run left uncounted: once Kafka has all up to
-        its mark, nothing is left of that run.
+        The run's first page has counted what a dead run left uncounted, so that nothing is left of
+        that run.
 
         Args:
-            lsn: of the page's mark.
-            counts: of the page, as the ledger keeps them.
+            uncounted: the least minutes of the pages behind it that are not committed yet.
         """
-        minutes = [
-            minute for minute in (_least(counts), self._left_by_others) if minute is not None
-        ]
         self._left_by_others = None
-        if minutes:
-            self._pages.append((lsn, min(minutes)))
-        while self._pages and self._producer.settled(self._pages[0][0]):
-            self._pages.popleft()
-        open_from = min((minute for _, minute in self._pages), default=self._minute())
-        return PageMark(open_from, len(self._producer) if self._pages else 0)
+        minutes = [minute for minute in uncounted if minute is not None]
+        return PageMark(min(minutes, default=self._minute()), len(self._producer))
 
     def end(self, *, left: int | None) -> None:
         """Close the watermark; all is acknowledged. ``left``: records that were not read."""
         close_watermark(self._tracker, self._pipeline_id, minute=self._minute(), left=left)
 
-    def broken_off(self, waiting: int) -> None:
+    def tell_waiting(self, waiting: int) -> None:
         """Leave it open, and say how many events are not acknowledged."""
         tell_waiting(self._tracker, self._pipeline_id, waiting)
 
 
-def _least(counts: Iterable[tuple[str, list[list[Any]]]]) -> int | None:
+def least_minute(counts: Iterable[tuple[str, list[list[Any]]]]) -> int | None:
+    """Return the least intake minute of a page's counts; None: it has none."""
     return min((int(row[2]) for _, rows in counts for row in rows), default=None)

@@ -84,7 +84,7 @@ class Trial:
             yield from self._chunk(chunk)
 
     def _chunk(self, values: list[bytes]) -> list[Fate]:
-        chain = Chain(self._plans, watch=self._clock, fetch=self._fetch, isolated=True)
+        chain = Chain(self._plans, watch=self._clock, fetch=self._fetch, isolated=self._plans)
         zeros = [0] * len(values)
         chain.process(Chunk(values, zeros, range(len(values)), zeros))
         fates = [Fate() for _ in values]

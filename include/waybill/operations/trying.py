@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from waybill.errors import InputError
+from waybill.operations.claims import payloads_at_once
 from waybill.operations.dry_run import DryRunReport, dry_run
 from waybill.operations.entering import enters_earlier, refuse_without_source
 from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.operations.learning import TrialLearner, mappings_once_deployed, rules_for
-from waybill.operations.personal import personal_in
+from waybill.operations.personal import personal_of, proposed_by
 from waybill.operations.registry import active_pipeline
 from waybill.operations.replayable import find_replayable
 from waybill.operations.trial import Trial
@@ -61,8 +62,8 @@ class DryRunParts:
 def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     """Run parked events through the active version, or through the proposed one.
 
-    The report goes where many look (a task's result, a log): values of fields that either version
-    declares as personal are masked in it, whoever asks.
+    The report goes where many look (a task's result, a log): values of fields that any version of
+    the pipeline has declared as personal, or the proposed one does, are masked in it, whoever asks.
 
     Raises:
         InputError: a name, a time or a number is wrong, or the folder declares another pipeline.
@@ -81,7 +82,8 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     version = active if request.proposed is None else _proposed(request.proposed, active)
     trials = _Trials(parts, active)
     mappings = mappings_once_deployed(parts.tracker, active, version).values()
-    personal = personal_in((active, version), found, [one.declaration for one in mappings])
+    proposed = proposed_by(version, [one.declaration for one in mappings])
+    personal = personal_of(parts.tracker, [active.id], proposed).of(found) or ()
     good = None
     if request.proposed is not None and request.good:
         good = _good(trials, request, version, found.event_name, personal)
@@ -145,7 +147,7 @@ class _Trials:
         return Trial(
             version,
             timeout_s=parts.event_timeout_s,
-            fetch=parts.objects.get,
+            fetch=payloads_at_once(parts.objects),
             rows=rows,
             mappings=mappings_once_deployed(parts.tracker, self.active, version),
             learner=TrialLearner(rules_for(version, parts.destinations)),

@@ -110,7 +110,7 @@ class Undeliverable:
         key = new_refused_key(refused.wal_id, refused.lsn)
         self._objects.put(key, packed.body)
 
-        def record(connection: Connection, number: int) -> None:
+        def record(connection: Connection, number: int) -> list[str]:
             self._parking.record(
                 connection,
                 key=key,
@@ -119,6 +119,7 @@ class Undeliverable:
                 scope=f"ingestion/{event.pipeline_id}",
                 commit_number=number,
             )
+            return [key]
 
         counts = list(self._counts(event).by_pipeline())
         replayed = {}

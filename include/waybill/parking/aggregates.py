@@ -7,6 +7,7 @@ What each number is the sum of
   quarantined         segments in that state; replaced ones count nowhere: their successors do
   bytes               segments parked or replaying
   first, last event   all segments
+Of segments whose rows retention has deleted the sums are in the partition's ``trimmed_...``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, and_, cast, func, or_, select, update
+from sqlalchemy import Connection, Integer, Select, and_, cast, func, literal, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from waybill.parking.marks import IS_MARKED, IS_UNMARKED
@@ -26,7 +27,8 @@ from waybill.storage.tracker.tables import segments
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
-_EDGES = ("first_event_at", "last_event_at")
+_EDGES = {"first_event_at": func.least, "last_event_at": func.greatest}
+_TRIMMED = ("replayed", "discarded", *_EDGES)
 
 
 def correct_aggregates(tracker: TrackerStore) -> int:
@@ -35,7 +37,7 @@ def correct_aggregates(tracker: TrackerStore) -> int:
     The look is one statement, so one snapshot: segments and sums change together, and work that
     goes on meanwhile is no difference. Cost: one pass over all segments.
     """
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         wrong = [int(row[0]) for row in connection.execute(_differing())]
     return sum(_correct(tracker, partition_id) for partition_id in wrong)
 
@@ -73,23 +75,32 @@ def _sum(column: ColumnElement[int], which: ColumnElement[bool]) -> ColumnElemen
 def _differing() -> Select[Any]:
     sums = _sums().subquery()
     differs = or_(
-        *[partitions.c[n] != func.coalesce(sums.c[n], 0) for n in _NUMBERS],
-        *[partitions.c[n].is_distinct_from(sums.c[n]) for n in _EDGES],
+        *[partitions.c[n] != func.coalesce(sums.c[n], 0) + _trimmed(n) for n in _NUMBERS],
+        *[partitions.c[n].is_distinct_from(_EDGES[n](sums.c[n], _trimmed(n))) for n in _EDGES],
     )
     joined = partitions.outerjoin(sums, sums.c.partition_id == partitions.c.id)
     return select(partitions.c.id).select_from(joined).where(differs).order_by(partitions.c.id)
 
 
+def _trimmed(name: str) -> ColumnElement[Any]:
+    """Return what deleted segments had in a number or edge of their partition."""
+    return partitions.c[f"trimmed_{name}"] if name in _TRIMMED else literal(0)
+
+
 def _correct(tracker: TrackerStore, partition_id: int) -> bool:
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         lock_partition(connection, partition_id)
         before = _numbers(connection, partition_id)
         row = connection.execute(_sums().where(segments.c.partition_id == partition_id)).first()
         right = dict.fromkeys(_NUMBERS, 0) | dict.fromkeys(_EDGES)
         if row is not None:
             right = {name: row._mapping[name] for name in right}  # noqa: SLF001 - SQLAlchemy's API
-        numbers = {name: int(right[name] or 0) for name in _NUMBERS}
-        edges = {name: right[name] for name in _EDGES}
+        gone = _gone(connection, partition_id)
+        numbers = {name: int(right[name] or 0) + (gone.get(name) or 0) for name in _NUMBERS}
+        edges = {
+            name: best((one for one in (right[name], gone[name]) if one is not None), default=None)
+            for name, best in (("first_event_at", min), ("last_event_at", max))
+        }
         if before == {**numbers, **edges}:
             return False
         connection.execute(
@@ -107,6 +118,13 @@ def _correct(tracker: TrackerStore, partition_id: int) -> bool:
         "partition %d: its numbers were not the sum of its segments: %s", partition_id, detail
     )
     return True
+
+
+def _gone(connection: Connection, partition_id: int) -> dict[str, Any]:
+    """Return what is left of deleted segments, by the names of numbers and edges."""
+    query = select(*[partitions.c[f"trimmed_{n}"].label(n) for n in _TRIMMED])
+    row = connection.execute(query.where(partitions.c.id == partition_id)).one()
+    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
 
 
 def _numbers(connection: Connection, partition_id: int) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _settle(tracker: TrackerStore, cutoff: datetime) -> int:
     """Write marks that are past the grace into the rows, a batch; returns how many partitions."""
     own = partitions.c
     query = select(own.id).where(HAS_MARK, own.marked_at < cutoff).order_by(own.marked_at)
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         ids = list(connection.execute(query.limit(BATCH)).scalars())
         if ids:
             lock_partitions(connection, [own.id.in_(ids)])
@@ -105,7 +105,7 @@ def _with_dead_segments(tracker: TrackerStore, after: str) -> list[str]:
     """Return the keys of objects that hold a dead segment, in order, those after a key."""
     key = segments.c.object_key
     query = select(key).where(_IS_DEAD, key > after).group_by(key).order_by(key).limit(BATCH)
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         return [str(row[0]) for row in connection.execute(query)]
 
 

@@ -90,7 +90,9 @@ def cut(
     joined = _joined(list(parts.values()))
     key = new_cut_key(segment.id)
     objects.put(key, joined.body)
-    ids = _swap(tracker, segment, key, joined)
+    with tracker.transaction() as connection:
+        lock_partition(connection, segment.partition_id)
+        ids = swap(connection, segment, key, joined)
     names = [side for side, part in parts.items() for _ in part.segments]
     return dict(zip(ids, names, strict=True)) if ids else {}
 
@@ -125,29 +127,30 @@ def _joined(parts: Sequence[PackedObject]) -> PackedObject:
     return PackedObject(b"".join([*frames, directory(placed)]), tuple(placed))
 
 
-def _swap(tracker: TrackerStore, source: Segment, key: str, packed: PackedObject) -> list[int]:
-    """Put the parts in the segment's place; returns their ids, none if its state is another."""
-    with tracker.transaction() as connection:
-        lock_partition(connection, source.partition_id)
-        taken = (
-            update(segments)
-            .where(segments.c.id == source.id, segments.c.state == source.state)
-            .values(state="replaced", changed_at=func.clock_timestamp())
-            .returning(segments.c.parked_at, segments.c.replay_id)
+def swap(connection: Connection, source: Segment, key: str, packed: PackedObject) -> list[int]:
+    """Put the parts in the segment's place; returns their ids, none if its state is another.
+
+    The caller holds the partition's row.
+    """
+    taken = (
+        update(segments)
+        .where(segments.c.id == source.id, segments.c.state == source.state)
+        .values(state="replaced", changed_at=func.clock_timestamp())
+        .returning(segments.c.parked_at, segments.c.replay_id)
+    )
+    row = connection.execute(taken).first()
+    if row is None:
+        return []
+    connection.execute(parked_objects.insert().values(key=key, bytes=len(packed.body)))
+    kept = {"parked_at": row[0], "replay_id": row[1]}
+    ids = [_insert(connection, source, kept, key, one) for one in packed.segments]
+    if source.state in HELD:
+        more = sum(one.bytes for one in packed.segments) - source.bytes
+        connection.execute(
+            update(partitions)
+            .where(partitions.c.id == source.partition_id)
+            .values(bytes=partitions.c.bytes + more)
         )
-        row = connection.execute(taken).first()
-        if row is None:
-            return []
-        connection.execute(parked_objects.insert().values(key=key, bytes=len(packed.body)))
-        kept = {"parked_at": row[0], "replay_id": row[1]}
-        ids = [_insert(connection, source, kept, key, one) for one in packed.segments]
-        if source.state in HELD:
-            more = sum(one.bytes for one in packed.segments) - source.bytes
-            connection.execute(
-                update(partitions)
-                .where(partitions.c.id == source.partition_id)
-                .values(bytes=partitions.c.bytes + more)
-            )
     return ids
 
 

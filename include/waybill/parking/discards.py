@@ -64,7 +64,7 @@ def discard(
     decision.require_why()
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
         rows = lock_partitions(connection, conditions, settled=False)
         if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
@@ -99,7 +99,7 @@ def undo_discard(
     decision.require_why()
     _refuse_all(wanted)
     edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         conditions = [*matches(wanted), partitions.c.discarded > 0]
         whole = not segment_matches(wanted)
         rows = lock_partitions(connection, conditions, settled=not whole)

@@ -122,7 +122,7 @@ def _refuse_more(tracker: TrackerStore, wanted: PartitionFilter, state: str, mos
     if wanted.window == (None, None):
         return
     some = select(segments.c.id).where(*_cut_through(wanted, state)).limit(most + 1).subquery()
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         number = connection.execute(select(func.count()).select_from(some)).scalar_one()
     if number > most:
         raise TooManyCutsError(
@@ -151,13 +151,13 @@ def _partly_inside(tracker: TrackerStore, wanted: PartitionFilter, state: str) -
     if wanted.window == (None, None):
         return
     conditions = _cut_through(wanted, state)
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         last = connection.execute(select(func.max(segments.c.id))).scalar() or 0
     after = 0
     while True:
         query = select_segments(*conditions, segments.c.id > after, segments.c.id <= last)
         ordered = query.order_by(None).order_by(segments.c.id).limit(_PAGE)
-        with tracker.transaction() as connection:
+        with tracker.transaction(long_statements=True) as connection:
             page = [to_segment(row) for row in connection.execute(ordered)]
         yield from page
         if len(page) < _PAGE:

@@ -5,6 +5,10 @@ masked value keeps nothing of the original but whether it is null. Messages quot
 masked value is looked for in them (``quoting``). What a message says in other words (a sum, a hash)
 is not found.
 
+Names are the same whatever their case and blanks (``same_name``). A path that ends before its
+field, since text or a number stands where an object was declared, masks what stands there. A
+personal object's own field names are values too: they are looked for in messages.
+
 What cannot be taken apart is masked whole: bytes that are no JSON, a payload that travels as bytes,
 values that no field names. So are then the words about it, and those about a payload that is in the
 object store: what they quote cannot be known.
@@ -12,8 +16,10 @@ object store: what they quote cannot be known.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 from waybill.events import dumps, loads
@@ -32,7 +38,20 @@ _WAYBILLS = frozenset(
 )
 """What is around a payload and says nothing that a source chose."""
 _SOURCES = frozenset(("id", "dataref", _SUBJECT))
+_ATTRIBUTES = _WAYBILLS | _SOURCES
+"""Masked as personal fields only where one has exactly this name."""
 _NAMELESS = "*"
+
+
+@lru_cache(maxsize=4096)
+def same_name(name: str) -> str:
+    """Return a name without what does not count in it: case, blanks, Unicode's ways to write it."""
+    composed = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(character for character in composed if not _is_blank(character))
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
 
 
 def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:  # noqa: ANN401
@@ -111,7 +130,7 @@ class _Masking:
 
     def __init__(self, personal: Sequence[str] | None) -> None:
         self._everything = personal is None
-        self._fields = [field for field in personal or () if field != KEY]
+        self._fields = {field: same_name(field) for field in personal or () if field != KEY}
         self._hides_key = personal is None or KEY in personal
         self.found: set[str] = set()
         self.values: list[Any] = []
@@ -136,11 +155,12 @@ class _Masking:
         """Mask around a payload: the key, and what a row has that looks like an envelope."""
         if self._everything:
             attributes = {
-                name: item if name in _WAYBILLS | _SOURCES else self._every(item, name)
+                name: item if name in _ATTRIBUTES else self._every(item, name)
                 for name, item in attributes.items()
             }
         else:
-            attributes = self._named(attributes)
+            ours = {n: v for n, v in attributes.items() if n in _ATTRIBUTES - {*self._fields}}
+            attributes = self._named({n: v for n, v in attributes.items() if n not in ours}) | ours
         if self._hides_key and _SUBJECT in attributes:
             attributes[_SUBJECT] = self._key(attributes[_SUBJECT])
         return attributes
@@ -164,22 +184,24 @@ class _Masking:
         return self._named(value) if isinstance(value, dict) else self._hide(value, _NAMELESS)
 
     def _named(self, value: Any) -> Any:  # noqa: ANN401
-        for field in self._fields:
-            value = self._at(value, field, field)
+        if isinstance(value, dict | list):
+            for field, path in self._fields.items():
+                value = self._at(value, path, field)
         return value
 
     def _at(self, value: Any, path: str, field: str) -> Any:  # noqa: ANN401
         if isinstance(value, list):
             return [self._at(item, path, field) for item in value]
         if not isinstance(value, dict):
-            return value
+            return self._hide(value, field)  # it ends before its field
         return {name: self._under(name, item, path, field) for name, item in value.items()}
 
     def _under(self, name: str, value: Any, path: str, field: str) -> Any:  # noqa: ANN401
-        if name == path:
+        same = same_name(name)
+        if same == path:
             return self._hide(value, field)
-        if path.startswith(f"{name}."):
-            return self._at(value, path[len(name) + 1 :], field)
+        if path.startswith(f"{same}."):
+            return self._at(value, path[len(same) + 1 :], field)
         return value
 
     def _every(self, value: Any, field: str) -> Any:  # noqa: ANN401
@@ -208,7 +230,7 @@ def _key_values(subject: Any) -> Iterator[Any]:  # noqa: ANN401
 
 def _scalars(value: Any) -> Iterator[Any]:  # noqa: ANN401
     if isinstance(value, dict):
-        value = [*value.values()]
+        value = [*value, *value.values()]
     if isinstance(value, list):
         for item in value:
             yield from _scalars(item)
@@ -216,4 +238,4 @@ def _scalars(value: Any) -> Iterator[Any]:  # noqa: ANN401
         yield value
 
 
-__all__ = ["KEY", "MASK", "masked_event", "masked_words"]
+__all__ = ["KEY", "MASK", "masked_event", "masked_words", "same_name"]

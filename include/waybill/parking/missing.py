@@ -16,12 +16,12 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.parking.marks import IS_UNMARKED
 from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
+from waybill.storage.advisory_locks import AdvisoryLock
 from waybill.storage.tracker.tables import audit_log, notices, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
 
 KIND = "missing"
 _ACTION = "object_missing"
-_LOCK = 7_301_995
 
 
 def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
@@ -30,7 +30,7 @@ def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
         return
     with tracker.transaction() as connection:
         # two refreshes at once would both find nothing written
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+        AdvisoryLock.MISSING_OBJECTS.take(connection)
         _write_notices(connection, keys)
         told = select(audit_log.c.target).where(
             audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))

@@ -327,12 +327,26 @@ class Parking(Looking):
             rewriting=Rewriting(rewrite_below, rewrite_from_bytes),
         )
 
-    def refresh(self, *, grace_s: float) -> RefreshReport:
+    def find_missing(self, now: datetime) -> list[str]:
+        """Raise the alarm for parked objects whose rows are live and which the store lacks.
+
+        Looks at the objects of today and yesterday, and of one older day, another one each minute:
+        a few seconds at 100,000 objects a day. ``refresh`` looks at all of them.
+        """
+        return refreshing.find_missing(self._tracker, self._objects, now)
+
+    def refresh(
+        self, *, grace_s: float, staged_kept_s: float = refreshing.STAGED_KEPT_S
+    ) -> RefreshReport:
         """Compare tracker and bucket, delete garbage older than ``grace_s``, report what is gone.
+
+        Staged objects go ``staged_kept_s`` after they were loaded.
 
         Cost: one listing of ``parked/`` and ``staged/``, one pass over segments.
         """
-        return refreshing.refresh(self._tracker, self._objects, grace_s=grace_s)
+        return refreshing.refresh(
+            self._tracker, self._objects, grace_s=grace_s, staged_kept_s=staged_kept_s
+        )
 
 
 def _own(replay_id: UUID) -> tuple[ColumnElement[bool], ...]:

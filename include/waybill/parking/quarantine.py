@@ -1,25 +1,29 @@
 """Quarantine: segments whose frames are damaged, or whose objects are gone, set apart and told.
 
 A quarantined segment is kept, counted, and left out of replays. ``recheck`` looks at it again: once
-its bytes are those that were parked, as after the object was restored, it is parked again.
+its bytes are those that were parked, as after the object was restored, it is parked again; so it is
+once its events were made again from Kafka (``waybill.operations.lost_parked``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, select, update
 
+from waybill.errors import StopError
 from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
+from waybill.parking.cutting import new_cut_key, swap
 from waybill.parking.decision import Decision
 from waybill.parking.model import RecheckReport, Segment
 from waybill.parking.moves import move, write_audit
-from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.selection import lock_partition, select_segments, to_segment
+from waybill.parking.packed import CorruptSegmentError, PackedObject
+from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import parked_partitions as partitions
 from waybill.storage.tracker.tables import replays, segments
@@ -103,15 +107,89 @@ def recheck(
     mended = events = left = left_events = 0
     reasons: dict[str, int] = {}
     for segment in _quarantined(tracker, pipeline_id):
-        try:
-            _read_whole(tracker, objects, segment)
-        except CorruptSegmentError as error:
-            reasons[error.reason] = reasons.get(error.reason, 0) + 1
+        number = park_mended(tracker, objects, segment, decision, reasons)
+        if number is None:
             left, left_events = left + 1, left_events + segment.count
             continue
-        number = _mend(tracker, segment, decision)
         mended, events = mended + (number > 0), events + number
     return RecheckReport(mended, events, left, left_events, reasons)
+
+
+def park_mended(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    segment: Segment,
+    decision: Decision,
+    reasons: dict[str, int] | None = None,
+) -> int | None:
+    """Park one quarantined segment again if its bytes are right; return its events.
+
+    Returns 0 where somebody else was faster, None where they are not right: ``reasons`` counts why.
+    """
+    try:
+        _read_whole(tracker, objects, segment)
+    except CorruptSegmentError as error:
+        if reasons is not None:
+            reasons[error.reason] = reasons.get(error.reason, 0) + 1
+        return None
+    return _mend(tracker, segment, decision)
+
+
+def quarantine_missing(tracker: TrackerStore, keys: Sequence[str], *, who: str) -> int:
+    """Set apart what is parked in objects that are gone; returns the events. Again: nothing more.
+
+    Their owners are told by ``missing.raise_alarm``.
+    """
+    events = 0
+    for key in keys:
+        own = segments.c.object_key == key
+        with tracker.transaction() as connection:
+            inside = select(segments.c.partition_id).where(own, segments.c.state == "parked")
+            lock_partitions(connection, [partitions.c.id.in_(inside)])
+            moved = move(connection, "parked", "quarantined", own)
+            if moved.segments:
+                write_audit(
+                    connection,
+                    who=who,
+                    action="quarantine",
+                    target=key,
+                    kind="missing",
+                    segments=moved.segments,
+                    events=moved.events,
+                )
+        events += moved.events
+    return events
+
+
+def park_made_again(
+    tracker: TrackerStore, objects: ObjectStore, segment: Segment, packed: PackedObject, *, who: str
+) -> int:
+    """Park a quarantined segment's events in a new object; returns them, 0: another was faster.
+
+    Raises:
+        StopError: they are not as many.
+    """
+    if sum(one.count for one in packed.segments) != segment.count:
+        raise StopError(f"segment {segment.id} has {segment.count} events, not those given")
+    key = new_cut_key(segment.id)
+    objects.put(key, packed.body)
+    with tracker.transaction() as connection:
+        lock_partition(connection, segment.partition_id)
+        own = segments.c.id == segment.id
+        if not move(connection, "quarantined", "parked", own, replay_id=None).segments:
+            return 0
+        swap(connection, replace(segment, state="parked"), key, packed)
+        write_audit(
+            connection,
+            who=who,
+            action="parked_object_recovered",
+            target=f"partition {segment.partition_id}",
+            segment=segment.id,
+            events=segment.count,
+            object_key=segment.object_key,
+            new_key=key,
+        )
+    return segment.count
 
 
 def _quarantined(tracker: TrackerStore, pipeline_id: str | None) -> Iterator[Segment]:
@@ -134,7 +212,7 @@ def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
     with tracker.transaction() as connection:
         lock_partition(connection, segment.partition_id)
         own = segments.c.id == segment.id
-        moved = move(connection, "quarantined", "parked", own, replay_id=None)
+        moved = move(connection, "quarantined", "parked", own, replay_id=None, problem="")
         if moved.segments:
             write_audit(
                 connection,

@@ -8,50 +8,53 @@ is found by the same pass.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+
+from waybill.parking.spellings import spellings as spelled
 
 MASK = "•••"
 _CUT = "…"
 _SHORT = 4
 """Below this many characters a value is only masked where it stands as a word of its own."""
-_MOST_CHARACTERS = 50_000
+_MOST_CHARACTERS = 100_000
 """Of all spellings together; with more of them, texts are masked whole."""
 
 
 class QuotedValues:
-    """Masks values wherever a text quotes them: as text, as Python and JSON write it.
+    """Masks values wherever a text quotes them, in any of their ``spellings``.
 
-    Cost: some 0.2 µs a character of the values, once, and a character of each text.
+    Cost: what ``spellings`` takes, once; for each text 0.05 µs a spelling to see whether it can be
+    there, and some 0.2 µs a character of the text and of those that can.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
-        self._automaton: _Automaton | None = None
+        self._spellings: frozenset[str] = frozenset()
         self._too_many = False
         spellings: set[str] = set()
         characters = 0
-        for spelling in (one for value in values for one in _spellings(value)):
+        for spelling in (one for value in values for one in _searched(value)):
             if spelling not in spellings:
                 spellings.add(spelling)
                 characters += len(spelling)
             if characters > _MOST_CHARACTERS:
                 self._too_many = True
                 return
-        if spellings:
-            self._automaton = _Automaton(spellings)
+        self._spellings = frozenset(spellings)
 
     def masked(self, text: str) -> str:
         """Return a text without the values."""
         if text and self._too_many:
             return MASK
-        if not text or self._automaton is None:
-            return text
         folded, origins = _folded(text)
+        # whole or cut off, its first four characters have to be there
+        possible = [one for one in self._spellings if one[:_SHORT] in folded]
+        if not possible:
+            return text
         parts: list[str] = []
         done = 0
-        for start, end in _joined(self._automaton.spans(folded)):
+        for start, end in _joined(_Automaton(possible).spans(folded)):
             begin = origins[start]
             parts += (text[done:begin], MASK)
             done = origins[end - 1] + 1
@@ -66,17 +69,8 @@ class QuotedValues:
         return [self.masked_within(item) for item in value] if isinstance(value, list) else value
 
 
-def _spellings(value: Any) -> Iterator[str]:  # noqa: ANN401 - any scalar of JSON
-    text = value if isinstance(value, str) else str(value)
-    written = (
-        text,
-        text.strip(),
-        text.replace("'", "\\'"),
-        repr(value).strip("'\""),
-        json.dumps(text)[1:-1],
-        json.dumps(text, ensure_ascii=False)[1:-1],
-    )
-    yield from (one.casefold() for one in written if one and one != MASK)
+def _searched(value: Any) -> Iterator[str]:  # noqa: ANN401 - any scalar of JSON
+    yield from (one.casefold() for one in spelled(value) if one != MASK)
 
 
 def _folded(text: str) -> tuple[str, Sequence[int]]:

@@ -26,9 +26,10 @@ The listing goes into a temporary table; both comparisons then go a thousand key
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -67,7 +68,6 @@ from waybill.parking.rewriting import can_commit, first_moved
 from waybill.parking.unloaded_keys import unloaded_commit
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker.tables import (
-    batches,
     consumers,
     load_positions,
     parked_objects,
@@ -79,6 +79,9 @@ from waybill.storage.tracker.tables import (
 _LOG = logging.getLogger(__name__)
 _BATCH = 1000
 _PREFIXES = ("parked/", "staged/")
+STAGED_KEPT_S = 7 * 86_400.0
+"""How long a staged object is kept after it was loaded, unless settings say otherwise."""
+_DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
 _MOST_NAMED = 1000
 """Missing objects that a report names."""
 _LARGEST_SKEW_S = 60.0
@@ -105,13 +108,16 @@ class _Unnamed:
     deleted: bool
 
 
-def refresh(tracker: TrackerStore, objects: ObjectStore, *, grace_s: float) -> RefreshReport:
+def refresh(
+    tracker: TrackerStore, objects: ObjectStore, *, grace_s: float, staged_kept_s: float
+) -> RefreshReport:
     """Compare tracker and bucket; see ``Parking.refresh``."""
-    cutoff = tracker_now(tracker) - timedelta(seconds=grace_s)
-    staged_deleted = _drop_loaded(tracker, objects, cutoff)
+    now = tracker_now(tracker)
+    cutoff = now - timedelta(seconds=grace_s)
+    staged_deleted = _drop_loaded(tracker, objects, now - timedelta(seconds=staged_kept_s))
     deleted = young = undecided = missing = 0
     first_missing: list[str] = []
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True, long_idle=True) as connection:
         _list(connection, objects)
         for unnamed in _unnamed(connection):
             old = [item for item in unnamed if item.deleted or item.modified < cutoff]
@@ -135,6 +141,47 @@ def refresh(tracker: TrackerStore, objects: ObjectStore, *, grace_s: float) -> R
         aggregates_corrected=correct_aggregates(tracker),
         staged_deleted=staged_deleted,
     )
+
+
+def find_missing(tracker: TrackerStore, objects: ObjectStore, now: datetime) -> list[str]:
+    """Look for parked objects that are gone, some days of them; see ``Parking.find_missing``."""
+    found: list[str] = []
+    for day in _days(tracker, now):
+        prefix = f"parked/{day:%Y/%m/%d}/"
+        with tracker.transaction() as connection:
+            keys = _live_keys(connection, prefix)
+        absent = keys - {item.key for item in objects.list(prefix)} if keys else set()
+        gone = [key for key in sorted(absent) if _is_missing(tracker, objects, key)]
+        raise_alarm(tracker, gone)
+        found += gone
+    if found:
+        _LOG.error("%d parked objects are gone, the first: %s", len(found), found[:10])
+    return found
+
+
+def _days(tracker: TrackerStore, now: datetime) -> list[date]:
+    """Return today, yesterday, and one of the days before, since the first that has objects."""
+    today = now.astimezone(UTC).date()
+    query = select(func.min(parked_objects.c.key)).where(
+        parked_objects.c.state == "live", parked_objects.c.key >= "parked/2"
+    )
+    with tracker.transaction() as connection:
+        first = connection.execute(query).scalar()
+    days = [today, today - timedelta(days=1)]
+    found = None if first is None else _DAY.match(str(first))
+    if found is not None:
+        older = (days[1] - date(*map(int, found.groups()))).days
+        if older > 0:
+            days.append(days[1] - timedelta(days=1 + int(now.timestamp() // 60) % older))
+    return days
+
+
+def _live_keys(connection: Connection, prefix: str) -> set[str]:
+    own = parked_objects.c
+    query = select(own.key).where(
+        own.state == "live", own.key >= prefix, own.key < f"{prefix[:-1]}0"
+    )
+    return {str(row[0]) for row in connection.execute(query)}
 
 
 def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:
@@ -285,17 +332,16 @@ def _stands_at(tracker: TrackerStore, destination: str, commit_number: int) -> b
 
 
 def _processing_decided_before(tracker: TrackerStore) -> datetime | None:
-    """Return a time: batches of processing that began to write before it are decided."""
-    last = func.coalesce(func.max(batches.c.committed_at), consumers.c.acquired_at)
-    each = (
-        select(func.greatest(last, consumers.c.acquired_at).label("at"))
-        .select_from(consumers.outerjoin(batches, batches.c.consumer == consumers.c.name))
-        .where(consumers.c.name.startswith("processing/", autoescape=True))
-        .group_by(consumers.c.name, consumers.c.acquired_at)
-        .subquery()
+    """Return a time: batches of processing that began to write before it are decided.
+
+    A consumer's row says when it committed a batch last, or was taken over: each does both in one
+    transaction (``ledger.commit.check_lease``).
+    """
+    query = select(func.min(consumers.c.seen_at)).where(
+        consumers.c.name.startswith("processing/", autoescape=True)
     )
     with tracker.transaction() as connection:
-        moment: datetime | None = connection.execute(select(func.min(each.c.at))).scalar()
+        moment: datetime | None = connection.execute(query).scalar()
     return moment
 
 

@@ -64,7 +64,7 @@ def _where_now(segment_ids: Sequence[int]) -> Select[Any]:
 
 def finish_replay(tracker: TrackerStore, replay_id: UUID) -> Replay:
     """End a replay whose segments are all sent; see ``Parking.finish_replay``."""
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         replay = _locked(connection, replay_id)
         if replay.state == "cancelled":
             raise was_cancelled(replay)
@@ -82,7 +82,7 @@ def finish_replay(tracker: TrackerStore, replay_id: UUID) -> Replay:
 def cancel_replay(tracker: TrackerStore, replay_id: UUID, *, who: str) -> Replay:
     """Stop a replay and put the rest back; see ``Parking.cancel_replay``."""
     asked_by = words(who, "who")
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         replay = _locked(connection, replay_id)
         if replay.state == "cancelled":
             return replay

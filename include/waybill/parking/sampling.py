@@ -123,7 +123,7 @@ def draw(
     if n is None:
         sample.events = _all(tracker, objects, conditions, choice, sample)
         return sample
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True) as connection:
         connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         sizes: Counter[Stratum] = Counter()
         for row in _rows(connection, conditions, choice):

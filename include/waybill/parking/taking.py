@@ -103,7 +103,7 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: Asked) -> R
         as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
     known = _Known(as_of)
     while True:
-        with tracker.transaction() as connection:
+        with tracker.transaction(long_statements=True) as connection:
             lock_partition(connection, asked.partition_id)
             found = _already(connection, asked)
             if found is not None:

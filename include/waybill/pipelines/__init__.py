@@ -8,7 +8,8 @@ Invariants
   I1  Every mistake of every file is reported at once: file, line, field, expected, found, and the
       nearest valid name.
   I2  Checking runs no code of the user: the transformation is compiled, never executed or imported.
-  I3  Nothing outside a pipeline's folder is read, whatever its names and links say.
+  I3  Nothing outside a pipeline's folder is read, whatever its names and links say; its source may
+      also lie in a package or below a root of the settings (``source_path``).
   I4  ``from_json(to_json(p)) == p``; ``version`` changes exactly when declaration or code changes.
 
 The declaration::
@@ -74,6 +75,7 @@ from waybill.pipelines.model import (
     topic_of,
 )
 from waybill.pipelines.problems import Problem
+from waybill.pipelines.source_path import find_file
 
 __all__ = [
     "COLUMN_TYPES",
@@ -90,6 +92,7 @@ __all__ = [
     "arrow_type",
     "check",
     "check_sources",
+    "find_file",
     "load_completed",
     "load_pipeline",
     "load_pipelines",

@@ -43,10 +43,11 @@ inside ``poll`` and take only the last two.
 
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.lossless import LosslessProducer
-from waybill.producer.model import ProducerStats, Recovery, Undelivered
+from waybill.producer.model import FoundLog, ProducerStats, Recovery, Undelivered
 from waybill.producer.wal import WalFullError, WalRecord
 
 __all__ = [
+    "FoundLog",
     "LosslessProducer",
     "ProducerBusyError",
     "ProducerStats",

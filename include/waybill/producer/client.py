@@ -19,6 +19,12 @@ _LOG = logging.getLogger("waybill.producer.kafka")
 """What librdkafka says, each kind of line once in a while."""
 _SAY_AGAIN_S = 30.0
 
+SOCKET_LIMITS: dict[str, object] = {
+    "socket.timeout.ms": 60_000,
+    "socket.connection.setup.timeout.ms": 30_000,
+    "socket.keepalive.enable": True,
+}
+"""A broker that does not answer is left after these, and asked again."""
 _FORCED: dict[str, object] = {"acks": "all", "enable.idempotence": True}
 _SAME = {"request.required.acks": "acks"}
 _REFUSED = ("transactional.id", "delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb")
@@ -140,6 +146,7 @@ def producer_config(kafka: Mapping[str, object], settings: WalSettings) -> dict[
     return {
         "message.max.bytes": 2 * 1024**2,  # a smaller limit of the topic is met by ``redo``
         "message.timeout.ms": 0,  # wait for ever: the broker comes back, the log has it anyway
+        **SOCKET_LIMITS,
         "queue.buffering.max.messages": settings.max_in_flight,
         "queue.buffering.max.kbytes": 256 * 1024,
         "logger": _LOG,
@@ -162,6 +169,7 @@ def consumer_config(kafka: Mapping[str, object], wal_id: bytes) -> dict[str, obj
         if name not in CALLBACKS | {"logger"} and not name.startswith(_PRODUCER_ONLY)
     }
     return {
+        **SOCKET_LIMITS,
         **shared,
         "group.id": f"waybill-recovery-{wal_id.hex()}",  # required, never joined
         "enable.auto.commit": False,

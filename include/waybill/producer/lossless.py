@@ -53,6 +53,9 @@ class LosslessProducer(OpenProducer):
         was_taken: goes with ``on_undeliverable`` where that keeps records in a store of its own:
             called while opening with (WAL id, lsn), returns the lsns from there on that the store
             has, so that a record is not sent after it was taken, whenever the process died.
+        claim: called while opening, before anything is sent, with the log that was found (a
+            ``FoundLog``); True: it is this caller's to send. False: somebody else has taken its
+            place; it is moved to ``quarantine/``, unsent, and a new log is begun and claimed.
         marks: this log will have marks: keep every record until a confirmed mark covers it, from
             the first record on. Else that begins with the first mark. It does not work in a fork.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from waybill.producer.wal.record import HeaderList, WalRecord
 
@@ -45,6 +47,21 @@ def undelivered(record: WalRecord, wal_id: str, code: str, message: str) -> Unde
     )
 
 
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """A log that is about to be opened; nothing of it was sent by this process yet."""
+
+    wal_id: str
+    """32 hex digits; of a new log too."""
+    directory: Path
+    confirmed_lsn: int
+    """Of the last mark that was confirmed; 0: none."""
+    empty: bool
+    """It holds no record."""
+    offsets: Mapping[str, Mapping[int, int]]
+    """{topic: {partition: offset}} before which nothing in doubt stands, where known."""
+
+
 @dataclass(slots=True)
 class Recovery:
     """What was found in the log when it was opened, and what was done about it."""
@@ -59,6 +76,9 @@ class Recovery:
     """Records (or a checkpoint) lost to damage; the files are kept in ``quarantine/``."""
     torn: int = 0
     """1 when the log ended in a broken frame above all that was synced (a power cut)."""
+    superseded: int = 0
+    """Records behind the last confirmed mark of a log that was not this caller's any more: they
+    were moved to ``quarantine/`` and not sent."""
     unreadable: list[str] = field(default_factory=list)
     """Topics whose tail may not be read: all their records in doubt were produced again."""
     marks: list[tuple[int, bytes]] = field(default_factory=list)

@@ -14,7 +14,7 @@ from waybill.errors import InputError, StopError
 from waybill.producer import forks
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
-from waybill.producer.parts import Parts, open_parts
+from waybill.producer.parts import Claim, Parts, open_parts
 from waybill.producer.redo import WasTaken
 from waybill.producer.world import REAL, World
 from waybill.settings import WalSettings
@@ -31,7 +31,7 @@ class OpenProducer:
 
     _world: World = REAL
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the caller may choose
         self,
         settings: WalSettings,
         kafka: Mapping[str, object],
@@ -40,7 +40,9 @@ class OpenProducer:
         on_undeliverable: Callable[[Undelivered], None] | None = None,
         was_taken: WasTaken | None = None,
         marks: bool = False,
+        claim: Claim | None = None,
     ) -> None:
+        self._claim = claim
         self._settings = settings
         self._kafka = dict(kafka)
         self._name = name
@@ -96,6 +98,7 @@ class OpenProducer:
             self._was_taken,
             self._marks,
             self._world,
+            self._claim,
         )
 
     def _take_over_forks(self) -> None:
@@ -191,6 +194,14 @@ class OpenProducer:
     def capacity_bytes(self) -> int:
         """Most that the log may take on disk."""
         return self._settings.disk_threshold_bytes
+
+    @property
+    def offsets(self) -> Mapping[str, Mapping[int, int]]:
+        """{topic: {partition: offset}} before which nothing stands that is appended from now on.
+
+        Partitions of which nothing is known are not named. Asked by the thread that appends.
+        """
+        return {topic: dict(at) for topic, at in list(self.parts.deliveries.offsets.items())}
 
     # State
 

@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from waybill.errors import StopError
 from waybill.producer.aside import AsideLog
@@ -16,18 +17,23 @@ from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.client import CALLBACKS, producer_config
 from waybill.producer.delivery import Deliveries
 from waybill.producer.keeper import Keeper, Marks
-from waybill.producer.model import Histogram, ProducerStats, Recovery
+from waybill.producer.model import FoundLog, Histogram, ProducerStats, Recovery
 from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
 from waybill.producer.redo import OnUndeliverable, Redo, WasTaken
 from waybill.producer.sending import Sender
 from waybill.producer.tail import TailReader
-from waybill.producer.wal import WriteAheadLog
+from waybill.producer.wal import DATA, WriteAheadLog
+from waybill.producer.wal.disk import Disk
+from waybill.producer.wal.segment import parse_segment
 from waybill.producer.world import Lock, World
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
 _LOOK_S = 0.1
+
+Claim: TypeAlias = Callable[[FoundLog], bool]
+"""Says whether a log may be sent."""
 
 
 @dataclass(slots=True)
@@ -154,8 +160,11 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     was_taken: WasTaken | None,
     marks: bool,  # noqa: FBT001 - of one caller
     world: World,
+    claim: Claim | None = None,
 ) -> Parts:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
+
+    A log that ``claim`` refuses is moved aside, and a new one is begun, which is claimed in turn.
 
     Raises:
         ProducerBusyError: another live process has the directory.
@@ -164,23 +173,15 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     config = producer_config(kafka, settings)
     directory = settings.dir / folder
     lock, disk = world.lock(directory), world.disk
+    superseded = 0
     try:
-        file = CheckpointFile(directory, disk)
-        found, damaged = file.load()
-        retry = AsideLog(directory / "retry", settings, disk, found.retry)
-        parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
-        log = WriteAheadLog(
-            directory,
-            settings,
-            wal_id=found.wal_id,
-            next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
-            next_segment=found.next_segment,
-            disk=disk,
-        )
-        start = found
-        if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
-            start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
+        opened = _open_files(directory, settings, disk, marks=marks)
+        while claim is not None and not claim(_found(opened, directory)):
+            superseded += _move_aside(disk, directory, opened)
+            opened = _open_files(directory, settings, disk, marks=marks)
+        file, start, retry, parking, log, damaged = opened
         recovered = survey(log, start)
+        recovered.superseded = superseded
         log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
         retry.beside = lambda: log.size_bytes + parking.size_bytes
         recovered.quarantined += damaged + retry.damaged + parking.damaged
@@ -205,6 +206,88 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     except BaseException:
         lock.release()
         raise
+
+
+class _Files(NamedTuple):
+    """What a directory holds, opened."""
+
+    file: CheckpointFile
+    start: Checkpoint
+    retry: AsideLog
+    parking: ParkingPlace
+    log: WriteAheadLog
+    damaged: bool
+
+
+def _open_files(directory: Path, settings: WalSettings, disk: Disk, *, marks: bool) -> _Files:
+    file = CheckpointFile(directory, disk)
+    found, damaged = file.load()
+    retry = AsideLog(directory / "retry", settings, disk, found.retry)
+    parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
+    log = WriteAheadLog(
+        directory,
+        settings,
+        wal_id=found.wal_id,
+        next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
+        next_segment=found.next_segment,
+        disk=disk,
+    )
+    start = found
+    if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
+        start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
+        if log.first_lsn == log.next_lsn:
+            start = replace(start, marked=marks)
+            file.save(start)  # a log has its id from the beginning, though it is killed here
+    return _Files(file, start, retry, parking, log, damaged)
+
+
+def _found(opened: _Files, directory: Path) -> FoundLog:
+    log, start = opened.log, opened.start
+    empty = log.first_lsn == log.next_lsn and not opened.retry
+    return FoundLog(log.wal_id.hex(), directory, start.confirmed_lsn, empty, start.offsets)
+
+
+def _move_aside(disk: Disk, directory: Path, opened: _Files) -> int:
+    """Move a log to ``quarantine/<its id>/``; return how many records behind its last mark it held.
+
+    The checkpoint, which names it, goes last: killed anywhere, the next opening finds the same log,
+    and moves the rest.
+    """
+    log = opened.log
+    behind = log.records(opened.start.confirmed_lsn + 1)
+    held = sum(record.kind == DATA for record in behind)
+    for one in (log, opened.retry, opened.parking):
+        one.close()
+    disk.make_directory(directory / "quarantine")
+    target = directory / "quarantine" / log.wal_id.hex()
+    disk.make_directory(target)
+    for name in ("retry", "parked"):
+        if name in disk.names(directory):
+            disk.make_directory(target / name)
+            _move_segments(disk, directory / name, target / name)
+    _move_segments(disk, directory, target)
+    _move_files(disk, directory, target, ["checkpoint"])
+    _LOG.error(
+        "log %s was taken over by another one: the %d records behind its last mark are not sent; "
+        "they were moved to %s",
+        *(log.wal_id.hex(), held, target),
+    )
+    return held
+
+
+def _move_segments(disk: Disk, source: Path, target: Path) -> None:
+    segments = [name for name in disk.names(source) if parse_segment(name) is not None]
+    _move_files(disk, source, target, segments)
+
+
+def _move_files(disk: Disk, source: Path, target: Path, names: list[str]) -> None:
+    there = set(disk.names(target))
+    for name in set(names) & set(disk.names(source)) - there:
+        disk.link(source / name, target / name)
+    disk.sync_directory(target)
+    for name in names:
+        disk.remove(source / name)
+    disk.sync_directory(source)
 
 
 def _assemble(  # noqa: PLR0913, PLR0917 - every part once

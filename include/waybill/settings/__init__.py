@@ -11,13 +11,15 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from waybill.settings.destinations import DestinationKind as DestinationKind
 from waybill.settings.destinations import DestinationSettings as DestinationSettings
+from waybill.settings.secrets import require_no_login, require_url
+from waybill.settings.secrets import secret_values as secret_values
 from waybill.settings.section import Section
 
 ENV_FILE_NAME = "stack.env"
@@ -25,10 +27,14 @@ MAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/^_`{|}~-]{1,64}@[A-Za-z0-9][A-Za
 """One address and nothing else: no space, line end, comma, bracket, or start of an encoded word."""
 
 
+Address = Annotated[str, AfterValidator(require_no_login)]
+"""An address that messages show."""
+
+
 class KafkaSettings(Section):
     """The log between ingestion and processing."""
 
-    bootstrap_servers: str = "127.0.0.1:9092"
+    bootstrap_servers: Address = "127.0.0.1:9092"
     topic_partitions: int = Field(2, ge=1)
     """Partitions of a topic when it is created. More of them later means a new generation."""
     replication_factor: int = Field(1, ge=1)
@@ -37,7 +43,7 @@ class KafkaSettings(Section):
 class S3Settings(Section):
     """The object store for staged, parked and trace objects."""
 
-    endpoint_url: str | None = None
+    endpoint_url: Annotated[str | None, AfterValidator(require_no_login)] = None
     """None: the provider's own. Embedded: the loopback server."""
     bucket: str = "waybill"
     region: str = "us-east-1"
@@ -49,14 +55,55 @@ class S3Settings(Section):
 class TrackerSettings(Section):
     """The SQL store of the books: PostgreSQL."""
 
-    dsn: str = "postgresql://127.0.0.1:5432/waybill"
+    dsn: Annotated[SecretStr, AfterValidator(require_url)] = SecretStr(
+        "postgresql://127.0.0.1:5432/waybill"
+    )
     pool_size: int = Field(4, ge=1)
+    connect_timeout_s: int = Field(10, ge=1)
+    """Longest that a connection may take to be made, for each address of the server."""
+    tcp_user_timeout_s: int = Field(30, ge=5)
+    """A TCP connection ends when the other side acknowledges nothing for this long."""
+    keepalive_idle_s: int = Field(15, ge=1)
+    """An idle TCP connection is probed after this time, then every 5 s; three probes without an
+    answer end it."""
+    lock_timeout_s: int = Field(30, ge=1)
+    """Longest wait for a lock. More than `idle_in_transaction_timeout_s`: whoever waits for a
+    frozen process then gets its lock instead of an error."""
+    statement_timeout_s: int = Field(300, ge=10)
+    """Longest that one statement may take."""
+    long_statement_timeout_s: int = Field(14_400, ge=60)
+    """The same for migrations, discards and their undoing, folding, `refresh_tracker`, and what
+    reads whole tables."""
+    idle_in_transaction_timeout_s: int = Field(20, ge=5)
+    """A transaction in which nothing happens for this long is ended by the server: so long a frozen
+    process can hold its locks."""
+    long_idle_in_transaction_timeout_s: int = Field(900, ge=60)
+    """The same for transactions that hold no row others wait for, and read Kafka or the object
+    store beside the tracker: an audit's round, a refresh."""
+
+
+class SourceSettings(Section):
+    """Where the files of sources may lie, beside packages and the pipelines' own folders."""
+
+    roots: tuple[Path, ...] = ()
+    """A JSON list of absolute folders: every pipeline may read every file below them."""
+
+    @field_validator("roots")
+    @classmethod
+    def _refuse_relative(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        if relative := [str(root) for root in roots if not root.is_absolute()]:
+            raise ValueError(
+                f"each must be an absolute folder (it begins with /); found {relative}"
+            )
+        return roots
 
 
 class WalSettings(Section):
     """Local write-ahead log of the producer."""
 
     dir: Path = Path(".waybill/wal")
+    node: str = ""
+    """Name of this node, for people: `waybill logs list` shows it. Empty: its host name."""
     segment_bytes: int = Field(64 * 1024**2, ge=64 * 1024)
     """Size a segment is pre-allocated to. Default 64 MiB, at least 64 KiB."""
     durability: Literal["process", "group", "each"] = "process"
@@ -78,6 +125,11 @@ class SparkSettings(Section):
     driver_host: str = "127.0.0.1"
     """Address the driver listens on and executors reach it at; on a cluster its host's name."""
     driver_memory: str = "1g"
+    processing_max_cores: int = Field(2, ge=1)
+    """Most cores of a Spark cluster that the application `processing` takes; without a limit the
+    first application takes all, and the other waits for ever. `local[n]` takes n."""
+    loading_max_cores: int = Field(2, ge=1)
+    """Most cores of a Spark cluster that the application `loading` takes."""
     jars_dir: Path = Path(".waybill/jars/spark")
     max_events_per_batch: int = Field(200_000, ge=1)
     """Most events one micro-batch takes from a topic; workers hold 1 to 3 KB for each."""
@@ -112,11 +164,15 @@ class TraceSettings(Section):
 
 
 class AirflowSettings(Section):
-    """Where the Airflow REST API is, for the CLI."""
+    """Where the Airflow REST API is, for the CLI; which DAGs are on from the beginning."""
 
-    url: str = "http://127.0.0.1:8080"
+    url: Address = "http://127.0.0.1:8080"
     user: str = "admin"
     password: SecretStr | None = None
+    unpaused_dags: Literal["upkeep", "all", "none"] = "upkeep"
+    """DAGs that run from the moment Airflow first sees them. `upkeep`: all but those that move data
+    in (`ingest_…`) and on (`stream_…`), which somebody unpauses; `all`; `none`: as Airflow's own
+    `dags_are_paused_at_creation` says. A DAG that Airflow knows already stays as it is."""
 
 
 class StackSettings(Section):
@@ -162,6 +218,41 @@ class ParkingSettings(Section):
     """A held pipeline is released when at least this share of a sample of its held events pass."""
 
 
+class RetentionSettings(Section):
+    """How long what is no longer needed day by day is kept."""
+
+    staged_days: float = Field(7.0, ge=0)
+    """How long staged objects are kept after they were loaded: a destination that is put back to an
+    older point is loaded again from them."""
+    log_days: float = Field(7.0, ge=0)
+    """How long records stay in Kafka after the commit that holds them, once it is loaded; not less
+    than ``staged_days``. A topic's newest records stay however old they are."""
+    payloads_days: float = Field(30.0, ge=0)
+    """How long objects under ``payloads/`` are kept at least; not less than ``log_days``."""
+    traces_days: float = Field(90.0, ge=1)
+    """How long shipped traces are kept, by the hour of their events."""
+    books_days: float = Field(90.0, ge=1)
+    """How long the tracker keeps the rows of what is over: batches that are loaded, counts that are
+    folded into minutes and totals, staged and parked objects that are deleted, replays that are
+    done, holds that were released. Not less than any of the others, which ask these rows."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        for shorter, longer in (
+            ("staged_days", "log_days"),
+            ("log_days", "payloads_days"),
+            ("payloads_days", "books_days"),
+            ("traces_days", "books_days"),
+        ):
+            least, given = getattr(self, shorter), getattr(self, longer)
+            if given < least:
+                raise ValueError(
+                    f"WAYBILL_RETENTION__{longer.upper()} is {given:g}, less than "
+                    f"WAYBILL_RETENTION__{shorter.upper()} ({least:g}): set it to {least:g} or more"
+                )
+        return self
+
+
 class NoticeSettings(Section):
     """How owners are told of what is parked, held, damaged or replayed: by each of these."""
 
@@ -192,6 +283,9 @@ class NoticeSettings(Section):
     """Mail address for owners without one, and for pipelines that nobody declared."""
     error_messages: bool = True
     """`false`: leave out error messages, which can hold values of events."""
+    personal_messages: bool = False
+    """`true`: send error messages also of pipelines that declare personal fields, and of those that
+    nobody deployed; `false`: such a message is replaced by words that say so."""
     digest_interval_s: float = Field(86_400.0, gt=0)
     """Time between two digests of a pipeline."""
     retry_first_s: float = Field(60.0, ge=0)
@@ -241,9 +335,10 @@ class AuditSettings(Section):
     """Records of a topic that wait for processing are read up to this number, to know of each which
     minute it is of; beyond it a minute is judged once processing has passed it."""
     unloaded_batches: int = Field(2_000, ge=0)
-    """The same for committed batches that wait to be loaded."""
+    """The same for committed batches that wait for a destination."""
     minutes: int = Field(100_000, ge=1)
-    """Most (pipeline, event name, minute) that one round looks at; what changed comes first."""
+    """Most (pipeline, event name, minute) that one round looks at, shared evenly among pipelines
+    with more; what changed comes first."""
     compare_ids: bool = True
     """Compare the ids in traces also of minutes whose numbers balance, so that an event lost and
     another doubled are found; off: ids are read only of breaches."""
@@ -266,6 +361,8 @@ class AuditSettings(Section):
     """Longest that mapped rows should wait before they are loaded."""
     late_of_pipelines: dict[str, dict[WaitingStage, float]] = Field(default={})
     """Other objectives for some pipelines, in seconds: `{"orders": {"destination": 60}}`."""
+    log_unseen_s: float = Field(600.0, ge=60)
+    """A write-ahead log of ingestion that holds events and was not seen for so long is told."""
     parked_jump_share: float = Field(0.05, gt=0, le=1)
     """Share of a pipeline's newest events that parks, below which nothing is told."""
     parked_jump_times: float = Field(3.0, ge=1)
@@ -298,6 +395,7 @@ class Settings(BaseSettings):
         env_file_encoding="utf-8",
         frozen=True,
         extra="forbid",
+        hide_input_in_errors=True,  # what was given may be a password, or stand beside one
     )
 
     home: Path = Path(".waybill")
@@ -307,10 +405,12 @@ class Settings(BaseSettings):
     kafka: KafkaSettings = KafkaSettings()
     s3: S3Settings = S3Settings()
     tracker: TrackerSettings = TrackerSettings()
+    sources: SourceSettings = SourceSettings()
     wal: WalSettings = WalSettings()
     spark: SparkSettings = SparkSettings()
     traces: TraceSettings = TraceSettings()
     parking: ParkingSettings = ParkingSettings()
+    retention: RetentionSettings = RetentionSettings()
     notices: NoticeSettings = NoticeSettings()
     audit: AuditSettings = AuditSettings()
     destinations: dict[str, DestinationSettings] = {}
@@ -373,6 +473,8 @@ def _revealed(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
         return value.get_secret_value()
     if isinstance(value, Path):
         return str(value.resolve())
+    if isinstance(value, tuple):
+        return [_revealed(item) for item in value]
     if isinstance(value, dict):
         return {name: _revealed(item) for name, item in value.items() if item is not None}
     return value

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from waybill.settings.secrets import require_url
 from waybill.settings.section import Section
 
 DestinationKind = Literal[
@@ -40,6 +41,16 @@ class DestinationSettings(Section):
     """but no longer than this after its first commit; the two go together, 0: it never waits."""
     park_after_s: float | None = Field(None, gt=0)
     """What waits is parked when the destination took nothing for so long; null: it waits."""
+    compare_every_s: float | None = Field(60.0, ge=10)
+    """While nothing is to be loaded, the destination's own books are compared so often, so that
+    one which was put back to an older point is seen; null: only when it is opened, and by loads.
+    One that is paid by the time it is awake may like null."""
+
+    @model_validator(mode="after")
+    def _check_dsn(self) -> Self:
+        if self.kind == "postgres" and "://" in self.dsn.get_secret_value():
+            require_url(self.dsn)
+        return self
 
     @model_validator(mode="after")
     def _check_waiting(self) -> Self:

@@ -8,6 +8,7 @@ S3  A service counts as up when it was asked and answered as ours: Kafka with it
     refusing strangers and keeping an object, PostgreSQL by its socket, Airflow by its heartbeats.
 S4  A service that does not come up says so with the last lines of its own log.
 S5  Secrets are drawn once and lie in files of mode 0600.
+S6  What dies between `up` and `down` is started again (`supervisor`).
 
 `embedded.Stack` is the whole; a service alone is `postgres.Postgres`, `kafka.Kafka`,
 `seaweed.SeaweedFS` (tests use them so). To add

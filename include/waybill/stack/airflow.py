@@ -3,9 +3,10 @@
 - One user, ``admin``, with a generated password (SimpleAuthManager). All on 127.0.0.1; the log
   servers of scheduler and triggerer are left out, since they listen everywhere: the API server
   reads the files itself.
-- DAGs are paused at creation. An ingest DAG's schedule starts its first run the moment it is known:
-  bringing up the stack would begin to take in data that nobody asked for. ``waybill demo``, or a
-  click, unpauses.
+- DAGs that move data are paused at creation. An ingest DAG's schedule starts its first run the
+  moment it is known: bringing up the stack would begin to take in data that nobody asked for.
+  ``waybill demo``, or a click, unpauses. All others, upkeep and replays, are on from the beginning:
+  see the setting ``airflow.unpaused_dags``.
 - A task whose process died is noticed after 60 s (300 by default).
 - Tasks get ``WAYBILL_HOME``, absolute, and read everything else from ``stack.env``, which is newer
   than they.
@@ -32,7 +33,7 @@ import waybill
 from waybill.settings import Settings
 from waybill.stack import state_folder
 from waybill.stack.credentials import Credentials
-from waybill.stack.postgres import Postgres
+from waybill.stack.postgres import LIMITS, Postgres
 from waybill.stack.service import ServiceError, SpawnedService
 
 USER = "admin"
@@ -150,7 +151,7 @@ class Airflow:
         import psycopg  # noqa: PLC0415
 
         try:
-            with psycopg.connect(self.postgres.dsn("airflow")) as connection:
+            with psycopg.connect(self.postgres.dsn("airflow"), **LIMITS) as connection:
                 row = connection.execute("select version_num from alembic_version").fetchone()
         except psycopg.errors.UndefinedTable:
             return ""
@@ -218,6 +219,17 @@ class AirflowComponent(SpawnedService):
     def environment(self) -> Mapping[str, str]:
         """Return the shared environment."""
         return self.airflow.environment()
+
+    def hangs(self) -> bool:
+        """Say whether it gives no sign of life while it lives.
+
+        After a lost connection to the database the scheduler waits for its tasks before it ends,
+        and those of the stream never end. What the others do is known from the API server's page.
+        """
+        told = self.airflow.health()
+        if not told:
+            return self.component == "api-server"
+        return (told.get(HEALTH_KEYS[self.component]) or {}).get("status") != "healthy"
 
     def healthy(self) -> bool:
         """Say whether the health page knows a fresh heartbeat of it, and the process lives."""

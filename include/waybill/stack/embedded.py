@@ -4,27 +4,36 @@ Services start in parallel, each after those it names in ``after``. Whatever the
 ends, what runs is registered: the next `up` completes it, `down` ends it. `up` and `down` exclude
 each other by a lock.
 
-Order of `down`: Airflow (nobody starts new work), what other rooms registered (Spark applications),
-the rest, and last any process that a stopped service left in a session of its own.
+The supervisor (`supervisor`) starts again what dies between `up` and `down`.
+
+Order of `down`: the supervisor, Airflow (nobody starts new work), what other rooms registered
+(Spark applications), the rest, and last any process that a stopped service left in a session of its
+own.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 import psutil
 from pydantic import SecretStr
 
 from waybill.errors import InputError
 from waybill.settings import ENV_FILE_NAME, Settings
-from waybill.stack import credentials, environment, jars, ports, processes, state_folder
+from waybill.stack import (
+    credentials,
+    environment,
+    jars,
+    ports,
+    processes,
+    state_folder,
+    supervisor,
+)
 from waybill.stack.airflow import COMPONENTS, Airflow, AirflowComponent
 from waybill.stack.credentials import FILE as CREDENTIALS_FILE
 from waybill.stack.credentials import Credentials
@@ -33,7 +42,7 @@ from waybill.stack.kafka import Kafka
 from waybill.stack.postgres import Postgres
 from waybill.stack.processes import Record
 from waybill.stack.seaweed import SeaweedFS
-from waybill.stack.service import Process, Service
+from waybill.stack.service import Process, Service, own_environment
 
 DATA = (
     "run",
@@ -49,6 +58,8 @@ DATA = (
 )
 FILES = (CREDENTIALS_FILE, ENV_FILE_NAME, "demo.json")
 FOREIGN_GRACE_S = 20.0
+_WAIT_FOR_STARTS_S = 1800.0
+"""PostgreSQL may be recovering under the lock."""
 
 Notice = Callable[[str, str], None]
 """Told of each service: its name, and ``starting``, ``up`` or ``was up``."""
@@ -59,7 +70,8 @@ class ServiceStatus:
     """One line of `Stack.status`.
 
     ``memory_bytes``: of its whole session, what processes share counted once; ``up_since``: seconds
-    since the epoch.
+    since the epoch. The last three are of the supervisor: how often it started the service again,
+    how that had ended last, and why it did not come up then.
     """
 
     name: str
@@ -69,6 +81,9 @@ class ServiceStatus:
     up_since: float | None
     healthy: bool
     log: str
+    restarts: int = 0
+    last_exit: str = ""
+    problem: str = ""
 
     def to_json(self) -> dict[str, object]:
         """Return the status as JSON."""
@@ -84,6 +99,11 @@ class Stack:
         self.run_dir = self.home / "run"
 
     def services(self, keys: Credentials) -> list[Service]:
+        """Return all that `up` starts: what is supervised, and the supervisor."""
+        watched = self.supervised(keys)
+        return [*watched, supervisor.process(self.home, [one.name for one in watched])]
+
+    def supervised(self, keys: Credentials) -> list[Service]:
         """Return the services in the order they start.
 
         A long-living process of our own is one `waybill.stack.service.Process` more in this list.
@@ -106,7 +126,7 @@ class Stack:
                 "trace-shipper",
                 self.home,
                 [sys.executable, "-m", "waybill.cli", "traces", "ship"],
-                _environment(self.home),
+                own_environment(self.home),
                 after=(Postgres.name, SeaweedFS.name),
             ),
         ]
@@ -116,18 +136,25 @@ class Stack:
     ) -> Settings:
         """Bring up everything that is not up; return the settings that later commands will read.
 
+        While the supervisor, or another `up`, starts something, it waits for that.
+
         Raises:
             InputError: Java, a jar or a port is not to be had.
             ServiceError: a service did not come up; the others stay up.
         """
         state_folder.make_private(self.home, DATA)
-        with state_folder.exclusive(self.run_dir / ".lock"):
+        with state_folder.exclusive(self.run_dir / ".lock", timeout_s=_WAIT_FOR_STARTS_S):
             find_java()
             new = jars.ensure(self.settings.spark.jars_dir.parent)
             if new:
                 notice("jars", f"{new} fetched")
             self._choose_ports(free_ports=free_ports)
-            return self._start(self.services(credentials.read_or_draw(self.home)), notice)
+            watched = self.supervised(credentials.read_or_draw(self.home))
+            settings = self._start(watched, notice)
+            notice(supervisor.NAME, "starting")
+            fresh = supervisor.begin(self.home, [service.name for service in watched])
+            notice(supervisor.NAME, "up" if fresh else "was up")
+            return settings
 
     def _choose_ports(self, *, free_ports: bool) -> None:
         held = {
@@ -185,8 +212,12 @@ class Stack:
         services = self.services(credentials.read(self.home))
         with ThreadPoolExecutor(len(services)) as pool:
             healthy = list(pool.map(lambda s: s.healthy(), services))
+        told = supervisor.read_state(self.run_dir) or {}
         lines = [
-            _line(s.name, s.running(), tuple(s.ports.values()), str(s.log), healthy=ok)
+            replace(
+                _line(s.name, s.running(), tuple(s.ports.values()), str(s.log), healthy=ok),
+                **asdict(told.get(s.name, supervisor.Restarts())),
+            )
             for s, ok in zip(services, healthy, strict=True)
         ]
         return lines + [
@@ -204,7 +235,9 @@ class Stack:
         """End everything that was started here; with ``wipe`` delete the data too, not the jars."""
         if not self.home.exists():
             return
+        supervisor.end(self.home)  # it may hold the lock, for as long as a server takes to start
         with state_folder.exclusive(self.run_dir / ".lock"):
+            supervisor.end(self.home)  # an `up` may have started it meanwhile
             services = self.services(credentials.read(self.home))
             marks = [r.mark for s in services if (r := s.record()) is not None and r.mark]
             airflow = [s for s in services if isinstance(s, AirflowComponent)]
@@ -237,12 +270,6 @@ class Stack:
                 shutil.rmtree(self.home / name)
         for name in FILES:
             (self.home / name).unlink(missing_ok=True)
-
-
-def _environment(home: Path) -> dict[str, str]:
-    """Return the environment of our own processes: all else they read from ``stack.env``."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
-    return {**kept, "WAYBILL_HOME": str(home)}
 
 
 def _line(

@@ -68,7 +68,9 @@ def embedded_settings(settings: Settings, keys: Credentials, postgres: Postgres)
         update={
             "kafka": settings.kafka.model_copy(update=kafka),
             "s3": settings.s3.model_copy(update=s3),
-            "tracker": settings.tracker.model_copy(update={"dsn": postgres.dsn("waybill")}),
+            "tracker": settings.tracker.model_copy(
+                update={"dsn": SecretStr(postgres.dsn("waybill"))}
+            ),
             "airflow": settings.airflow.model_copy(update=airflow),
             "destinations": {**settings.destinations, "warehouse": warehouse},
         }

@@ -132,7 +132,8 @@ class Kafka(SpawnedService):
         if self.running() is None:
             return False
         quiet = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
-        client = AdminClient({**quiet, "socket.timeout.ms": 2000})
+        limits = {"socket.timeout.ms": 2000, "socket.connection.setup.timeout.ms": 2000}
+        client = AdminClient({**quiet, **limits})
         try:
             metadata = client.list_topics(timeout=2)
         except KafkaException:

@@ -22,7 +22,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import psutil
@@ -54,6 +54,8 @@ log_line_prefix = '%m [%p] %d '
 timezone = 'UTC'
 """
 INCLUDE = "include_if_exists 'waybill.conf'"
+LIMITS: dict[str, Any] = {"connect_timeout": 2, "options": "-c statement_timeout=60s"}
+"""Of our own connections: it is asked over a socket of this machine."""
 DATABASES = ("airflow", "waybill", "warehouse")
 PID_LINE, SOCKET_LINE, STATUS_LINE = 0, 4, 7
 PROGRAM = "postgres"
@@ -65,8 +67,10 @@ class Postgres(Service):
     """One cluster in ``<home>/postgres``; every user of the machine's socket is ``postgres``."""
 
     name = "postgres"
-    start_timeout_s = 300.0
-    """After a death it syncs every one of its files first: minutes on a busy disk."""
+    start_timeout_s = 60.0
+    """But while it says that it is starting (`_comes_up`): after a death it syncs every one of its
+    files first, minutes on a busy disk."""
+    recovery_limit_s = 3600.0
     stop_grace_s = 30.0
     advice = "The cluster is kept; `waybill up` tries again."
 
@@ -174,11 +178,30 @@ class Postgres(Service):
         if self.running() is None:
             return False
         try:
-            with psycopg.connect(self.dsn("postgres"), connect_timeout=2) as connection:
+            with psycopg.connect(self.dsn("postgres"), **LIMITS) as connection:
                 connection.execute("select 1")
         except (psycopg.OperationalError, RuntimeError):
             return False
         return True
+
+    def _comes_up(self, timeout_s: float) -> bool:
+        """Wait for it; as long as it says that it recovers, it does not hang."""
+        deadline = time.monotonic() + self.recovery_limit_s
+        while not super()._comes_up(timeout_s):
+            if self._is_dead() or self.cancelled.is_set() or not self._recovers():
+                return False
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _recovers(self) -> bool:
+        """Say whether it answers that it takes no connections yet."""
+        from psycopg.pq import PGconn, Ping  # noqa: PLC0415
+
+        with suppress(RuntimeError):
+            address = f"{self.dsn('postgres')}&connect_timeout=2"
+            return PGconn.ping(address.encode()) == Ping.REJECT
+        return False
 
     def finish(self) -> None:
         """Create the stack's databases."""
@@ -190,7 +213,7 @@ class Postgres(Service):
         import psycopg  # noqa: PLC0415
         from psycopg import sql  # noqa: PLC0415
 
-        with psycopg.connect(self.dsn("postgres"), autocommit=True) as connection:
+        with psycopg.connect(self.dsn("postgres"), autocommit=True, **LIMITS) as connection:
             found = connection.execute("select 1 from pg_database where datname = %s", (name,))
             if found.fetchone() is None:
                 connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))

@@ -1,14 +1,22 @@
 """SeaweedFS as the S3 server: one process (master, volume, filer, S3 gateway) on loopback.
 
-Keys are enforced on the S3 port. The other ports have no login: like the rest of the stack they are
-for whoever may log in to this machine. Ready means: an object was written, read and deleted, since
-the gateway answers before the volume server has registered.
+The S3 port is the only way to an object, and wants its keys. Behind it
+
+- the filer's and the master's HTTP are off;
+- the volume server's HTTP wants a token that only the master signs (JWT; the key lives in the
+  environment of this one process, and is another after each start);
+- gRPC of all four wants a certificate (``certificates``), which weed's own parts have. It also
+  listens on sockets in the temporary folder, which are this user's (umask of ``launch``).
+
+Ready means: an object was written, read and deleted, since the gateway answers before the volume
+server has registered.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -22,7 +30,7 @@ from pydantic import SecretStr
 
 from waybill.errors import InputError
 from waybill.settings import S3Settings, StackSettings
-from waybill.stack import state_folder
+from waybill.stack import certificates, state_folder
 from waybill.stack.service import SpawnedService
 
 FORBIDDEN = 403
@@ -52,9 +60,14 @@ class SeaweedFS(SpawnedService):
 
     def prepare(self) -> None:
         """Make the folders, write the keys that the gateway accepts."""
-        for folder in ("s3", "s3/data", "s3/logs"):
+        for folder in ("s3", "s3/data", "s3/logs", "s3/tls"):
             (self.home / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        certificates.draw(self._certificates)
         state_folder.write_private(self._keys_file, json.dumps(self._identities()))
+
+    @property
+    def _certificates(self) -> Path:
+        return self.home / "s3" / "tls"
 
     @property
     def _keys_file(self) -> Path:
@@ -92,8 +105,14 @@ class SeaweedFS(SpawnedService):
         return f"{tempfile.gettempdir()}/waybill-{part}-{self.ports['s3_port']}.sock"
 
     def environment(self) -> Mapping[str, str]:
-        """Return the caller's environment with a limit for Go's heap."""
-        return {**os.environ, "GOMEMLIMIT": "512MiB"}
+        """Return the caller's environment with a limit for Go's heap, and what closes ports."""
+        signing = {name: secrets.token_hex(32) for name in _SIGNING_KEYS}
+        return {
+            **os.environ,
+            "GOMEMLIMIT": "512MiB",
+            **signing,
+            **tls_variables(self._certificates),
+        }
 
     def healthy(self) -> bool:
         """Say whether our gateway answers and its volumes take writes (asked once per start)."""
@@ -158,7 +177,25 @@ class SeaweedFS(SpawnedService):
         )
 
 
-_UNUSED = ("-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.ui.deleteDir=false")
+_SIGNING_KEYS = (
+    "WEED_JWT_SIGNING_KEY",
+    "WEED_JWT_SIGNING_READ_KEY",
+    "WEED_JWT_FILER_SIGNING_KEY",
+    "WEED_JWT_FILER_SIGNING_READ_KEY",
+)
+_COMPONENTS = ("MASTER", "VOLUME", "FILER", "S3", "CLIENT", "ADMIN", "WORKER", "MQ")
+
+
+def tls_variables(folder: Path) -> dict[str, str]:
+    """Return the variables by which weed's parts speak gRPC with these certificates only."""
+    found = {"WEED_GRPC_CA": str(folder / certificates.AUTHORITY)}
+    for name in _COMPONENTS:
+        found[f"WEED_GRPC_{name}_CERT"] = str(folder / certificates.CERTIFICATE)
+        found[f"WEED_GRPC_{name}_KEY"] = str(folder / certificates.KEY)
+    return found
+
+
+_UNUSED = ("-disableHttp", "-s3.port.iceberg=0", "-s3.port.lance=0", "-filer.ui.deleteDir=false")
 
 
 def _plain(secret: SecretStr | None) -> str:

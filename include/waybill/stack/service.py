@@ -82,6 +82,13 @@ class Service(ABC):
     def healthy(self) -> bool:
         """Ask the server itself; False when it does not answer or is not ours."""
 
+    def hangs(self) -> bool:
+        """Say whether it lives and is of no use; the supervisor then starts it anew.
+
+        Not of a server that may be at work: by default none is taken for that.
+        """
+        return False
+
     def record(self) -> Record | None:
         """Return the registered process, living or not."""
         return processes.read_record(self.run_dir / f"{self.name}.json")
@@ -90,6 +97,11 @@ class Service(ABC):
         """Return the record when its process lives."""
         record = self.record()
         return record if record is not None and record.process() is not None else None
+
+    @property
+    def child(self) -> subprocess.Popen[bytes] | None:
+        """Return the process that this object started, if it did."""
+        return self._child
 
     def start(self) -> bool:
         """Bring it up; return False when it was up already.
@@ -120,13 +132,13 @@ class Service(ABC):
 
     def stop(self) -> None:
         """End it with its whole session; nothing happens when it does not run."""
-        self._await_record()
+        self.recorded()
         record = self.record()
         if record is not None:
             processes.end(record, grace_s=self.stop_grace_s)
         self._reap()
 
-    def _await_record(self) -> None:
+    def recorded(self) -> None:
         """Wait until a process started a moment ago has written who it is, or ended."""
         deadline = time.monotonic() + RECORDED_WITHIN_S
         while self._child is not None and self._child.poll() is None and self.record() is None:
@@ -197,6 +209,12 @@ class SpawnedService(Service):
             self.name, self.command(), self.environment(), self.home, self.log, dict(self.ports)
         )
         self._child = processes.spawn(self.run_dir, what)
+
+
+def own_environment(home: Path) -> dict[str, str]:
+    """Return the environment of our own processes: all else they read from ``stack.env``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
+    return {**kept, "WAYBILL_HOME": str(home)}
 
 
 class Process(SpawnedService):

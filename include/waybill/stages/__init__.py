@@ -17,7 +17,7 @@ Invariants
 """
 
 from waybill.stages.chain import Chain
-from waybill.stages.clock import MARKER_BYTES, ChildClock, Clock
+from waybill.stages.clock import ChildClock, Clock
 from waybill.stages.columns import MappingFault
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
@@ -35,7 +35,6 @@ from waybill.stages.transformation import Watch, compile_transformation
 
 __all__ = [
     "COUNT_NAMES",
-    "MARKER_BYTES",
     "Chain",
     "ChainResult",
     "ChildClock",

@@ -53,8 +53,8 @@ class Chain:
     Args:
         plans: pipeline id to plan.
         watch: where user code's progress is noted.
-        isolated: run user code in forked children (after a crash of the interpreter).
-        fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError.
+        isolated: ids of pipelines whose code runs in forked children (it ended an interpreter).
+        fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError, or ParkError.
         retries: of events whose user code meets a transient error; None: they fail at once.
         held: ids of pipelines whose events are parked as they came, before any stage.
     """
@@ -64,7 +64,7 @@ class Chain:
         plans: Mapping[str, Plan],
         *,
         watch: Watch | None = None,
-        isolated: bool = False,
+        isolated: Collection[str] = (),
         fetch: Callable[[str], bytes] | None = None,
         retries: Retries | None = None,
         held: Collection[str] = (),
@@ -72,8 +72,7 @@ class Chain:
         self._retries = retries
         self._plans = plans
         self._watch: Watch = watch if watch is not None else NoWatch()
-        self._isolated = isolated
-        self._run = run_isolated if isolated else run
+        self._isolated = frozenset(isolated)
         self._fetch = fetch
         self._held = frozenset(held)
         self.result = ChainResult()
@@ -89,7 +88,9 @@ class Chain:
         groups: dict[tuple[str, str, str, bool], Items] = {}
         for place, value in enumerate(chunk.values):
             try:
-                event = self._decode(value)
+                event = decode(value)
+                if event.attempt or event.stage != _FIRST_STAGE:
+                    self._enter_late(event)
             except ParkError as error:
                 self._park_unreadable(place, error)
                 continue
@@ -108,14 +109,17 @@ class Chain:
         for key, items in groups.items():
             self._enter(_Group(*key), items)
 
-    def _decode(self, value: bytes) -> Event:
-        event = decode(value)
+    def _enter_late(self, event: Event) -> None:
+        """Count what comes of a replay; refuse a first pass that says it enters later.
+
+        Raises:
+            ParkError: no books of the stage before have it.
+        """
         if not event.attempt:
-            if event.stage != _FIRST_STAGE:
-                _refuse_entry(event)
-        elif event.replay_id:
+            words = f"only a replay enters at {event.stage!r}; attempt 0 enters at {_FIRST_STAGE!r}"
+            raise ParkError("envelope_invalid", words, where="stage")
+        if event.replay_id:
             self.result.replayed[event.replay_id, event.name, event.stage] += 1
-        return event
 
     def _resolve(self, event: Event, reference: str) -> None:
         refuse_wrong_reference(event, reference)
@@ -196,15 +200,16 @@ class Chain:
             self._note(plan.pipeline.id, name, "filtered", away)
         if passed:
             noted = self.result.transformed.setdefault((plan.pipeline.id, name), Mapped())
-            noted.extend(passed.columns(self._chunk))
+            noted.parts.append(passed.columns(self._chunk))
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
         offsets = self._chunk.offsets
         if len(items) < len(offsets):
             offsets = [offsets[place] for place in items.places]
         self._watch.marker.value = offsets[0]  # loading the code runs it
+        isolated = plan.pipeline.id in self._isolated
         try:
-            transform = plan.transform(self._watch, isolated=self._isolated)
+            transform = plan.transform(self._watch, isolated=isolated)
         except ParkError as error:
             return [describe(error)] * len(items)
         finally:
@@ -212,7 +217,8 @@ class Chain:
         again = None
         if self._retries is not None:
             again = Again(self._retries, partial(self._as_it_came, items))
-        return list(self._run(transform, items.events, offsets, self._watch, again))
+        execute = run_isolated if isolated else run
+        return list(execute(transform, items.events, offsets, self._watch, again))
 
     def _as_it_came(self, items: Items, index: int) -> Event:
         event = decode(self._chunk.values[items.places[index]])
@@ -278,7 +284,8 @@ class Chain:
         if not items or columns is None or event_plan is None:
             return
         pipeline_id = event_plan.head.pipeline_id
-        system = system_columns(items.events, replayed=by_column)
+        known = items.columns(self._chunk)
+        system = system_columns(items.events, known, replayed=by_column)
         self.result.staged.add(
             head=event_plan.head, batch=staged_batch(columns, system, event_plan.schema)
         )
@@ -316,13 +323,7 @@ class Chain:
     def _note(self, pipeline_id: str, name: str, outcome: str, items: Items) -> None:
         """Keep what the traces of these events will say."""
         mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
-        mapped.extend(items.columns(self._chunk))
-
-
-def _refuse_entry(event: Event) -> None:
-    """Refuse a first pass that says it enters later: no books of the stage before have it."""
-    words = f"only a replay enters at {event.stage!r}; attempt 0 enters at {_FIRST_STAGE!r}"
-    raise ParkError("envelope_invalid", words, where="stage")
+        mapped.parts.append(items.columns(self._chunk))
 
 
 def _mapped(

@@ -16,7 +16,7 @@ from types import FrameType
 
 from waybill.stages.failures import EventTimeoutError
 
-MARKER_BYTES = 8
+_MARKER_BYTES = 8
 _STUCK_IN_C = 3
 _STANDARD_ERROR = 2
 
@@ -25,14 +25,13 @@ class Clock:
     """Implements ``waybill.stages.Watch``. Use it in the main thread of a process.
 
     Args:
-        memory: 8 bytes that forked children share; they hold -1.
         timeout_s: longest time for one event, in seconds.
     """
 
-    def __init__(self, memory: mmap.mmap, *, timeout_s: float) -> None:
-        self._map = memory
-        self.marker = ctypes.c_int64.from_buffer(memory)
-        """The offset that user code works on, or -1."""
+    def __init__(self, *, timeout_s: float) -> None:
+        self.marker = ctypes.c_int64.from_buffer(mmap.mmap(-1, _MARKER_BYTES))
+        """The offset that user code works on, or -1. Forked children share it."""
+        self.marker.value = -1
         self._timeout_s = timeout_s
         self._seen = -1
         self._since = 0.0
@@ -78,8 +77,7 @@ class ChildClock(Clock):
     """
 
     def __init__(self, *, timeout_s: float) -> None:
-        super().__init__(mmap.mmap(-1, MARKER_BYTES), timeout_s=timeout_s)
-        self.marker.value = -1
+        super().__init__(timeout_s=timeout_s)
         self._parent = os.getpid()
 
     def arm(self) -> None:

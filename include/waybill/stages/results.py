@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import pyarrow as pa
+
 from waybill.events import Event
 from waybill.stages.counts import Counts
 from waybill.stages.failures import Fault
-from waybill.stages.staged import StagedPacker
+from waybill.stages.staged import EventColumns, StagedPacker
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +65,19 @@ class Failure:
 
 @dataclass(slots=True)
 class Mapped:
-    """Events of one (pipeline, event name) that ended alike; columns."""
+    """Events of one (pipeline, event name) that ended alike; columns, slice by slice."""
 
-    ids: list[str] = field(default_factory=list)
-    attempts: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    partitions: list[int] = field(default_factory=list)
-    minutes: list[int] = field(default_factory=list)
-    """Of intake."""
+    parts: list[EventColumns] = field(default_factory=list)
 
-    def extend(self, more: Mapped) -> None:
-        """Add other events."""
-        self.ids.extend(more.ids)
-        self.attempts.extend(more.attempts)
-        self.offsets.extend(more.offsets)
-        self.partitions.extend(more.partitions)
-        self.minutes.extend(more.minutes)
+    @property
+    def ids(self) -> list[str]:
+        """All ids, in order. Cost: a copy."""
+        return [one for part in self.parts for one in part.ids.to_pylist()]
+
+    @property
+    def offsets(self) -> list[int]:
+        """All offsets, in order. Cost: a copy."""
+        return [one for part in self.parts for one in part.offsets]
 
 
 @dataclass(slots=True)
@@ -105,8 +104,9 @@ class Items:
 
     events: list[Event] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    _minutes: Counter[int] | None = None
-    _columns: Mapped | None = None
+    _minutes: list[int] | None = None
+    _counted: Counter[int] | None = None
+    _columns: EventColumns | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -125,20 +125,28 @@ class Items:
     @property
     def minutes(self) -> Counter[int]:
         """How many there are of each intake minute."""
-        if self._minutes is None:
-            self._minutes = Counter([event.intake_minute for event in self.events])
-        return self._minutes
+        if self._counted is None:
+            self._counted = Counter(self._intake_minutes())
+        return self._counted
 
-    def columns(self, chunk: Chunk) -> Mapped:
-        """Return what the traces of these events of a chunk say; put together once."""
+    def columns(self, chunk: Chunk) -> EventColumns:
+        """Return what traces and staged rows share of these events of a chunk; made once."""
         if self._columns is None:
             events, places = self.events, self.places
             offsets, partitions = chunk.offsets, chunk.partitions
-            self._columns = Mapped(
-                [event.id for event in events],
+            if places != list(range(len(offsets))):
+                offsets = [offsets[place] for place in places]
+                partitions = [partitions[place] for place in places]
+            self._columns = EventColumns(
+                pa.array([event.id for event in events], pa.string()),
                 [event.attempt for event in events],
-                [offsets[place] for place in places],
-                [partitions[place] for place in places],
-                [event.intake_minute for event in events],
+                offsets,
+                partitions,
+                self._intake_minutes(),
             )
         return self._columns
+
+    def _intake_minutes(self) -> list[int]:
+        if self._minutes is None:
+            self._minutes = [event.intake_minute for event in self.events]
+        return self._minutes

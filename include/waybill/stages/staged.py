@@ -65,18 +65,43 @@ class StagedFrame:
     data: pa.Table
 
 
-def system_columns(events: Sequence[Event], *, replayed: bool) -> list[pa.Array]:
-    """Return the system columns of events that become rows, in ``SYSTEM_FIELDS`` order."""
+@dataclass(frozen=True, slots=True, eq=False)
+class EventColumns:
+    """Events of one slice that ended alike, column by column."""
+
+    ids: pa.Array
+    """Texts; made once for the staged rows and the traces."""
+    attempts: Sequence[int]
+    offsets: Sequence[int]
+    partitions: Sequence[int]
+    minutes: Sequence[int]
+    """Of intake."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.ids)
+
+
+def system_columns(
+    events: Sequence[Event], known: EventColumns, *, replayed: bool
+) -> list[pa.Array]:
+    """Return the system columns of events that become rows, in ``SYSTEM_FIELDS`` order.
+
+    Args:
+        events: the events.
+        known: their columns that are made already.
+        replayed: whether the rows enter at the destination.
+    """
     return [
-        pa.array([e.id for e in events], pa.string()),
+        known.ids,
         pa.array([e.key for e in events], pa.string()),
         pa.array([e.source_version for e in events], pa.int64()),
         pa.array([e.intake_version for e in events], pa.int64()),
-        pa.array([e.intake_minute for e in events], pa.int32()),
+        pa.array(known.minutes, pa.int32()),
         pa.array([e.op for e in events], pa.string()),
-        pa.array([replayed] * len(events), pa.bool_()),
+        pa.repeat(pa.scalar(replayed), len(events)),
         pa.array([e.replay_id for e in events], pa.string()),
-        pa.array([e.attempt for e in events], pa.int32()),
+        pa.array(known.attempts, pa.int32()),
     ]
 
 

@@ -115,9 +115,15 @@ def run(
     again: Again | None = None,
 ) -> Iterator[Outcome]:
     """Yield what became of each event, in order. Cost: about 0.6 µs an event beside user code's."""
+    marker = watch.marker
     for index, (event, offset) in enumerate(zip(events, offsets, strict=True)):
-        outcome = _watched(transform, event, offset, watch)
-        if again is not None and type(outcome) is Fault:
+        marker.value = offset
+        try:
+            outcome = _outcome(transform, event)
+        except EventTimeoutError as error:  # while its exception was asked for its words
+            outcome = describe(error)
+        marker.value = -1
+        if type(outcome) is Fault and again is not None:
             once_more = partial(_rerun, transform, again.fresh, index, offset, watch)
             outcome = again.retries.settle(outcome, once_more)
         yield outcome

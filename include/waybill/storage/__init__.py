@@ -5,7 +5,19 @@ Invariants
   I2  Errors are sorted: what may pass later is RetryError, what the user set wrong is InputError.
 """
 
-from waybill.storage.log import KafkaLog, TopicInfo, open_log
+from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.storage.bucket_owner import open_owned_objects, refuse_foreign_bucket
+from waybill.storage.log import (
+    ConfigFault,
+    KafkaLog,
+    LogEnd,
+    LogRecord,
+    TopicInfo,
+    config_faults,
+    digest_of,
+    open_log,
+    safe_config,
+)
 from waybill.storage.objects import (
     ObjectInfo,
     ObjectMissingError,
@@ -16,14 +28,23 @@ from waybill.storage.objects import (
 from waybill.storage.tracker import TrackerStore, open_tracker
 
 __all__ = [
+    "AdvisoryLock",
+    "ConfigFault",
     "KafkaLog",
+    "LogEnd",
+    "LogRecord",
     "ObjectInfo",
     "ObjectMissingError",
     "ObjectShorterError",
     "ObjectStore",
     "TopicInfo",
     "TrackerStore",
+    "config_faults",
+    "digest_of",
     "open_log",
     "open_objects",
+    "open_owned_objects",
     "open_tracker",
+    "refuse_foreign_bucket",
+    "safe_config",
 ]

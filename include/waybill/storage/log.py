@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.errors import AwayError, RetryError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.settings import KafkaSettings
+from waybill.waiting import answered
 
 _TOPIC_CONFIG = {
     "cleanup.policy": "delete",
@@ -21,6 +23,10 @@ _TOPIC_CONFIG = {
 _ANSWER_S = 15.0
 
 
+_SAFE_ISR = 2
+"""In-sync replicas that an acknowledged message is on, where a topic has three or more."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """One topic as the cluster knows it."""
@@ -30,6 +36,98 @@ class TopicInfo:
     topic_id: str
     """Changes when a topic of the same name is deleted and created again."""
     partitions: int
+    replicas: int = 1
+    """Of the partition that has the fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a partition ends, under which leader."""
+
+    offset: int
+    """After the last record."""
+    leader_epoch: int
+    """Grows with each election, also when the only broker restarts; -1: the broker is too old to
+    tell. A log can lose its tail only where it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record as it stands in the log."""
+
+    offset: int
+    at_ms: int
+    """Its timestamp, in ms since the epoch."""
+    leader_epoch: int
+    """Of the leader that wrote it; -1: unknown."""
+    value: bytes
+
+    @property
+    def digest(self) -> str:
+        """Return what tells its value from others: ``digest_of``."""
+        return digest_of(self.value)
+
+
+def digest_of(value: bytes) -> str:
+    """Return 32 hexadecimal digits of BLAKE2b over a record's value. Cost: about 1 µs per KiB."""
+    return hashlib.blake2b(value, digest_size=16).hexdigest()
+
+
+def safe_config(replicas: int) -> dict[str, str]:
+    """Return the configuration that a topic of so many replicas must have, by Kafka's names.
+
+    An acknowledged message (the producer asks for ``acks=all``) is on ``min.insync.replicas``
+    brokers: 2 of three replicas or more. With fewer replicas than three, 1: asking for both of
+    two would stop all writes when one of them is away.
+    """
+    in_sync = _SAFE_ISR if replicas > _SAFE_ISR else 1
+    return {**_TOPIC_CONFIG, "min.insync.replicas": str(in_sync)}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFault:
+    """One entry of a topic's configuration with which events could be lost or refused."""
+
+    name: str
+    value: str
+    wanted: str
+    why: str
+
+    def __str__(self) -> str:
+        """Return it in one line."""
+        return f"{self.name}={self.value} ({self.why}; {self.wanted} is needed)"
+
+
+def config_faults(config: Mapping[str, str], replicas: int) -> list[ConfigFault]:
+    """Return the entries of a topic's configuration that are dangerous.
+
+    Args:
+        config: by Kafka's names, defaults of the broker included.
+        replicas: of the topic. ``min.insync.replicas`` may be larger than needed, but not larger
+            than this. ``max.message.bytes`` is the owner's: what is larger parks.
+    """
+    found = []
+    for name, wanted in safe_config(replicas).items():
+        value = config.get(name, "")
+        if name in _WHY and not _is_safe(name, value, wanted, replicas):
+            found.append(ConfigFault(name, value or "(unknown)", wanted, _WHY[name]))
+    return found
+
+
+_WHY = {
+    "cleanup.policy": "compaction deletes events",
+    "retention.ms": "events are deleted by age, read or not",
+    "retention.bytes": "events are deleted by size, read or not",
+    "message.timestamp.type": "a log that was cut is known by the broker's timestamps",
+    "unclean.leader.election.enable": "a replica that lacks events may become leader",
+    "min.insync.replicas": "an acknowledged event must be on so many brokers",
+}
+
+
+def _is_safe(name: str, value: str, wanted: str, replicas: int) -> bool:
+    if name == "min.insync.replicas":
+        return value.isdecimal() and int(wanted) <= int(value) <= replicas
+    return value == wanted
 
 
 class KafkaLog:
@@ -70,10 +168,59 @@ class KafkaLog:
         return set(self._metadata().topics)
 
     def ensure_topic(self, name: str) -> TopicInfo:
-        """Return a topic, created with Waybill's configuration when it is missing."""
+        """Return a topic, created with Waybill's configuration when it is missing.
+
+        Raises:
+            InputError: it exists with a configuration under which events could be lost.
+            RetryError: no broker answers.
+        """
         if name not in self.topics():
             self._create(name)
-        return self.describe(name)
+        topic = self.describe(name)
+        if faults := config_faults(self.config(name), topic.replicas):
+            raise InputError(
+                f"topic {name!r} is not safe: {'; '.join(map(str, faults))}. "
+                f"`waybill topics configure {name}` shows what it changes, and mends it"
+            )
+        return topic
+
+    def config(self, name: str) -> dict[str, str]:
+        """Return a topic's configuration by Kafka's names, defaults of the broker included.
+
+        Raises:
+            RetryError: no broker answers.
+        """
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        found = self._wait(self._admin().describe_configs([resource])[resource])
+        return {entry.name: str(entry.value) for entry in found.values()}
+
+    def set_config(self, name: str, values: Mapping[str, str]) -> None:
+        """Set entries of a topic's configuration; the others stay as they are.
+
+        Raises:
+            RetryError: Kafka did not take them.
+        """
+        from confluent_kafka.admin import (
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ConfigSource,
+            ResourceType,
+        )
+
+        entries = [
+            ConfigEntry(
+                key,
+                value,
+                source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            for key, value in values.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        self._wait(self._admin().incremental_alter_configs([resource])[resource])
 
     def describe(self, name: str) -> TopicInfo:
         """Return a topic's identity.
@@ -82,16 +229,51 @@ class KafkaLog:
             StopError: there is no such topic.
             RetryError: no broker answers.
         """
-        from confluent_kafka import KafkaException, TopicCollection
+        found = self._described(name)
+        replicas = min(len(partition.replicas) for partition in found.partitions)
+        partitions = len(found.partitions)
+        return TopicInfo(name, self.cluster_id(), str(found.topic_id), partitions, replicas)
 
-        futures = self._admin().describe_topics(TopicCollection([name]))
-        try:
-            found = futures[name].result(timeout=_ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-                raise StopError(f"topic {name!r} does not exist") from error
-            raise _away(f"Kafka did not describe {name!r}: {error}") from error
-        return TopicInfo(name, self.cluster_id(), str(found.topic_id), len(found.partitions))
+    def topic_id(self, name: str) -> str:
+        """Return the id under which the cluster knows a topic now. Cost: one request.
+
+        Raises:
+            StopError: there is no such topic.
+            RetryError: no broker answers.
+        """
+        return str(self._described(name).topic_id)
+
+    def ends(self, topic: TopicInfo) -> dict[int, LogEnd]:
+        """Return where each partition ends, and its leader's epoch. Cost: one request a broker.
+
+        Raises:
+            RetryError: a partition has no leader that answers for 15 s.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        wanted = {
+            TopicPartition(topic.name, number): OffsetSpec.latest()
+            for number in range(topic.partitions)
+        }
+        deadline = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
+                found = {at.partition: future.result() for at, future in futures.items()}
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    words = f"Kafka did not tell where {topic.name!r} ends: {error}"
+                    raise _away(words) from error
+                time.sleep(0.2)
+                self._metadata(topic.name)  # the client keeps the epoch of a leader that is over
+            else:
+                return {
+                    number: LogEnd(
+                        int(end.offset), -1 if end.leader_epoch is None else end.leader_epoch
+                    )
+                    for number, end in found.items()
+                }
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
         """Return {partition: (first offset that is there, offset after the last)}.
@@ -128,7 +310,29 @@ class KafkaLog:
 
     def read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[bytes]:
         """Yield the values between two offsets of each partition (first, after the last)."""
-        from confluent_kafka import TopicPartition
+        for message in self.read_messages(topic, ranges):
+            yield message.value() or b""
+
+    def records(
+        self, topic: str, ranges: Mapping[int, tuple[int, int]]
+    ) -> Iterator[tuple[int, LogRecord]]:
+        """Yield (partition, record) as ``read_messages`` gives them."""
+        for message in self.read_messages(topic, ranges):
+            yield message.partition(), _record(message)
+
+    def read_messages(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Any]:
+        """Yield confluent_kafka's messages between two offsets of each partition.
+
+        Offsets without a record (transaction markers, compaction) are passed over.
+
+        Args:
+            topic: its name.
+            ranges: {partition: (first offset, offset after the last)}.
+
+        Raises:
+            RetryError: a partition gives nothing for 15 s, or an offset is not in the log.
+        """
+        from confluent_kafka import KafkaError, TopicPartition
 
         left = {number: end for number, (start, end) in ranges.items() if end > start}
         consumer = self._consumer()
@@ -137,18 +341,55 @@ class KafkaLog:
             quiet_since = time.monotonic()
             while left:
                 for message in consumer.consume(10_000, timeout=1.0):
-                    if message.error():
-                        raise RetryError(f"reading {topic!r}: {message.error()}")
                     quiet_since = time.monotonic()
                     number = message.partition()
+                    if message.error():
+                        if message.error().code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
+                            raise RetryError(f"reading {topic!r}: {message.error()}")
+                        left.pop(number, None)  # the log's end: what is missing has no record
+                        continue
                     if message.offset() < left.get(number, 0):
-                        yield message.value() or b""
+                        yield message
                     if message.offset() + 1 >= left.get(number, 0):
                         left.pop(number, None)
                 if time.monotonic() - quiet_since > _ANSWER_S:
                     raise RetryError(f"{topic!r} gave nothing for {_ANSWER_S:.0f} s")
         finally:
             consumer.close()
+
+    def missing(self, topic: str, partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        """Return the offsets from start, before end, that hold no record, as (first, after).
+
+        Cost: reads them all.
+        """
+        found, at = list[tuple[int, int]](), start
+        for _, record in self.records(topic, {partition: (start, end)}):
+            if record.offset > at:
+                found.append((at, record.offset))
+            at = record.offset + 1
+        return [*found, (at, end)] if at < end else found
+
+    def records_at(self, topic: str, offsets: Mapping[int, int]) -> dict[int, LogRecord | None]:
+        """Return one record of each partition; None: there is none at its offset.
+
+        Args:
+            topic: its name.
+            offsets: {partition: offset}; none below the log's first, nor at or beyond its end.
+
+        Cost: about 20 ms a partition.
+
+        Raises:
+            RetryError: one was not given within 15 s.
+        """
+        reader = self.reader(topic)
+        try:
+            return {number: reader.at(number, offset) for number, offset in offsets.items()}
+        finally:
+            reader.close()
+
+    def reader(self, topic: str) -> RecordReader:
+        """Open a reader of single records of a topic; close it."""
+        return RecordReader(self._consumer(), topic)
 
     def first(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
         """Return {partition: (time in ms since the epoch, value)} of one record of each.
@@ -160,24 +401,53 @@ class KafkaLog:
         Raises:
             RetryError: one was not given within 15 s.
         """
-        from confluent_kafka import TopicPartition
-
         found: dict[int, tuple[int, bytes]] = {}
-        deadline = time.monotonic() + _ANSWER_S
-        consumer = self._consumer()
+        reader = self.reader(topic)
         try:
             for number, offset in offsets.items():
-                consumer.assign([TopicPartition(topic, number, offset)])
-                while number not in found:
-                    message = consumer.poll(1.0)
-                    if time.monotonic() > deadline or (message is not None and message.error()):
-                        words = "nothing came" if message is None else message.error()
-                        raise RetryError(f"reading {topic}/{number} at {offset}: {words}")
-                    if message is not None and message.partition() == number:
-                        found[number] = (int(message.timestamp()[1]), message.value() or b"")
+                record = reader.next(number, offset)
+                if record is None:
+                    raise RetryError(f"reading {topic}/{number} at {offset}: nothing came")
+                found[number] = (record.at_ms, record.value)
         finally:
-            consumer.close()
+            reader.close()
         return found
+
+    def delete_records(self, topic: str, below: Mapping[int, int]) -> dict[int, int]:
+        """Delete the records below an offset of each partition; again changes nothing.
+
+        Args:
+            topic: its name.
+            below: {partition: the first offset that stays}; not above the end of the partition.
+
+        Returns:
+            {partition: first offset that is there now}.
+
+        Raises:
+            RetryError: a broker does not answer, or refuses; some partitions may be trimmed.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        wanted = [TopicPartition(topic, number, offset) for number, offset in below.items()]
+        found = {}
+        for place, future in self._admin().delete_records(wanted).items():
+            try:
+                found[int(place.partition)] = int(future.result(timeout=_ANSWER_S).low_watermark)
+            except (KafkaException, TimeoutError) as error:
+                words = f"Kafka did not delete records of {topic}/{place.partition}: {error}"
+                raise _away(words) from error
+        return found
+
+    def _described(self, name: str) -> Any:  # noqa: ANN401
+        from confluent_kafka import KafkaException, TopicCollection
+
+        futures = self._admin().describe_topics(TopicCollection([name]))
+        try:
+            return futures[name].result(timeout=_ANSWER_S)
+        except (KafkaException, TimeoutError) as error:
+            if _code(error) == "UNKNOWN_TOPIC_OR_PART":
+                raise StopError(f"topic {name!r} does not exist") from error
+            raise _away(f"Kafka did not describe {name!r}: {error}") from error
 
     def _create(self, name: str) -> None:
         from confluent_kafka import KafkaException
@@ -187,7 +457,7 @@ class KafkaLog:
             name,
             num_partitions=self._settings.topic_partitions,
             replication_factor=self._settings.replication_factor,
-            config=_TOPIC_CONFIG,
+            config=safe_config(self._settings.replication_factor),
         )
         future = self._admin().create_topics([topic], operation_timeout=10.0)[name]
         try:
@@ -204,11 +474,14 @@ class KafkaLog:
                 raise RetryError(f"topic {name!r} did not appear")
             time.sleep(0.1)
 
-    def _metadata(self) -> Any:  # noqa: ANN401 - confluent_kafka has no types
+    def _metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401 - it has no types
+        return answered(lambda: self._ask_metadata(topic))
+
+    def _ask_metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401
         from confluent_kafka import KafkaException
 
         try:
-            return self._admin().list_topics(timeout=_ANSWER_S)
+            return self._admin().list_topics(topic, timeout=_ANSWER_S)
         except KafkaException as error:
             raise _away(
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
@@ -239,7 +512,9 @@ class KafkaLog:
                 **self._client_config(),
                 "group.id": "waybill-look",
                 "enable.auto.commit": False,
+                "enable.partition.eof": True,
                 "auto.offset.reset": "error",
+                "isolation.level": "read_uncommitted",  # as processing reads
             }
         )
 
@@ -248,7 +523,72 @@ class KafkaLog:
             "bootstrap.servers": self._settings.bootstrap_servers,
             "log_level": 2,
             "socket.timeout.ms": 10_000,
+            "socket.connection.setup.timeout.ms": 10_000,
+            "socket.keepalive.enable": True,
         }
+
+
+class RecordReader:
+    """Reads single records of one topic, by one consumer."""
+
+    def __init__(self, consumer: Any, topic: str) -> None:  # noqa: ANN401
+        self._consumer = consumer
+        self._topic = topic
+
+    def at(self, partition: int, offset: int) -> LogRecord | None:
+        """Return the record at an offset; None: the log has none there, or ends below.
+
+        Raises:
+            RetryError: nothing was given within 15 s, or the offset is outside the log.
+        """
+        found = self.next(partition, offset)
+        return found if found is not None and found.offset == offset else None
+
+    def next(self, partition: int, offset: int) -> LogRecord | None:
+        """Return the first record at or after an offset; None: the log ends before one."""
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+        deadline = time.monotonic() + _ANSWER_S
+        while time.monotonic() < deadline:
+            message = self._consumer.poll(1.0)
+            if message is None or message.partition() != partition:
+                continue
+            if _is_end(message):
+                return None
+            if message.error():
+                raise RetryError(
+                    f"reading {self._topic}/{partition} at {offset}: {message.error()}"
+                )
+            return _record(message)
+        raise RetryError(f"reading {self._topic}/{partition} at {offset}: nothing came")
+
+    def close(self) -> None:
+        """Close its consumer."""
+        self._consumer.close()
+
+
+def _record(message: Any) -> LogRecord:  # noqa: ANN401
+    epoch = message.leader_epoch()
+    return LogRecord(
+        int(message.offset()),
+        int(message.timestamp()[1]),
+        -1 if epoch is None else int(epoch),
+        message.value() or b"",
+    )
+
+
+def _is_end(message: Any) -> bool:  # noqa: ANN401
+    from confluent_kafka import KafkaError
+
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001
+
+
+def _code(error: BaseException) -> str:
+    """Return Kafka's name of an error; empty when it has none."""
+    name = getattr(error.args[0] if error.args else None, "name", None)
+    return str(name()) if callable(name) else ""
 
 
 def _away(message: str) -> AwayError:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from waybill.errors import AwayError, InputError, RetryError, ThrottledError, WaybillError
 from waybill.settings import S3Settings
+from waybill.waiting import answered
 
 _DELETE_MOST = 1000
+PROBE_KEY = "_waybill/probe"
+"""Written and read to find out whether the store answers."""
 _NOT_FOUND = {"NoSuchKey", "404", "NotFound"}
 _NO_KEY = {"KeyTooLongError", "InvalidURI", "InvalidObjectName", "XMinioInvalidObjectName"}
 """What stores answer to a key that no object can have."""
@@ -60,10 +63,21 @@ class ObjectInfo:
 
 
 class ObjectStore:
-    """One bucket. Safe for several threads; not across a fork (open it after)."""
+    """One bucket. Safe for several threads; not across a fork (open it after).
 
-    def __init__(self, settings: S3Settings) -> None:
+    Args:
+        settings: where it is.
+        guard: called before each write, with the store and whether objects are deleted; raises
+            where nothing is to be written. See ``bucket_owner``.
+    """
+
+    def __init__(
+        self, settings: S3Settings, *, guard: Callable[[ObjectStore, bool], None] | None = None
+    ) -> None:
         self.bucket = settings.bucket
+        self.address = f"{settings.endpoint_url or settings.region}/{settings.bucket}"
+        """The bucket with its server."""
+        self._guard = guard
         self._client = _client(settings)
 
     def put(self, key: str, body: bytes) -> str:
@@ -73,6 +87,7 @@ class ObjectStore:
             RetryError: the store did not answer; whether the object is there is not known.
             InputError: no such bucket, or no right to write.
         """
+        self._check(deletes=False)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         answer = self._call(
             "put_object", key, Bucket=self.bucket, Key=key, Body=body, ContentMD5=digest
@@ -140,6 +155,11 @@ class ObjectStore:
         Raises:
             RetryError: the store did not answer, or knows no conditional PUT; it may be stored.
         """
+        self._check(deletes=False)
+        return self.swap_unguarded(key, body, expected=expected)
+
+    def swap_unguarded(self, key: str, body: bytes, *, expected: str | None) -> str | None:
+        """Like ``swap``, of a bucket whoever's it is."""
         condition = {"IfNoneMatch": "*"} if expected is None else {"IfMatch": f'"{expected}"'}
         try:
             answer = self._call(
@@ -154,6 +174,15 @@ class ObjectStore:
         try:
             self._call("head_object", key, Bucket=self.bucket, Key=key)
         except ObjectMissingError:
+            return False
+        return True
+
+    def answers(self) -> bool:
+        """Tell whether an object can be stored and read back now. Cost: two requests."""
+        try:
+            self.put(PROBE_KEY, b"waybill")
+            self.get(PROBE_KEY)
+        except (RetryError, InputError, ObjectMissingError):
             return False
         return True
 
@@ -174,6 +203,8 @@ class ObjectStore:
         Raises:
             RetryError: some could not be deleted; call again with the same keys.
         """
+        if keys:
+            self._check(deletes=True)
         for start in range(0, len(keys), _DELETE_MOST):
             some = [{"Key": key} for key in keys[start : start + _DELETE_MOST]]
             answer = self._call(
@@ -186,6 +217,10 @@ class ObjectStore:
                 first = answer["Errors"][0]
                 raise RetryError(f"could not delete {first.get('Key')!r}: {first.get('Message')}")
 
+    def _check(self, *, deletes: bool) -> None:
+        if self._guard is not None:
+            self._guard(self, deletes)
+
     def ensure_bucket(self) -> None:
         """Create the bucket when it is missing."""
         try:
@@ -194,12 +229,27 @@ class ObjectStore:
             self._call("create_bucket", self.bucket, Bucket=self.bucket)
 
     def _call(self, method: str, key: str, **arguments: Any) -> Any:  # noqa: ANN401 - boto3
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        if {"IfMatch", "IfNoneMatch"} & arguments.keys():  # it may be done when no answer comes
+            return self._call_once(method, key, arguments)
+        return answered(lambda: self._call_once(method, key, arguments))
+
+    def _call_once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+        from botocore.exceptions import (  # noqa: PLC0415
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            PartialCredentialsError,
+        )
 
         try:
             return getattr(self._client, method)(**arguments)
         except ClientError as error:
             raise _sorted_error(error.response, key, self.bucket) from error
+        except (NoCredentialsError, PartialCredentialsError) as error:
+            raise InputError(
+                f"no keys for the object store: {error}; set WAYBILL_S3__ACCESS_KEY and "
+                "WAYBILL_S3__SECRET_KEY, or AWS's own variables"
+            ) from error
         except BotoCoreError as error:
             words = f"object store did not answer for {key!r}: {error}"
             raise AwayError(words, setting="WAYBILL_S3__ENDPOINT_URL") from error

@@ -5,8 +5,9 @@ Invariants
   I2  A task writes at most one staged and one parked object, under fresh keys, before it returns
       their descriptors; only returned descriptors are committed.
   I3  A batch is committed before Spark is told that it is done.
-  I4  Any doubt about offsets (a hole, another topic id, a log that ends below the ledger) stops the
-      application loudly; its supervisor starts it again, and it says the same until somebody acts.
+  I4  Any doubt about a log (a hole, another topic id, a tail that was cut) stops its consumer; the
+      stop is in the tracker until somebody settles it. A batch is committed only if no leader
+      changed since the log was held against the ledger.
 """
 
 __all__: list[str] = []

@@ -1,7 +1,8 @@
 """The consumers of one application: each started when it is wanted, and again when it stopped.
 
-A consumer that stops (a topic that was recreated, a table that does not fit) is loud in the log and
-is tried again with back-off; its neighbours flow on. One that was fenced ends the application:
+A consumer that stops (a topic that was recreated, a table that does not fit, a partition without a
+leader) is loud in the log and is tried again with back-off; its neighbours flow on. So is one whose
+tracker or Kafka is away: the application outlives that. One that was fenced ends the application:
 another one has taken over.
 """
 
@@ -14,12 +15,15 @@ from dataclasses import dataclass
 
 from pyspark.sql.streaming import StreamingQuery
 
-from waybill.errors import InputError, StopError, WaybillError
+from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
+from waybill.streaming.stopping import Stopping
 
 _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S = 2.0
 _LONGEST_WAIT_S = 60.0
+_LONGEST_AWAY_WAIT_S = 15.0
+"""Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
 _CALM_S = 120.0
 """A consumer that ran this long starts its back-off anew."""
 
@@ -65,7 +69,7 @@ class Consumers:
     def _try(self, name: str, consumer: _Consumer) -> None:
         try:
             consumer.query = self._start(name)
-        except (StopError, InputError) as error:
+        except (StopError, InputError, RetryError) as error:
             self._later(name, consumer, error)
         consumer.since = time.monotonic()
 
@@ -82,3 +86,31 @@ class Consumers:
         _LOG.error("consumer %s stopped; again in %.0f s: %s", name, consumer.wait_s, error)
         consumer.not_before = time.monotonic() + consumer.wait_s
         consumer.wait_s = min(consumer.wait_s * 2, _LONGEST_WAIT_S)
+
+
+def keep_running(
+    consumers: Consumers, wanted: Callable[[], Iterable[str]], stopping: Stopping, *, every_s: float
+) -> None:
+    """Start what is wanted and does not run, until told to stop.
+
+    While the tracker or Kafka does not answer, it waits with back-off: no Spark is started anew for
+    that.
+
+    Args:
+        consumers: of the application.
+        wanted: reads the names from the tracker.
+        stopping: ends this.
+        every_s: time between two looks.
+
+    Raises:
+        StopError: a consumer was fenced.
+    """
+    wait_s = every_s
+    while not stopping.asked:
+        try:
+            consumers.look(wanted())
+            wait_s = every_s
+        except RetryError as error:
+            wait_s = min(wait_s * 2, _LONGEST_AWAY_WAIT_S)
+            _LOG.warning("nothing is started; again in %.0f s: %s", wait_s, error)
+        stopping.wait(wait_s)

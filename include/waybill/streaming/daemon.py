@@ -15,6 +15,9 @@ import numpy as np
 
 _NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.streaming.tasks")
 """``pandas`` is what Spark's own Arrow serializers load."""
+_YOUNG_OBJECTS = 50_000
+"""Containers made before the collector looks for cycles among them, instead of 700: events come and
+go by the hundred without any. Costs a worker some MB where user code does make cycles."""
 
 
 def main() -> None:
@@ -23,6 +26,7 @@ def main() -> None:
         import_module(name)
     os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers
     gc.collect()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
     gc.freeze()  # a collection in a worker would write to, and so copy, every page
     from pyspark.daemon import manager  # noqa: PLC0415
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.storage import ObjectStore
+from waybill.storage import ObjectStore, digest_of
 
 _LIMIT_S = 600.0
 
 
 def identity_task(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[str, Any]:
     """Write all batches as one Arrow IPC object (zstd) and return the task's descriptor."""
-    seen: dict[int, list[int]] = {}
+    seen: dict[int, list[Any]] = {}
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
     writer = None
@@ -31,9 +31,9 @@ def identity_task(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> di
         writer.write_batch(batch)
         rows += batch.num_rows
         partition, offsets = batch.column("partition"), batch.column("offset")
-        span = seen.setdefault(partition[0].as_py(), [offsets[0].as_py(), 0, 0])
-        span[1] = offsets[-1].as_py()
-        span[2] += batch.num_rows
+        span = seen.setdefault(partition[0].as_py(), [offsets[0].as_py(), 0, 0, 0, b""])
+        span[1], span[2] = offsets[-1].as_py(), span[2] + batch.num_rows
+        span[3:] = batch.column("at_us")[-1].as_py() // 1000, batch.column("value")[-1].as_py()
     staged = None
     if writer is not None:
         writer.close()
@@ -41,6 +41,6 @@ def identity_task(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> di
         key = f"identity/{uuid.uuid4()}"
         objects.put_waiting(key, body, limit_s=_LIMIT_S)
         staged = {"key": key, "rows": rows, "bytes": len(body)}
-    ranges = [[number, *span] for number, span in sorted(seen.items())]
+    ranges = [[n, *span[:-1], digest_of(span[-1] or b"")] for n, span in sorted(seen.items())]
     nothing: dict[str, Any] = {"counts": [], "parked": None, "failures": [], "replayed": []}
     return {"ranges": ranges, "staged": staged, **nothing}

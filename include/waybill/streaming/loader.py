@@ -15,30 +15,34 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from waybill.destinations import Commit, Destination, LoadOutcome, RefusedRow, Rows
+from waybill.destinations import Commit, Destination, Expected, LoadOutcome, RefusedRow, Rows
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill.ledger import LoadCommit, acquire_lease, commit_load
 from waybill.ledger.commit import check_lease, write_copies
 from waybill.ledger.positions import StagedReference
 from waybill.operations.loads.kept_apart import names_commits_before, without_commits_before
+from waybill.operations.loads.lost_objects import note_lost
 from waybill.operations.loads.parked import park_commits
 from waybill.operations.refused import park_refused
 from waybill.parking import ObjectDescriptor, Parking, SegmentDescriptor
 from waybill.parking.recording import OF_LOADS
 from waybill.stages import Counts, StagedFrame, read_staged
-from waybill.storage import ObjectStore, TrackerStore
+from waybill.stages.staged import StagedObjectError
+from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
 from waybill.streaming.load_traces import load_traces
+from waybill.streaming.reload import Reload
 from waybill.tracing import Recorder
 
 _LOG = logging.getLogger(__name__)
 _READERS = 4
+T = TypeVar("T")
 
 Beside = Callable[[Connection], None]
 """Written in the transaction that acknowledges a load."""
@@ -97,6 +101,11 @@ class Loader:
         self.name = name
         self.consumer = f"loading/{name}"
         self._epoch = acquire_lease(tracker, self.consumer, holder=str(uuid.uuid4()))
+        self._reload = Reload(tracker, objects, self)
+        self._expected: Expected | None = None
+        """What the destination has at the least; None: not compared since it was opened."""
+        self._lost: dict[str, str] = {}
+        """Staged objects of the load at work that are gone or damaged: key to what is wrong."""
 
     def load(
         self,
@@ -119,13 +128,14 @@ class Loader:
             NotTakenError: the destination is away, or does not take the load; nothing of it is
                 visible there, or (when the answer to its commit was lost) all of it: call again.
             RetryError: the store or the tracker is away; nothing is half done.
-            StopError: fenced, or a staged object is damaged.
+            StopError: fenced.
         """
         commits, origins = self._commits(references, after, until)
         rows = _rows_of(commits)
         outcomes = self._deliver(commits, origins) if rows else []
         asked = beside if rows else None
-        self._acknowledge(outcomes, after=after, until=until, beside=asked)
+        taken = commits if rows else []
+        self._acknowledge(outcomes, taken, after=after, until=until, beside=asked)
         return rows
 
     def park(
@@ -150,7 +160,7 @@ class Loader:
 
         Raises:
             RetryError: the store or the tracker is away; nothing is parked.
-            StopError: fenced, or a staged object is damaged.
+            StopError: fenced.
         """
         commits, origins = self._commits(references, after, until)
         outcomes = park_commits(
@@ -158,7 +168,7 @@ class Loader:
         )
         ids = (one.rows["event_id"].to_pylist() for one in outcomes if one.rows is not None)
         self._trace(outcomes, {event_id: code for some in ids for event_id in some})
-        self._acknowledge(outcomes, after=after, until=until, beside=beside)
+        self._acknowledge(outcomes, (), after=after, until=until, beside=beside)
         return _rows_of(commits)
 
     def probe(self) -> None:
@@ -169,6 +179,18 @@ class Loader:
         """
         with self._asking(()):
             self._destination().check()
+
+    def compare(self) -> None:
+        """Compare the destination's books with the tracker's; load again what it lacks.
+
+        Done by itself when it was opened.
+
+        Raises:
+            NotTakenError: the destination is away, or does not take what is loaded again.
+            RetryError: the tracker or the store is away.
+        """
+        self._expected = None
+        self._compared()
 
     @contextmanager
     def books(self) -> Iterator[Connection]:
@@ -184,9 +206,27 @@ class Loader:
 
     def close(self) -> None:
         """Close the destination; it is opened again when it is needed."""
-        opened, self._opened = self._opened, None
+        opened, self._opened, self._expected = self._opened, None, None
         if opened is not None:
             opened.close()
+
+    def ask(self, call: Callable[[Destination], T], own: Sequence[Exception] = ()) -> T:
+        """Ask the destination.
+
+        Args:
+            call: what is asked.
+            own: errors that are not the destination's; they are raised as they are.
+
+        Raises:
+            NotTakenError: what it says; it is opened anew next time.
+        """
+        with self._asking(own):
+            return call(self._destination())
+
+    def _compared(self) -> Expected:
+        if self._opened is None or self._expected is None:
+            self._expected = self._reload.run()
+        return self._expected
 
     def _destination(self) -> Destination:
         if self._opened is None:
@@ -206,8 +246,9 @@ class Loader:
             with _noting(own):
                 self._trace(outcomes, {row.event_id: row.error_code for row in refused})
 
+        expected = self._compared()
         with self._asking(own):
-            return self._destination().load(commits, park, note)
+            return self._destination().load(commits, park, note, expected=expected)
 
     @contextmanager
     def _asking(self, own: Sequence[Exception]) -> Iterator[None]:
@@ -225,29 +266,82 @@ class Loader:
     def _commits(
         self, references: Sequence[StagedReference], after: int, until: int
     ) -> tuple[list[Commit], Origins]:
-        """Read the staged objects; their rows are not copied."""
-        found: dict[int, list[Rows]] = {number: [] for number in range(after + 1, until + 1)}
+        """Read the staged objects; those that are lost are left out, and noted with the load."""
+        commits, origins, self._lost = self._read_all(references, range(after + 1, until + 1))
+        return commits, origins
+
+    def read(
+        self, references: Sequence[StagedReference], numbers: Iterable[int]
+    ) -> tuple[list[Commit], Origins, set[int]]:
+        """Read the staged objects of some commits; their rows are not copied.
+
+        Returns:
+            The commits, where their rows came from, and the commits of which an object is lost.
+
+        Raises:
+            RetryError: the store is away.
+        """
+        commits, origins, lost = self._read_all(references, numbers)
+        return commits, origins, {i.commit_number for i in references if i.key in lost}
+
+    def _read_all(
+        self, references: Sequence[StagedReference], numbers: Iterable[int]
+    ) -> tuple[list[Commit], Origins, dict[str, str]]:
+        """Return commits, origins, and key to what is wrong with it of objects that are lost."""
+        lost: dict[str, str] = {}
+        found: dict[int, list[Rows]] = {number: [] for number in numbers}
         origins: dict[tuple[str, str], tuple[str, str]] = {}
+        batches = {item.commit_number: item.batch for item in references}
         with ThreadPoolExecutor(_READERS) as pool:
             for item, frames in zip(references, pool.map(self._read, references), strict=True):
+                if isinstance(frames, str):
+                    lost[item.key] = frames
+                    continue
                 for f in frames:
                     rows = Rows(f.pipeline_id, f.event_name, f.table, f.data)
                     found[item.commit_number].append(rows)
                     origins[f.pipeline_id, f.event_name] = (f.team, f.pipeline_version)
-        return [Commit(number, tuple(rows)) for number, rows in found.items()], origins
+        commits = [
+            Commit(number, tuple(rows), batches.get(number, "")) for number, rows in found.items()
+        ]
+        return commits, origins, lost
 
-    def _read(self, item: StagedReference) -> list[StagedFrame]:
-        return read_staged(self._objects.get(item.key), key=item.key)
+    def _read(self, item: StagedReference) -> list[StagedFrame] | str:
+        """Return an object's frames; what is wrong with it, where it is gone or damaged."""
+        try:
+            return read_staged(self._objects.get(item.key), key=item.key)
+        except (ObjectMissingError, StagedObjectError) as error:
+            _LOG.error("%s: %s", self.consumer, error)
+            return str(error)
 
     def _acknowledge(
-        self, outcomes: Sequence[LoadOutcome], *, after: int, until: int, beside: Beside | None
+        self,
+        outcomes: Sequence[LoadOutcome],
+        taken: Sequence[Commit],
+        *,
+        after: int,
+        until: int,
+        beside: Beside | None,
     ) -> None:
+        """Tell the tracker; ``taken``: the commits that the destination took."""
         counts = {
             outcome.commit_number: list(_counts(outcome).by_pipeline()) for outcome in outcomes
         }
         replays = _of_replays(outcomes)
-        commit = LoadCommit(self.consumer, self._epoch, self.name, after, until, counts, replays)
-        parked = self._parked(outcomes, after)
+        per_table = self._opened is not None and self._opened.per_table
+        tables = _tables_of(taken) if per_table else {}
+        commit = LoadCommit(
+            self.consumer,
+            self._epoch,
+            self.name,
+            after,
+            until,
+            counts,
+            replays,
+            taken=[one.number for one in taken],
+            tables=tables,
+        )
+        parked, lost = self._parked(outcomes, after), self._lost
 
         def record(connection: Connection) -> None:
             new = [
@@ -259,10 +353,13 @@ class Loader:
                 connection, new, scope=f"{OF_LOADS}{self.name}", commit_number=after + 1
             )
             write_copies(connection, f"load:{self.name}:{after + 1}", copies)
+            note_lost(connection, self.name, lost)
             if beside is not None:
                 beside(connection)
 
         commit_load(self._tracker, commit, record)
+        if taken and self._expected is not None:
+            self._expected = Expected(taken[-1].number, {**self._expected.tables, **tables})
 
     def _parked(self, outcomes: Sequence[LoadOutcome], after: int) -> dict[str, Mapping[str, Any]]:
         """Return key to descriptor of what the outcomes name, without what is parked already."""
@@ -291,6 +388,16 @@ def _noting(own: list[Exception]) -> Iterator[None]:
     except Exception as error:
         own.append(error)
         raise
+
+
+def _tables_of(commits: Sequence[Commit]) -> dict[tuple[str, str], int]:
+    """Return each table's newest commit with rows for it."""
+    return {
+        (rows.table.schema_name, rows.table.name): commit.number
+        for commit in commits
+        for rows in commit.rows
+        if rows.data.num_rows
+    }
 
 
 def _rows_of(commits: Sequence[Commit]) -> int:

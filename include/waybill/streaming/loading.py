@@ -21,8 +21,8 @@ from waybill.ledger import load_position
 from waybill.ledger.positions import StagedReference
 from waybill.operations.registry import ActivePipelines
 from waybill.settings import Settings
-from waybill.storage import TrackerStore, open_objects, open_tracker
-from waybill.streaming.consumers import Consumers
+from waybill.storage import TrackerStore, open_owned_objects, open_tracker, refuse_foreign_bucket
+from waybill.streaming.consumers import Consumers, keep_running
 from waybill.streaming.loader import Loader
 from waybill.streaming.loading_source import StagedSource
 from waybill.streaming.memory import give_memory_back
@@ -84,7 +84,7 @@ class LoadingConsumer:
         if until <= self._position:
             return
         references = [
-            StagedReference(row.commit_number, row.key, row.rows, row.bytes)
+            StagedReference(row.commit_number, row.key, row.rows, row.bytes, row.batch)
             for row in frame.collect()
             if row.commit_number > self._position
         ]
@@ -98,15 +98,19 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
 
     Raises:
         StopError: another application took a consumer over.
-        RetryError: the tracker is away; the supervisor starts the application again.
     """
     stopping = Stopping()
     checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
-    objects = open_objects(settings.s3)
+    refuse_foreign_bucket(settings)
+    objects = open_owned_objects(settings)
     recorder = open_recorder(settings.traces) if settings.traces.enabled else None
     running: dict[str, LoadingConsumer] = {}
     with open_tracker(settings.tracker) as tracker:
-        spark = open_session(settings.spark, name=f"waybill-loading-{cluster}")
+        spark = open_session(
+            settings.spark,
+            name=f"waybill-loading-{cluster}",
+            max_cores=settings.spark.loading_max_cores,
+        )
         spark.dataSource.register(StagedSource)
 
         def start(name: str) -> StreamingQuery:
@@ -116,7 +120,10 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             loader = Loader(tracker, objects, opening, name=name, recorder=recorder)
             found = settings.destinations.get(name)
             patience = Patience(
-                loader, park_after_s=found.park_after_s if found else None, wait=stopping.wait
+                loader,
+                park_after_s=found.park_after_s if found else None,
+                wait=stopping.wait,
+                compare_every_s=found.compare_every_s if found else None,
             )
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
             consumer = LoadingConsumer(settings, tracker, loader, patience, checkpoint)
@@ -125,11 +132,13 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             return query
 
         consumers, pipelines = Consumers(start), ActivePipelines(tracker)
-        while not stopping.asked:
-            consumers.look(sorted({p.destination for p in pipelines.read().values()}))
+
+        def wanted() -> list[str]:
             for consumer in running.values():
                 consumer.look()
-            stopping.wait(_LOOK_FOR_DESTINATIONS_S)
+            return sorted({p.destination for p in pipelines.read().values()})
+
+        keep_running(consumers, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()
         for consumer in running.values():

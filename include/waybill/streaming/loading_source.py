@@ -19,7 +19,7 @@ from waybill.settings import Settings
 from waybill.storage import open_tracker
 from waybill.streaming.load_sizes import MOST_COMMITS, LoadSizes, is_due, last_of_load
 
-SCHEMA = "commit_number bigint, key string, rows bigint, bytes bigint"
+SCHEMA = "commit_number bigint, key string, rows bigint, bytes bigint, batch string"
 
 
 @dataclass
@@ -74,13 +74,13 @@ class StagedReader(DataSourceStreamReader):
         """Return one partition: names are few."""
         return [CommitRange(start["commit"], end["commit"])]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, str, int, int]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, str, int, int, str]]:
         """Yield the staged objects of a range of commits."""
         assert isinstance(partition, CommitRange)  # noqa: S101 - narrows a type
         for item in staged_after(
             self._open(), self._destination, after=partition.after, until=partition.until
         ):
-            yield item.commit_number, item.key, item.rows, item.bytes
+            yield item.commit_number, item.key, item.rows, item.bytes, item.batch
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the load itself moved the tracker's position."""

@@ -41,6 +41,8 @@ _PARKED_ROWS = 20_000
 _PARKED_COMMITS = 200
 _PROBE_S = 1.0
 """While what comes is parked, the destination is asked so often at most,"""
+_COMPARE_AGAIN_S = 10.0
+"""A destination that could not be compared is asked again so soon."""
 _PROBE_SHARE = 5.0
 """and for this many times as long as asking took, things are parked without asking."""
 
@@ -86,6 +88,8 @@ class Patience:
             by order.
         wait: sleeps for some seconds; returns True when the application is to stop.
         clock: seconds, from any start.
+        compare_every_s: while nothing is to be loaded, its books are compared so often; None: only
+            when it is opened, and by loads.
     """
 
     def __init__(
@@ -95,11 +99,14 @@ class Patience:
         park_after_s: float | None,
         wait: Callable[[float], bool],
         clock: Callable[[], float] = time.monotonic,
+        compare_every_s: float | None = None,
     ) -> None:
         self._loader = loader
         self._park_after_s = park_after_s
         self._wait = wait
         self._clock = clock
+        self._compare_every_s = compare_every_s
+        self._compare_at = clock() + (compare_every_s or 0.0)
         self._busy = threading.Lock()
         self._backoff = _Backoff(random.Random())  # noqa: S311 - spreads retries
         self._waiting: Waiting | None = None
@@ -110,7 +117,7 @@ class Patience:
         """Load commits ``after`` + 1 to ``until``, or park them; returns when the tracker knows.
 
         Raises:
-            StopError: fenced, or a staged object is damaged.
+            StopError: fenced.
             StoppedError: asked to stop.
         """
         with self._busy:
@@ -126,8 +133,12 @@ class Patience:
         """When a destination did not answer and nothing is to be loaded, see whether it does.
 
         What it answers says nothing of a load that it refused; that is tried with the next one.
+        One that takes its loads is compared from time to time, in a thread: see ``_compare``.
         """
-        if self._failure.code != _AWAY or not self._busy.acquire(blocking=False):
+        if self._failure.code != _AWAY:
+            self._compare_sometimes()
+            return
+        if not self._busy.acquire(blocking=False):
             return
         try:
             if self._waiting is not None and self._clock() >= self._failure.next_probe_at:
@@ -138,6 +149,33 @@ class Patience:
         except (NotTakenError, RetryError) as error:
             _LOG.debug("%s: %s", self._loader.consumer, error)
         finally:
+            self._busy.release()
+
+    def _compare_sometimes(self) -> None:
+        now = self._clock()
+        if self._compare_every_s is None or now < self._compare_at or self._busy.locked():
+            return
+        self._compare_at = now + self._compare_every_s
+        threading.Thread(
+            target=self.compare, name=f"compare-{self._loader.name}", daemon=True
+        ).start()
+
+    def compare(self) -> None:
+        """Compare the destination's books with the tracker's, unless a load is at work.
+
+        A load does it by itself; this is for when nothing comes. What it lacks is loaded again.
+        """
+        if not self._busy.acquire(blocking=False):
+            return
+        began = self._clock()
+        try:
+            self._loader.compare()
+        except WaybillError as error:
+            _LOG.warning("%s was not compared: %s", self._loader.consumer, error)
+            self._compare_at = min(self._compare_at, began + _COMPARE_AGAIN_S)
+        finally:
+            spent = self._clock() - began
+            self._compare_at = max(self._compare_at, self._clock() + _PROBE_SHARE * spent)
             self._busy.release()
 
     def _step(self, rest: Sequence[StagedReference], after: int, until: int) -> int:

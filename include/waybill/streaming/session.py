@@ -12,11 +12,19 @@ from waybill.errors import InputError
 from waybill.settings import SparkSettings
 
 
-def open_session(settings: SparkSettings, *, name: str) -> SparkSession:
+def open_session(
+    settings: SparkSettings, *, name: str, max_cores: int | None = None
+) -> SparkSession:
     """Start Spark. Nothing listens but on loopback, and no UI is served.
 
+    Args:
+        settings: of Spark.
+        name: of the application.
+        max_cores: most cores of a cluster that it takes; ``None``: all that are free. Of no effect
+            on a master ``local[n]``.
+
     Raises:
-        InputError: the connector's jars are not there.
+        InputError: the connector's jars are not there, or ``spark.speculation`` is on.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run another Python
     builder = (
@@ -40,10 +48,26 @@ def open_session(settings: SparkSettings, *, name: str) -> SparkSession:
         .config("spark.python.worker.reuse", "true")
         .config("spark.python.daemon.module", "waybill.streaming.daemon")
         .config("spark.task.maxFailures", "4")
+        .config("spark.speculation", "false")
     )
+    if max_cores is not None:
+        builder = builder.config("spark.cores.max", str(max_cores))
     session = builder.getOrCreate()
+    _refuse_speculation(session)
     session.sparkContext.setLogLevel("WARN")
     return session
+
+
+def _refuse_speculation(session: SparkSession) -> None:
+    """Refuse a session that was there before, with copies of tasks that are slow.
+
+    Each would run user code once more, and its second attempt in child processes for nothing.
+    """
+    if session.sparkContext.getConf().get("spark.speculation", "false") == "true":
+        raise InputError(
+            "spark.speculation is on: each slow task would run twice; take it out of the "
+            "cluster's defaults (spark-defaults.conf) and start again"
+        )
 
 
 def _jars(folder: Path) -> list[Path]:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.parking import Identity, Packer, ParkedEvent, identify, new_key
+from waybill.operations.failed_events import identity_of, parked_event
+from waybill.parking import Packer, new_key
 from waybill.parking.segment_stream import write_segments
-from waybill.stages import ChainResult, Failure, Fault
+from waybill.stages import ChainResult
 from waybill.storage import ObjectStore
 from waybill.streaming.storms import Tally
 from waybill.streaming.task_traces import trace_batches
@@ -61,7 +62,7 @@ class TaskOutput:
         result.failures.sort(key=_LOG_ORDER)
         at = now.isoformat().replace("+00:00", "Z")
         for failure in result.failures:
-            self._packer.add(self._parked_event(failure, at), _identity(failure))
+            self._packer.add(parked_event(failure, self._topic, at), identity_of(failure))
         result.failures.clear()
         result.mapped.clear()
         result.transformed.clear()
@@ -93,45 +94,3 @@ class TaskOutput:
             del segments
         recorder.write(self._traces)
         return descriptor, stream
-
-    def _parked_event(self, failure: Failure, at: str) -> ParkedEvent:
-        fault = failure.fault
-        return ParkedEvent(
-            pipeline_id=failure.pipeline_id,
-            event_name=failure.event_name,
-            stage=failure.stage,
-            error_type=fault.code,
-            message=fault.message,
-            where=fault.where,
-            stack_hash=fault.stack_hash,
-            pipeline_version=failure.pipeline_version,
-            event_at=failure.event_at,
-            parked_at=at,
-            topic=self._topic,
-            kafka_partition=failure.partition,
-            kafka_offset=failure.offset,
-            attempt=failure.attempt,
-            value=failure.value,
-            errors=_errors(fault),
-            source=failure.source,
-        )
-
-
-def _identity(failure: Failure) -> Identity | None:
-    return identify(
-        failure.event_id,
-        source_version=failure.source_version,
-        intake_version=failure.intake_version,
-        minute=failure.intake_minute,
-        replay_id=failure.replay_id,
-    )
-
-
-def _errors(fault: Fault) -> list[dict[str, str]]:
-    """Return all errors of an event; none where there is only the first."""
-    if not fault.others:
-        return []
-    return [
-        {"error_type": one.code, "message": one.message, "where": one.where}
-        for one in (fault, *fault.others)
-    ]

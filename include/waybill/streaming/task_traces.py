@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow as pa
 from waybill.events import STAGES
 from waybill.stages import ChainResult, Failure
 from waybill.stages.results import Mapped
+from waybill.stages.staged import EventColumns
 from waybill.tracing import THROUGH, traces
 
 _NOBODY = Mapped()
@@ -68,7 +69,7 @@ def _of_mapped(
     result: ChainResult, common: dict[str, Any], staged_key: str
 ) -> list[pa.RecordBatch]:
     small, batches = _Rows(), list[pa.RecordBatch]()
-    for (pipeline_id, name, phase, outcome), group in _groups(result):
+    for (pipeline_id, name, phase, outcome), parts in _groups(result):
         constants = {
             "pipeline_id": pipeline_id,
             "event_name": name,
@@ -76,56 +77,74 @@ def _of_mapped(
             "outcome": outcome,
             "object_key": "" if phase == "transformation" else staged_key,
         }
-        each = _each(group)
-        if len(group.ids) >= _OWN_BATCH:
+        each = _each(parts)
+        count = sum(map(len, parts))
+        if count >= _OWN_BATCH:
             same = {name: _one_or_all(values) for name, values in each.items()}
-            batches.append(_batch({**constants, **same, "event_id": group.ids, **common}))
-        elif group.ids:
-            small.add(len(group.ids), constants, each)
+            ids = pa.concat_arrays([part.ids for part in parts])
+            batches.append(_batch({**constants, **same, "event_id": ids, **common}))
+        elif count:
+            ids = [one for part in parts for one in part.ids.to_pylist()]
+            small.add(count, constants, {**each, "event_id": ids})
     return [*batches, *small.batches(common)]
 
 
-def _groups(result: ChainResult) -> Iterator[tuple[_Alike, Mapped]]:
+def _groups(result: ChainResult) -> Iterator[tuple[_Alike, list[EventColumns]]]:
     """Yield events that leave the same traces; who passed both stages is one line in the spool."""
     ended = result.mapped
     for (pipeline_id, name), group in result.transformed.items():
         mapped = ended.get((pipeline_id, name, "passed"), _NOBODY)
-        through, only = (group, _NOBODY) if group == mapped else _shared(group, mapped)
+        through, only = _shared(group.parts, mapped.parts)
         yield (pipeline_id, name, THROUGH, "passed"), through
         yield (pipeline_id, name, "transformation", "passed"), only
     for (pipeline_id, name, outcome), group in ended.items():
         if outcome != "passed":
-            yield (pipeline_id, name, "transformation", outcome), group
+            yield (pipeline_id, name, "transformation", outcome), group.parts
             continue
         transformed = result.transformed.get((pipeline_id, name), _NOBODY)
-        if group != transformed:
-            yield (pipeline_id, name, "mapping", outcome), _shared(group, transformed)[1]
+        yield (pipeline_id, name, "mapping", outcome), _shared(group.parts, transformed.parts)[1]
 
 
-def _shared(group: Mapped, other: Mapped) -> tuple[Mapped, Mapped]:
-    """Return those of a group that are in another as well, and those that are not."""
-    known = set(zip(other.ids, other.partitions, other.offsets, strict=True))
-    there = [one in known for one in zip(group.ids, group.partitions, group.offsets, strict=True)]
-    return _chosen(group, there), _chosen(group, [not one for one in there])
+def _shared(
+    parts: Sequence[EventColumns], others: Sequence[EventColumns]
+) -> tuple[list[EventColumns], list[EventColumns]]:
+    """Return those events that are among the others as well, and those that are not.
+
+    A slice of which all passed is the same object in both: its events are not looked at.
+    """
+    mine, theirs = set(map(id, parts)), set(map(id, others))
+    known = {place for part in others if id(part) not in mine for place in _places(part)}
+    both, only = list[EventColumns](), list[EventColumns]()
+    for part in parts:
+        if id(part) in theirs:
+            both.append(part)
+            continue
+        there = [place in known for place in _places(part)]
+        both.append(_chosen(part, there))
+        only.append(_chosen(part, [not one for one in there]))
+    return both, only
 
 
-def _chosen(group: Mapped, which: Sequence[bool]) -> Mapped:
-    return Mapped(
-        list(compress(group.ids, which)),
-        list(compress(group.attempts, which)),
-        list(compress(group.offsets, which)),
-        list(compress(group.partitions, which)),
-        list(compress(group.minutes, which)),
+def _places(part: EventColumns) -> Iterator[tuple[str, int, int]]:
+    return zip(part.ids.to_pylist(), part.partitions, part.offsets, strict=True)
+
+
+def _chosen(part: EventColumns, which: Sequence[bool]) -> EventColumns:
+    return EventColumns(
+        part.ids.filter(pa.array(which, pa.bool_())),
+        list(compress(part.attempts, which)),
+        list(compress(part.offsets, which)),
+        list(compress(part.partitions, which)),
+        list(compress(part.minutes, which)),
     )
 
 
-def _each(group: Mapped) -> dict[str, Any]:
+def _each(parts: Sequence[EventColumns]) -> dict[str, list[Any]]:
     return {
-        "event_id": group.ids,
-        "kafka_partition": group.partitions,
-        "kafka_offset": group.offsets,
-        "attempt": group.attempts,
-        "intake_minute": group.minutes,
+        "kafka_partition": list(chain.from_iterable(part.partitions for part in parts)),
+        "kafka_offset": list(chain.from_iterable(part.offsets for part in parts)),
+        "attempt": list(chain.from_iterable(part.attempts for part in parts)),
+        "intake_minute": list(chain.from_iterable(part.minutes for part in parts)),
     }
 
 

@@ -11,22 +11,21 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
+from waybill.operations.claims import PayloadReader
 from waybill.operations.learning import TrackerLearner, rules_for
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, Chunk, InForce, Plan, Retries
-from waybill.storage import ObjectStore, open_objects, open_tracker
+from waybill.stages import Chain, Chunk, Clock, InForce, Plan, Retries
+from waybill.storage import ObjectStore, digest_of, open_owned_objects, open_tracker
 from waybill.streaming.memory import give_memory_back
 from waybill.streaming.task_output import TaskOutput
 from waybill.streaming.task_texts import read_mapping
-from waybill.streaming.watchdog import Watchdog
 from waybill.tracing import Recorder, open_recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
@@ -46,6 +45,8 @@ class TaskPlan:
     """Ids of pipelines whose events are parked as they came."""
     mappings: tuple[bytes, ...] = ()
     """Mappings in force that are not what their pipelines declare; see ``task_texts``."""
+    isolated: frozenset[str] = frozenset()
+    """Ids of pipelines whose code runs in child processes: it may end its interpreter."""
     identity: bool = False
     """Leave the stages out and write the messages as they came: the benchmark's rival."""
 
@@ -75,7 +76,7 @@ def _worker() -> _Worker:
         worker = _Worker(
             os.getpid(),
             settings,
-            open_objects(settings.s3),
+            open_owned_objects(settings),
             open_recorder(settings.traces),
             {},
             {},
@@ -99,7 +100,7 @@ class StageTask:
             return
         worker = _worker()
         plans = _plans(worker, self._plan)
-        watch = Watchdog(_marker_path(worker.settings, self._plan), timeout_s=_timeout_s(worker))
+        watch = Clock(timeout_s=worker.settings.spark.event_timeout_s)
         parking = worker.settings.parking
         retries = Retries(
             parking.transient_attempts,
@@ -109,8 +110,8 @@ class StageTask:
         chain = Chain(
             plans,
             watch=watch,
-            isolated=watch.crashed,
-            fetch=worker.objects.get,
+            isolated=plans if _is_repeated() else self._plan.isolated,
+            fetch=PayloadReader(worker.objects),
             retries=retries,
             held=self._plan.held,
         )
@@ -121,16 +122,16 @@ class StageTask:
             traced=worker.settings.traces.enabled,
         )
         watch.arm()
-        seen: dict[int, list[int]] = {}
+        seen: dict[int, Seen] = {}
         for batch in batches:
             chain.process(chunk_of(batch, self._plan.starts, seen))
             output.take(chain.result)
         descriptor, segments = output.write(
             chain.result, objects=worker.objects, recorder=worker.recorder
         )
-        watch.close()
+        watch.disarm()
         descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
-        descriptor["ranges"] = [[partition, *span] for partition, span in sorted(seen.items())]
+        descriptor["ranges"] = [span.to_json(number) for number, span in sorted(seen.items())]
         yield descriptor_batch(descriptor, segments)
         del chain, output, descriptor, segments
         give_memory_back()
@@ -142,8 +143,26 @@ def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa
     return pa.RecordBatch.from_pydict(columns)
 
 
-def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, list[int]]) -> Chunk:
-    """Return a batch as a chunk without what the ledger has; note [first, last, count] seen.
+@dataclass(slots=True)
+class Seen:
+    """What one task saw of a partition."""
+
+    first: int
+    last: int
+    count: int
+    at_us: int
+    """Timestamp of the last record."""
+    value: bytes
+    """Of the last record."""
+
+    def to_json(self, partition: int) -> list[Any]:
+        """Return [partition, first, last, count, the last one's time in ms, its digest]."""
+        digest = digest_of(self.value)
+        return [partition, self.first, self.last, self.count, self.at_us // 1000, digest]
+
+
+def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, Seen]) -> Chunk:
+    """Return a batch as a chunk without what the ledger has; note in ``seen`` what was seen.
 
     Cost: about 0.15 µs a message.
     """
@@ -155,15 +174,20 @@ def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, l
     if not fresh.all():
         batch = batch.filter(pa.array(fresh))
         partitions, offsets = partitions[fresh], offsets[fresh]
-    for number in np.unique(partitions).tolist():
-        mine = offsets[partitions == number]
-        first, last = int(mine.min()), int(mine.max())
-        span = seen.setdefault(number, [first, last, 0])
-        span[0], span[1], span[2] = min(span[0], first), max(span[1], last), span[2] + len(mine)
     values = batch.column("value").to_pylist()
     if batch.column("value").null_count:
         values = [b"" if value is None else value for value in values]
     times = batch.column("at_us").to_numpy()
+    for number in np.unique(partitions).tolist():
+        places = np.flatnonzero(partitions == number)
+        mine = offsets[places]
+        place = int(places[mine.argmax()])
+        last = Seen(int(mine.min()), int(mine.max()), len(mine), int(times[place]), values[place])
+        if (before := seen.get(number)) is not None:
+            last.first, last.count = min(last.first, before.first), last.count + before.count
+            if before.last > last.last:
+                last.last, last.at_us, last.value = before.last, before.at_us, before.value
+        seen[number] = last
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
@@ -195,13 +219,12 @@ def _plan_of(worker: _Worker, pipeline: Pipeline) -> Plan:
     return Plan(pipeline, learner=learner)
 
 
-def _marker_path(settings: Settings, plan: TaskPlan) -> Path:
+def _is_repeated() -> bool:
+    """Tell whether an earlier attempt of this task failed, on whatever host.
+
+    Its user code may have ended the worker: this attempt runs it in child processes.
+    """
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
-    number = context.partitionId() if context is not None else 0
-    return settings.spark.work_dir / "markers" / f"{plan.batch_id}-{number}"
-
-
-def _timeout_s(worker: _Worker) -> float:
-    return worker.settings.spark.event_timeout_s
+    return context is not None and context.attemptNumber() > 0

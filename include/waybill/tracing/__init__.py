@@ -30,6 +30,7 @@ Invariants
 from waybill.tracing.athena_traces import AthenaTraces
 from waybill.tracing.compaction import CompactionReport, Compactor
 from waybill.tracing.duckdb_traces import DuckDbTraces
+from waybill.tracing.expiring import expire_traces
 from waybill.tracing.layout import Hour, bucket_of
 from waybill.tracing.projection import table_statements
 from waybill.tracing.query import MINUTE_SCHEMA, TraceQuery
@@ -61,6 +62,7 @@ __all__ = [
     "TraceStore",
     "Watched",
     "bucket_of",
+    "expire_traces",
     "open_recorder",
     "open_traces",
     "run_shipper",

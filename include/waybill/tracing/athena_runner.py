@@ -80,6 +80,7 @@ class AthenaRunner:
 
     def _cursor(self) -> Any:  # noqa: ANN401 - pyathena's types are not imported
         import pyathena  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
         from pyathena.async_cursor import AsyncCursor  # noqa: PLC0415
 
         if self._connection is None:
@@ -90,6 +91,7 @@ class AthenaRunner:
                 region_name=self._settings.s3.region,
                 s3_staging_dir=traces.athena_results or None,
                 poll_interval=self._poll_s,
+                config=Config(connect_timeout=5, read_timeout=60),
                 cursor_class=AsyncCursor,
             )
         return self._connection.cursor()

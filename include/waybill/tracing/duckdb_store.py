@@ -22,6 +22,7 @@ _THREADS = 16
 """They wait for the store most of the time."""
 _LOOK_S = 0.1
 _OPTIONS = (
+    "SET http_timeout = 30",  # seconds, of one request; tried again three times
     # Objects never change, so what is known of one is never asked again.
     "SET enable_http_metadata_cache = true",
     "SET parquet_metadata_cache = true",

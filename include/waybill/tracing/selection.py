@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waybill.storage import open_objects
+from waybill.storage import open_owned_objects
 from waybill.tracing.athena_runner import AthenaRunner
 from waybill.tracing.athena_traces import AthenaTraces
 from waybill.tracing.duckdb_traces import DuckDbTraces
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def open_traces(settings: Settings) -> TraceQuery:
     """Return the configured way to look traces up; nothing is sent yet."""
-    store = open_objects(settings.s3)
+    store = open_owned_objects(settings)
     spool_dir = settings.traces.spool_dir
     if settings.traces.backend == "athena":
         return AthenaTraces(AthenaRunner(settings), store, spool_dir=spool_dir)

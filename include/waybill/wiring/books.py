@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from waybill.operations.registry import active_pipeline
 from waybill.settings import Settings
-from waybill.storage import open_log, open_objects, open_tracker
+from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
     from waybill.operations.balancing import BalanceReport
@@ -31,8 +31,9 @@ def compact_traces(settings: Settings, *, hour: datetime | None = None) -> Compa
     from waybill.tracing import Compactor, Hour  # noqa: PLC0415
 
     traces = settings.traces
+    refuse_foreign_bucket(settings)
     compactor = Compactor(
-        open_objects(settings.s3), after_s=traces.compact_after_s, kept_s=traces.compacted_kept_s
+        open_owned_objects(settings), after_s=traces.compact_after_s, kept_s=traces.compacted_kept_s
     )
     return compactor.run(None if hour is None else Hour.of(hour))
 
@@ -41,4 +42,4 @@ def trace_tables(settings: Settings, *, since_day: str | None = None) -> list[st
     """Return the statements that make the tables over the traces in Athena."""
     from waybill.tracing import table_statements  # noqa: PLC0415
 
-    return table_statements(settings, open_objects(settings.s3), since_day=since_day)
+    return table_statements(settings, open_owned_objects(settings), since_day=since_day)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from waybill.errors import RetryError
 from waybill.settings import Settings
-from waybill.storage import open_tracker
+from waybill.storage import open_log, open_owned_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.destinations import Finding
     from waybill.operations.loads.desk import DestinationLine
+    from waybill.operations.loads.lost_objects import LostObject, Recovery
+    from waybill.operations.loads.rewinds import Rewind
     from waybill.operations.loads.states import Waiting
     from waybill.parking import Decision
 
@@ -39,14 +41,85 @@ def check_destination(settings: Settings, name: str, schema: str | None) -> list
     """
     from waybill.operations.loads import desk  # noqa: PLC0415
 
-    schemas = [schema or desk.OWN_SCHEMA]
-    if schema is None and name in settings.destinations:
+    schemas: list[str] = [schema or desk.OWN_SCHEMA]
+    rewinds: list[Finding] = []
+    if name in settings.destinations:
         try:
             with open_tracker(settings.tracker) as tracker:
-                schemas = desk.schemas_of(tracker, name)
+                schemas = desk.schemas_of(tracker, name) if schema is None else schemas
+                rewinds = desk.rewind_findings(tracker, name)
         except RetryError:
             pass  # a destination is often checked before there is a tracker
-    return desk.examine(name, settings.destinations, schemas, settings.s3)
+    return [*desk.examine(name, settings.destinations, schemas, settings.s3), *rewinds]
+
+
+def settle_destination(settings: Settings, name: str, decision: Decision) -> list[Rewind]:
+    """Settle the alarms of rows that a destination lost and that cannot be loaded again.
+
+    Raises:
+        InputError: no such destination, or no alarm.
+    """
+    from waybill.operations.loads.desk import known_destination  # noqa: PLC0415
+    from waybill.operations.loads.rewinds import settle_rewinds  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        known_destination(tracker, settings.destinations, name)
+        return settle_rewinds(tracker, name, decision)
+
+
+def lost_objects(settings: Settings, name: str | None = None) -> list[LostObject]:
+    """Return the staged objects that are gone or damaged; of one destination, or of all.
+
+    Raises:
+        InputError: no such destination.
+    """
+    from waybill.operations.loads import lost_objects as lost  # noqa: PLC0415
+    from waybill.operations.loads.desk import known_destination  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        if name is not None:
+            known_destination(tracker, settings.destinations, name)
+        return lost.lost_objects(tracker, name)
+
+
+def recover_lost_objects(settings: Settings) -> Recovery:
+    """Make lost staged objects again from their events in Kafka.
+
+    Raises:
+        RetryError: Kafka, the store or the tracker is away.
+    """
+    from waybill.operations.loads import lost_objects as lost  # noqa: PLC0415
+    from waybill.operations.loads.recovery import stages_at  # noqa: PLC0415
+
+    objects = open_owned_objects(settings)
+    with open_tracker(settings.tracker) as tracker:
+        if not lost.lost_objects(tracker):
+            return lost.Recovery()
+        timeout_s = settings.spark.event_timeout_s
+        run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
+        return lost.recover(tracker, objects, open_log(settings.kafka), run)
+
+
+def settle_lost_objects(settings: Settings, name: str, decision: Decision) -> list[LostObject]:
+    """Give a destination's lost objects up.
+
+    Raises:
+        InputError: no such destination, or none is lost.
+    """
+    from waybill.operations.loads.desk import known_destination  # noqa: PLC0415
+    from waybill.operations.loads.lost_objects import settle_lost  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        known_destination(tracker, settings.destinations, name)
+        return settle_lost(tracker, name, decision)
+
+
+def rewound_destinations(settings: Settings, name: str) -> list[Rewind]:
+    """Return the times that a destination was put back, which are not over."""
+    from waybill.operations.loads.rewinds import open_rewinds  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        return open_rewinds(connection).get(name, [])
 
 
 def park_destination(settings: Settings, name: str, decision: Decision) -> Waiting:

@@ -39,7 +39,7 @@ def infer_mappings(
     if event is not None and event not in pipeline.events:
         words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
         raise InputError(words + hint(event, pipeline.events))
-    connector = open_connector(pipeline.source, folder)
+    connector = open_connector(pipeline.source, folder, settings.sources.roots)
     timeout_s = settings.spark.event_timeout_s
     sample = take_sample(pipeline, connector, number, timeout_s=timeout_s)
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]

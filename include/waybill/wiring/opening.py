@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from waybill.settings import Settings
-from waybill.storage import open_objects, open_tracker
+from waybill.storage import open_objects, open_owned_objects, open_tracker
+from waybill.storage.bucket_owner import check_owner, deployment_id
 
 if TYPE_CHECKING:
     from waybill.operations.desk import Desk
@@ -27,10 +29,15 @@ def current_user() -> str:
 
 
 def migrate(settings: Settings) -> None:
-    """Bring the tracker's tables to this version, and make the bucket."""
+    """Bring the tracker's tables to this version; make the bucket, and claim it if it is nobody's.
+
+    Raises:
+        ForeignBucketError: the bucket belongs to another deployment.
+    """
     with open_tracker(settings.tracker) as tracker:
         tracker.migrate()
     open_objects(settings.s3).ensure_bucket()
+    check_owner(open_objects(settings.s3), deployment_id(settings.tracker))
 
 
 @contextmanager
@@ -39,7 +46,7 @@ def opened_parking(settings: Settings) -> Iterator[Parking]:
     from waybill.parking import Parking  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        yield Parking(tracker, open_objects(settings.s3))
+        yield Parking(tracker, open_owned_objects(settings))
 
 
 @contextmanager
@@ -48,7 +55,12 @@ def opened_desk(settings: Settings) -> Iterator[Desk]:
     from waybill.operations.desk import Desk  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        yield Desk(tracker, open_objects(settings.s3), settings.destinations, settings.s3)
+        yield Desk(tracker, open_owned_objects(settings), settings.destinations, settings.s3)
+
+
+def node_of(settings: Settings) -> str:
+    """Return the name of this node."""
+    return settings.wal.node or socket.gethostname()
 
 
 def kafka_config(settings: Settings) -> dict[str, Any]:

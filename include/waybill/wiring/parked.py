@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from waybill.operations.registry import active_pipeline
 from waybill.settings import Settings
-from waybill.storage import open_objects, open_tracker
+from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
     from waybill.notices import SendReport, Waiting
     from waybill.operations.auto_replay import AutoLaunch
+    from waybill.operations.lost_parked import LostParked, ParkedRecovery
     from waybill.operations.probing import ProbeReport
     from waybill.parking import CleanUpReport, Decision, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
@@ -26,6 +27,34 @@ def recheck_quarantine(
     with opened_parking(settings) as parking:
         pipeline_id = None if pipeline is None else parking.pipeline_id(pipeline)
         return parking.recheck(pipeline_id, decision)
+
+
+def lost_parked(settings: Settings) -> list[LostParked]:
+    """Return the parked events in quarantine: their objects are gone or damaged."""
+    from waybill.operations import lost_parked as lost  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return lost.lost_parked(tracker)
+
+
+def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRecovery:
+    """Make parked events in quarantine again from Kafka; with ``again`` also what has a problem.
+
+    Raises:
+        RetryError: Kafka, the store or the tracker is away.
+    """
+    from waybill.operations import lost_parked as lost  # noqa: PLC0415
+    from waybill.operations.loads.recovery import failures_at  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        found = lost.lost_parked(tracker)
+        if not any(again or not one.problem for one in found):
+            return lost.ParkedRecovery()
+        objects = open_owned_objects(settings)
+        timeout_s = settings.spark.event_timeout_s
+        find = failures_at(tracker, fetch=objects.get, timeout_s=timeout_s)
+        log = open_log(settings.kafka)
+        return lost.recover_parked(tracker, objects, log, find, again=again)
 
 
 def parked_partitions(  # noqa: PLR0913 - filters on every dimension
@@ -51,7 +80,7 @@ def parked_partitions(  # noqa: PLR0913 - filters on every dimension
             since=since,
             until=until,
         )
-        return list(Parking(tracker, open_objects(settings.s3)).partitions(wanted))
+        return list(Parking(tracker, open_owned_objects(settings)).partitions(wanted))
 
 
 def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int, str]:
@@ -86,7 +115,7 @@ def set_auto_replay(  # noqa: PLR0913 - a partition has four names
     from waybill.parking.auto_replays import remove_mark  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        parking = Parking(tracker, open_objects(settings.s3))
+        parking = Parking(tracker, open_owned_objects(settings))
         found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
         if on_change is None:
             remove_mark(tracker, found.id, decision)
@@ -103,7 +132,7 @@ def due_auto_replays(settings: Settings) -> list[AutoLaunch]:
     from waybill.parking import Parking  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        parking = Parking(tracker, open_objects(settings.s3))
+        parking = Parking(tracker, open_owned_objects(settings))
         healthy = answering(settings.destinations, settings.s3)
         return due_auto_replays(tracker, parking, healthy=healthy)
 
@@ -119,6 +148,7 @@ def keep_auto_replays(settings: Settings, notes: Sequence[Mapping[str, Any]]) ->
 def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -> CleanUpReport:
     """Delete parked objects that are all dead past the grace; rewrite mostly dead ones."""
     own = settings.parking
+    refuse_foreign_bucket(settings)
     with opened_parking(settings) as parking:
         return parking.clean_up(
             grace_s=own.clean_up_grace_s if grace_s is None else grace_s,
@@ -129,17 +159,18 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
 
 def probe_held_pipelines(settings: Settings) -> ProbeReport:
     """Probe the held pipelines that are due, release those that pass, list what is to go back."""
+    from waybill.operations.claims import payloads_at_once  # noqa: PLC0415
     from waybill.operations.probing import probe_held  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
 
-    objects = open_objects(settings.s3)
+    objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:
         rate = settings.parking.probe_pass_rate
         return probe_held(
             tracker,
             Parking(tracker, objects),
             pass_rate=rate,
-            fetch=objects.get,
+            fetch=payloads_at_once(objects),
             destinations=settings.destinations,
         )
 
@@ -151,10 +182,13 @@ def refresh_tracker(settings: Settings, *, grace_s: float | None = None) -> Refr
     from waybill.parking import Parking  # noqa: PLC0415
 
     grace = settings.parking.garbage_grace_s if grace_s is None else grace_s
+    refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)
         expire(tracker, keep_days=settings.traces.keep_questions_days)
-        return Parking(tracker, open_objects(settings.s3)).refresh(grace_s=grace)
+        kept_s = settings.retention.staged_days * 86_400
+        parking = Parking(tracker, open_owned_objects(settings))
+        return parking.refresh(grace_s=grace, staged_kept_s=kept_s)
 
 
 def send_notices(settings: Settings) -> SendReport:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from waybill.operations.registry import active_pipeline
 from waybill.settings import Settings
-from waybill.storage import open_log, open_objects, open_tracker
+from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
     from waybill.operations.canary import CanaryReport
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
     from waybill.parking import Partition
     from waybill.pipelines import Pipeline
     from waybill.storage import KafkaLog, TrackerStore
-from waybill.wiring.opening import KAFKA_WAIT_S, kafka_config, open_recording, opened_parking
+from waybill.wiring.opening import (
+    KAFKA_WAIT_S,
+    kafka_config,
+    node_of,
+    open_recording,
+    opened_parking,
+)
 
 
 def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its conditions
@@ -78,7 +84,7 @@ def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Can
     from waybill.parking import Parking  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        parking, log = Parking(tracker, open_objects(settings.s3)), open_log(settings.kafka)
+        parking, log = Parking(tracker, open_owned_objects(settings)), open_log(settings.kafka)
         pipeline, place = active_pipeline(tracker, pipeline_id), request.partition_id
 
         def watch(step: str) -> ReplayOutcome:
@@ -97,16 +103,20 @@ def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Can
 
 
 def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
+    from waybill.ledger import LogIdentity  # noqa: PLC0415
     from waybill.operations.replay import ReplayParts, replay  # noqa: PLC0415
+    from waybill.operations.takeover import registered  # noqa: PLC0415
     from waybill.operations.undeliverable import Undeliverable  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.pipelines import topic_of  # noqa: PLC0415
     from waybill.producer import LosslessProducer  # noqa: PLC0415
 
     log = open_log(settings.kafka)
     log.wait_until_up(limit_s=KAFKA_WAIT_S)
+    refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
         pipeline, recorder = active_pipeline(tracker, pipeline_id), open_recording(settings)
-        objects = open_objects(settings.s3)
+        objects = open_owned_objects(settings)
         parking = Parking(tracker, objects)
         refused = Undeliverable(
             tracker,
@@ -116,14 +126,30 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             stage=parking.partition(request.partition_id).stage,
             recorder=recorder,
         )
-        with LosslessProducer(
-            settings.wal,
-            kafka_config(settings),
-            name=f"replay-{request.partition_id}",
-            on_undeliverable=refused.park,
-            was_taken=refused.taken,
-            marks=True,
-        ) as producer:
+        name = f"replay-{request.partition_id}"
+        with (
+            LosslessProducer(
+                settings.wal,
+                kafka_config(settings),
+                name=name,
+                on_undeliverable=refused.park,
+                was_taken=refused.taken,
+                marks=True,
+            ) as producer,
+            registered(
+                tracker,
+                producer,
+                LogIdentity(
+                    producer.wal_id,
+                    pipeline.id,
+                    "replay",
+                    name,
+                    node_of(settings),
+                    str((settings.wal.dir / name).resolve()),
+                    topic_of(pipeline),
+                ),
+            ),
+        ):
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
@@ -172,7 +198,7 @@ def replay_outcome(
     from waybill.parking import Parking  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        parking = Parking(tracker, open_objects(settings.s3))
+        parking = Parking(tracker, open_owned_objects(settings))
         pipeline = active_pipeline(tracker, partition.pipeline_id)
         log = open_log(settings.kafka)
         watch = ReplayWatch(tracker, parking, log, pipeline, partition.id, run_id)
@@ -183,7 +209,7 @@ def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
     """Run parked events through the active version, or through a proposed one; write nothing."""
     from waybill.operations.trying import DryRunParts, try_out  # noqa: PLC0415
 
-    objects, log = open_objects(settings.s3), open_log(settings.kafka)
+    objects, log = open_owned_objects(settings), open_log(settings.kafka)
     with open_tracker(settings.tracker) as tracker:
         parts = DryRunParts(
             tracker, objects, log, settings.spark.event_timeout_s, settings.destinations

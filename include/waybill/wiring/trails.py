@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from waybill.settings import Settings
-from waybill.storage import open_objects, open_tracker
+from waybill.storage import open_owned_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.trails.desk import TrailDesk
@@ -25,7 +25,7 @@ def opened_trails(settings: Settings) -> Iterator[TrailDesk]:
     from waybill.tracing import open_traces  # noqa: PLC0415
 
     with open_tracker(settings.tracker) as tracker:
-        objects = open_objects(settings.s3)
+        objects = open_owned_objects(settings)
         books = Books(tracker, partial(committed, tracker), partial(whereabouts, tracker, objects))
         opens, rolls_s = partial(open_traces, settings), settings.traces.roll_s
         runner = Runner(books, opens, shipped_after_s=rolls_s)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from waybill.errors import WaybillError
 from waybill.settings import Settings
-from waybill.storage import open_log, open_tracker
+from waybill.storage import TrackerStore, open_log, open_owned_objects, open_tracker
 
 if TYPE_CHECKING:
     from waybill.operations.watching.checks import Watched
@@ -31,6 +33,42 @@ def watch(settings: Settings) -> Watched:
             WatchLimits.of(settings.audit),
             settings.s3,
         )
-        watched = watching.watch(parts, datetime.now(UTC))
+        now = datetime.now(UTC)
+        watched = watching.watch(parts, now)
         watching.tell(tracker, watched)
+        for check in (
+            _missing_objects(settings, tracker, now),
+            _recovery(settings),
+            _parked_recovery(settings),
+        ):
+            try:
+                check()
+            except WaybillError as error:
+                watched.problems.append(str(error))
     return watched
+
+
+def _missing_objects(
+    settings: Settings, tracker: TrackerStore, now: datetime
+) -> Callable[[], object]:
+    from waybill.operations.lost_parked import WHO  # noqa: PLC0415
+    from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.parking.quarantine import quarantine_missing  # noqa: PLC0415
+
+    def check() -> None:
+        parking = Parking(tracker, open_owned_objects(settings))
+        quarantine_missing(tracker, parking.find_missing(now), who=WHO)
+
+    return check
+
+
+def _recovery(settings: Settings) -> Callable[[], object]:
+    from waybill.wiring.destinations import recover_lost_objects  # noqa: PLC0415
+
+    return lambda: recover_lost_objects(settings)
+
+
+def _parked_recovery(settings: Settings) -> Callable[[], object]:
+    from waybill.wiring.parked import recover_lost_parked  # noqa: PLC0415
+
+    return lambda: recover_lost_parked(settings)

@@ -18,14 +18,12 @@ class IngestOperator(BaseOperator):
     Safe to kill and to retry: what was accepted is in the write-ahead log, and the cursor advances
     only with it, so that the next try goes on where this one stopped.
 
-    :param pipeline: name of a deployed pipeline (templated).
+    :param pipeline: name of a deployed pipeline.
     :raises AirflowFailException: there is no such pipeline, or its source cannot be read.
     :raises waybill.errors.RetryError: Kafka, the tracker or the source did not answer.
     :returns: the ``IngestReport`` as a dict: pipeline, read, accepted, parked, resumed (counts of
         events), seconds.
     """
-
-    template_fields = ("pipeline",)
 
     def __init__(self, *, pipeline: str, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)

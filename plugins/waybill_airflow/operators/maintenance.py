@@ -37,6 +37,24 @@ class CleanUpParkedFilesOperator(BaseOperator):
             return clean_up_parked_files(read_settings(), grace_s=self.grace_s).to_json()
 
 
+class ApplyRetentionOperator(BaseOperator):
+    """Trim what grows, as the settings ``retention`` say. Safe to kill and to retry.
+
+    :raises waybill.errors.RetryError: some of it could not be done now; the rest was.
+    :returns: the ``RetentionReport`` as a dict.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+        """Trim, and return what went."""
+        with as_task_failures():
+            from waybill.wiring.retention import apply_retention, retention_failed  # noqa: PLC0415
+
+            report = apply_retention(read_settings())
+            if error := retention_failed(report):
+                raise error
+            return report.to_json()
+
+
 class RefreshTrackerOperator(BaseOperator):
     """Compare tracker and bucket: remove garbage objects, report rows whose object is gone.
 

@@ -35,7 +35,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
 
     :param pipeline: name of the pipeline (templated, as are all the others).
     :param event_name: name of the event.
-    :param stage: stage that parked it: transformation, mapping or destination.
+    :param stage: stage that parked it; at ingestion only what Kafka refused (``delivery_…``).
     :param error_type: code of the error catalogue.
     :param since: only events at or after this RFC 3339 time; ``None``: all.
     :param until: only events before this time; ``None``: all.
@@ -180,8 +180,8 @@ class PartitionFilter(TypedDict, total=False):
 class PlanReplaysOperator(BaseOperator):
     """List the parked partitions that match a filter, as one set of arguments a replay.
 
-    The result is mapped over Airflow's own ``TriggerDagRunOperator`` (``expand_kwargs``): a public
-    mechanism that needs no database, shows each launch as a task of its own and retries it alone.
+    The result is mapped over ``TriggerReplayOperator``: a public mechanism that needs no database,
+    shows each launch as a task of its own and retries it alone.
 
     Run ids are made from the partition, what is parked in it and the options: asked twice for the
     same, the second launch finds the run there and is skipped. A run that exists and *failed* is
@@ -288,7 +288,7 @@ class PlanReplaysOperator(BaseOperator):
 class ProbeHeldPipelinesOperator(BaseOperator):
     """Probe the held pipelines that are due, and release those whose cause is gone.
 
-    The result is mapped over ``TriggerDagRunOperator``, as that of ``PlanReplaysOperator``: one
+    The result is mapped over ``TriggerReplayOperator``, as that of ``PlanReplaysOperator``: one
     launch for each partition whose held events are to go back. Safe to kill and to retry.
 
     :raises waybill.errors.RetryError: the tracker or the object store did not answer.

@@ -76,8 +76,8 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
     """Keep the processing or loading application of a virtual cluster running.
 
     :param kind: ``processing`` (sources' events to staged objects) or ``loading`` (those to the
-        destinations) (templated).
-    :param virtual_cluster: which group of teams it serves (templated).
+        destinations).
+    :param virtual_cluster: which group of teams it serves.
     :param shift: how long one task supervises; ``None``: until it is ended.
     :param poll_s: seconds between two looks at the application.
     :param back_off: waits before restarts; the default restarts for ever.
@@ -89,7 +89,6 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
     """
 
     external_id_key = "spark_application_pid"
-    template_fields = ("kind", "virtual_cluster")
 
     def __init__(
         self,

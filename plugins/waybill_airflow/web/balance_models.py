@@ -155,7 +155,8 @@ class BreachOut(BaseModel):
     minute: int = Field(description="Intake minute, since 1970; 0: of no one minute.")
     kind: str = Field(
         description="of the ledger: on_the_way, in_stage, ids, parked, replays, offsets, "
-        "source_count; of the eager checks: quiet, late, parked_jump, drift."
+        "source_count; of the eager checks: quiet, late, parked_jump, drift, "
+        "stranded."
     )
     gap: int = Field(description="Events missing; negative: too many.")
     state: Literal["open", "explained", "closed"]

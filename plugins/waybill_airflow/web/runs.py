@@ -18,7 +18,7 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
-from waybill.operations.replayable import are_events, refuse_held
+from waybill.operations.replayable import refuse_held, refuse_ingestion
 from waybill.parking import Partition
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
@@ -101,15 +101,10 @@ async def _start(here: Seat, request: Request, conf: dict[str, Any]) -> models.S
 def _prepared(here: Seat, conf: dict[str, Any]) -> str:
     """Return the run's id, once the request is checked and written to the audit log."""
     partition = here.partition
-    if not are_events(partition.stage, partition.error_type):
-        raise HTTPException(
-            status.HTTP_409_CONFLICT,
-            "what is parked here never was an event: correct the source and let the connector read "
-            "it again, then discard these",
-        )
     newest = desk().replays(partition.id)[:1]
     running = bool(newest) and newest[0].state == "running" and not conf["dry_run"]
     try:
+        refuse_ingestion(partition.stage, partition.error_type)
         desk().check_entry(partition, conf["enter"])
         if not (running or conf["dry_run"]):
             refuse_held(desk().parking, partition.pipeline_id)

@@ -94,6 +94,7 @@ def test_who_waits_is_told_that_nothing_can_come_of_it(
     assert "the run is queued" in heard[0]
     assert "scheduler and dag processor" in heard[0]
     assert "waybill up" in heard[0]
+    assert len(heard) == 1  # once, not at every look
 
 
 def test_a_run_that_does_not_end_is_given_up(client: AirflowClient, airflow: Airflow) -> None:

@@ -15,8 +15,8 @@ from waybill.pipelines import Column
 
 def test_the_public_names_are_these():
     assert waybill.destinations.__all__ == [
-        "Commit", "CountLook", "Destination", "Finding", "LoadOutcome", "Note", "OutcomeCount", "Park",
-        "RefusedRow", "RowCount", "Rows", "open_destination",
+        "BehindError", "Commit", "CountLook", "Destination", "Expected", "Finding", "Held", "LoadOutcome",
+        "Note", "OutcomeCount", "Park", "RefusedRow", "RowCount", "Rows", "open_destination",
     ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ LIBRARY = Path(waybill.__file__).parent
 CODE = r'"([a-z][a-z0-9_]+)"'
 SAID = (
     re.compile(rf"ParkError\(\s*{CODE}"),
-    re.compile(rf"(?:MappingFault|Fault)\(\s*{CODE}"),
+    re.compile(rf"\b(?:MappingFault|Fault)\(\s*{CODE}"),
     re.compile(rf"\bcode = {CODE}"),
     re.compile(rf"\berror_(?:type|code)={CODE}"),
     re.compile(

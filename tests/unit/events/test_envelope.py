@@ -78,6 +78,12 @@ def test_an_event_survives_the_wire(event: Event) -> None:
     assert same(decode(encode(event)), event)
 
 
+def test_of_a_message_with_a_payload_and_a_reference_the_reference_counts() -> None:
+    event = decode(wire(dataref="payloads/p/1"))
+    assert (event.data, event.data_ref) == (None, "payloads/p/1")
+    assert same(decode(encode(event)), event)
+
+
 def same(found: Event, event: Event) -> bool:
     """Events equal in all; numbers by value and never by rounding."""
     attributes = [name for name in Event.__slots__ if name != "data"]

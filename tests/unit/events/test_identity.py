@@ -95,12 +95,40 @@ def test_a_missing_version_parks_and_none_declared_is_none() -> None:
 
 
 def test_the_clock_never_gives_the_same_version_twice_nor_goes_back() -> None:
-    clock = IntakeClock(last=2**60)  # a clock far ahead of the machine's
+    now = 10**15
+    clock = IntakeClock(last=2**60, now_us=lambda: now)  # another run's clock was far ahead
     stamps = [clock.stamp() for _ in range(1000)]
-    versions = [version for version, _ in stamps]
-    assert versions == sorted(set(versions))
-    assert versions[0] == 2**60 + 1
-    assert all(minute == version // 60_000_000 for version, minute in stamps)
+    assert [stamp.version for stamp in stamps] == list(range(2**60 + 1, 2**60 + 1001))
+    assert {(s.minute, s.taken_us) for s in stamps} == {(now // 60_000_000, now)}, "of this machine"
+
+
+def test_a_clock_that_goes_back_within_a_run_stops_the_minute_and_not_the_version() -> None:
+    times = iter([600_000_000, 660_000_000, 60_000_000, 90_000_000, 720_000_000])
+    clock = IntakeClock(now_us=lambda: next(times))
+    assert [tuple(clock.stamp()) for _ in range(5)] == [
+        (600_000_000, 10, 600_000_000),
+        (660_000_000, 11, 660_000_000),
+        (660_000_001, 11, 660_000_000),
+        (660_000_002, 11, 660_000_000),
+        (720_000_000, 12, 720_000_000),
+    ]
+
+
+def test_no_version_is_given_that_was_not_reserved() -> None:
+    asked: list[int] = []
+
+    def reserve(version: int) -> int:
+        asked.append(version)
+        if len(asked) > 2:
+            raise InputError("fenced")
+        return version + 10
+
+    clock = IntakeClock(last=100, reserve=reserve, now_us=lambda: 0)
+    assert [clock.stamp().version for _ in range(22)] == list(range(101, 123))
+    with pytest.raises(InputError, match="fenced"):
+        clock.stamp()
+    assert asked == [101, 112, 123]
+    assert clock.last == 122
 
 
 def test_a_topic_that_kafka_would_refuse_is_refused_with_its_length() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.stages.made import pipeline
 
 from waybill.events import HELD_ERROR
-from waybill.operations.personal import ANY_EVENT, Personal, personal_in
+from waybill.operations.personal import ANY_EVENT, Personal, proposed_by
 from waybill.parking import Partition
 from waybill.parking.masking import KEY
 
@@ -135,5 +135,14 @@ def test_a_report_hides_what_either_version_declares():
     [event] = old.events.values()
     hidden = event.model_copy(update={"personal": (event.key[0],)})
     old = old.model_copy(update={"events": {event.name: hidden}})
-    assert personal_in((new,), partition(event.name)) == ()
-    assert personal_in((new, old), partition(event.name)) == (KEY, event.key[0])
+    assert Personal(proposed_by(new, [])).of(partition(event.name)) == ()
+    assert Personal([*proposed_by(new, []), *proposed_by(old, [])]).of(partition(event.name)) == (
+        KEY,
+        event.key[0],
+    )
+
+
+def test_a_name_is_the_same_whatever_its_case_and_blanks():
+    columns = (("id", "id"), ("mail", "E-Mail "), ("staff", "Crew"))
+    found = Personal([("p1", {"a": declared(["e-mail", "crew.Email"], ["E-MAIL"], columns)})])
+    assert set(found.fields("p1", "a")) >= {KEY, "e-mail", "mail", "crew.Email", "staff.email"}

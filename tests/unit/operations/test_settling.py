@@ -14,14 +14,10 @@ from waybill.storage import TrackerStore
 
 
 class Producer:
-    """Knows how far Kafka acknowledged."""
+    """Knows how many events Kafka has not acknowledged."""
 
     def __init__(self) -> None:
-        self.low = 0
         self.waiting = 0
-
-    def settled(self, lsn: int) -> bool:
-        return lsn < self.low
 
     def __len__(self) -> int:
         return self.waiting
@@ -51,36 +47,24 @@ def begun(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Any:
     return begin
 
 
-def test_a_page_that_kafka_has_not_keeps_the_watermark_at_its_first_minute(
+def test_a_committed_page_moves_it_to_the_first_minute_that_is_not_counted(
     begun: Any, producer: Producer
 ) -> None:
     run = begun()
     producer.waiting = 7
-    assert run.page(10, counts(101, 100)) == PageMark(100, 7)
-    assert run.page(20, counts(102)) == PageMark(100, 7)
-    producer.low, producer.waiting = 11, 3
-    assert run.page(30, counts(103)) == PageMark(102, 3)
-    producer.low, producer.waiting = 41, 0
-    assert run.page(40, counts(104)) == PageMark(105, 0)
+    assert run.page([102, 103, None]) == PageMark(102, 7)
+    assert run.page([None, 104]) == PageMark(104, 7)
+    producer.waiting = 0
+    assert run.page([]) == PageMark(105, 0)
 
 
-def test_a_page_of_no_events_moves_it_to_now(begun: Any, producer: Producer) -> None:
-    producer.low = 100
-    assert begun().page(10, []) == PageMark(105, 0)
-
-
-def test_what_a_dead_run_left_keeps_it_until_kafka_has_the_first_page(
-    begun: Any, producer: Producer
-) -> None:
+def test_what_a_dead_run_left_keeps_it_until_a_page_of_this_run_is_committed(begun: Any) -> None:
     run = begun(left=60)
     assert run.recovered(counts(62)) == PageMark(60, 0)
-    assert run.page(10, counts(103)) == PageMark(60, 0)
-    assert run.page(20, counts(104)) == PageMark(60, 0)
-    producer.low = 15
-    assert run.page(30, counts(104)) == PageMark(104, 0)
+    assert run.page([103]) == PageMark(103, 0)
 
 
 def test_a_dead_runs_page_with_an_earlier_minute_lowers_it(begun: Any) -> None:
     run = begun(left=60)
     assert run.recovered(counts(58)) == PageMark(58, 0)
-    assert run.page(10, counts(103)).open_from_minute == 58
+    assert run.recovered(counts(59)) == PageMark(58, 0)

@@ -213,3 +213,86 @@ def test_the_source_is_left_out_with_the_values_it_holds(personal):
         event = replace(made(value), source=b"N1 in other words")
         assert masked_event(event, personal)[0].source == b""
         assert masked_event(event, [])[0].source == event.source
+
+
+@pytest.mark.parametrize(
+    "crew", ["alice@x", 5551234, ["alice@x", "bob@y"], '{"email": "alice@x"}', [["alice@x"]], True]
+)
+def test_a_path_that_ends_before_its_field_masks_what_stands_there(crew):
+    """The source sent text where an object was declared: what it says cannot be told apart."""
+    event, masked = masked_event(
+        made(wire({"crew": crew, "n": 7}), f"bad crew: {crew}"), ("crew.email",)
+    )
+    assert json.loads(event.value)["data"]["n"] == 7
+    assert masked == ("crew.email",)
+    for text in (event.value.decode(), event.message):
+        assert "alice" not in text
+        assert "bob" not in text
+        assert "5551234" not in text
+
+
+def test_a_path_whose_field_is_absent_leaves_its_neighbours():
+    data = {"crew": {"no": 1}, "to": None, "n": 7}
+    event, masked = masked_event(made(data), ("crew.email", "to.mail", "gone"))
+    assert (json.loads(event.value), masked) == (data, ())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["email", "Email", "EMAIL", " email", "e mail", "email\u00a0", "e\u200bmail", "\uff25mail"],
+)
+def test_a_name_is_the_same_whatever_its_case_and_blanks(name):
+    for data, path in (({name: "a@b.c"}, "email"), ({"Crew ": [{name: "a@b.c"}]}, "crew.eMail")):
+        event, masked = masked_event(made(wire(data), "no a@b.c"), (path,))
+        assert b"a@b.c" not in event.value
+        assert (event.message, masked) == (f"no {MASK}", (path,))
+
+
+def test_what_an_envelope_has_is_no_field_of_another_spelling():
+    event, _ = masked_event(made(wire({"Time": "noon"}, time="12:00", id="e1")), ("TIME", "ID"))
+    shown = json.loads(event.value)
+    assert (shown["data"], shown["time"], shown["id"]) == ({"Time": MASK}, "12:00", "e1")
+
+
+@pytest.mark.parametrize(
+    ("value", "quotes"),
+    [
+        (1234.5, ["1234.5", "1234.50", "1,234.50", "1.234,50", "1 234,5", "1'234.5", "1_234.5",
+                  "1234,5", "1.2345e+03", "1\u202f234,50"]),
+        ("1,234.50", ["1234.5", "1.234,5", "1234.50"]),
+        ("1.234,50", ["1234.5", "1,234.50"]),
+        (1234567, ["1,234,567", "1.234.567", "1234567.0", "1234567.00", "1.234567e+06"]),
+        ("+49 (170) 123-4567", ["491701234567", "+49(170)123-4567"]),
+        ("2026-01-02", ["02.01.2026", "2.1.2026", "1/2/2026", "01/02/2026", "20260102", "2026/01/02",
+                        "02.01.26", "2 Jan 2026", "January 2, 2026", "datetime.date(2026, 1, 2)",
+                        "20455", "1767312000", "1767312000000", "1767312000000000"]),
+        ("02.01.2026", ["2026-01-02", "2026-02-01", "2 January 2026"]),
+        ("2026-01-02T03:04:05+02:00", ["2026-01-02 03:04:05", "02.01.2026", "01:04:05", "1767315845",
+                                       "2026-01-02 01:04:05+00:00", "1767315845000",
+                                       "datetime.datetime(2026, 1, 2, 3, 4, 5)"]),
+        (1767315845000, ["2026-01-02", "01:04:05", "1767315845", "2026-01-02T01:04:05Z"]),
+        ("a b@x.de", ["a%20b%40x.de", "a+b%40x.de", "ab@x.de", "A B@X.DE"]),
+        ("Zo\u00eb", ["Zoe\u0308", "ZO\u00cb", "Zo\\u00eb"]),
+    ],
+)  # fmt: skip
+def test_values_are_found_in_other_spellings(value, quotes):
+    for quote in quotes:
+        event, _ = masked_event(made({"secret": value}, f"bad: {quote} (line 7)"), ("secret",))
+        left = event.message.removeprefix("bad: ").removesuffix(" (line 7)")
+        assert not left.replace(MASK, "").strip("TZ+0: )"), (quote, event.message)
+        assert MASK in left
+
+
+def test_names_inside_a_personal_object_are_values_too():
+    data = {"contacts": {"alice@x.org": {"since": 2020}, "n": 1}}
+    event, _ = masked_event(made(data, "no such: alice@x.org"), ("contacts",))
+    assert event.message == f"no such: {MASK}"
+
+
+def test_hostile_values_are_written_in_any_way_without_an_error():
+    odd = ["9" * 5000, "1e99", "-0", "0000-00-00", "9999-12-31T23:59:59.999999+23:59", "0001-01-01",
+           "31.02.2026", "\ud800", "²", "١٢٣٤٥", "1,,234", 10**40, -1e308, "\0", "=1+1"]  # fmt: skip
+    for value in odd:
+        text = json.dumps({"secret": value})
+        event, _ = masked_event(made(text.encode(), "nothing of it"), ("secret",))
+        assert json.loads(event.value) == {"secret": MASK}

@@ -61,6 +61,7 @@ def test_what_parking_can_do_is_this():
         "events",
         "find",
         "find_exactly",
+        "find_missing",
         "finish_replay",
         "groups",
         "hold",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from waybill.errors import InputError
@@ -266,6 +268,21 @@ def test_a_link_out_of_the_folder_is_not_followed(folder, tmp_path):
     (directory / "transformation.py").symlink_to(outside)
     (problem,) = check(folder.root)
     assert "outside of it" in problem.message
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../stack.env", "link.csv"])
+def test_a_source_outside_of_the_folder_is_a_mistake_and_is_not_deployed(
+    folder, good, tmp_path, path
+):
+    directory = folder.write(text=good.replace("orders.csv", path))
+    (directory / "link.csv").symlink_to("/etc/passwd")
+    (problem,) = check(folder.root)
+    assert problem.field == "source.path"
+    assert "WAYBILL_SOURCES__ROOTS" in problem.message
+    with pytest.raises(DeclarationError, match="outside of them"):
+        load_pipeline(directory, ())
+    assert check(folder.root, [tmp_path, Path("/etc")]) == []
+    assert load_pipeline(directory, [tmp_path, Path("/etc")]).source.path == path
 
 
 def test_a_fifo_does_not_hang_the_check(folder):

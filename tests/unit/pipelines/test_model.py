@@ -29,7 +29,8 @@ def test_the_public_surface_is_what_the_package_says():
     assert surface.__all__ == [
         "COLUMN_TYPES", "UNKNOWN_PIPELINE", "ChildTable", "Column", "ColumnType", "DeclarationError",
         "EventDeclaration", "Pipeline",
-        "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "load_completed",
+        "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "find_file",
+        "load_completed",
         "load_pipeline", "load_pipelines",
         "pipeline_directories", "topic_of", "widened",
     ]  # fmt: skip

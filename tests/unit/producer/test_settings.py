@@ -25,6 +25,7 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 
 def test_the_public_surface():
     assert sorted(waybill.producer.__all__) == [
+        "FoundLog",
         "LosslessProducer",
         "ProducerBusyError",
         "ProducerStats",

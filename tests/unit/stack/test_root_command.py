@@ -149,7 +149,7 @@ def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
     monkeypatch.setattr(log, "_ANSWER_S", 0.5)
     settings = nobody_answers(tmp_path)
     monkeypatch.setattr(wiring, "balance", lambda *_, **__: ask(settings))
-    run = waybill("balance")
+    run = waybill("--wait", "0", "balance")
     assert run.exit_code == 1
     assert "answer" in run.stderr
     assert "`waybill up` starts what does not" in run.stderr
@@ -157,7 +157,7 @@ def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
 
 def test_a_server_of_others_that_is_away_is_named_by_its_setting(waybill, monkeypatch) -> None:
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://127.0.0.1:1/waybill")
-    run = waybill("balance")
+    run = waybill("--wait", "0", "balance")
     assert run.exit_code == 1
     assert "does WAYBILL_TRACKER__DSN name it?" in run.stderr
     assert "waybill up" not in run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -9,12 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.unit.stages.made import chained, event, faults, pipeline, results, rows, total
+from tests.unit.stages.made import chained, chunk, event, faults, pipeline, results, rows, total
 
 from waybill.errors import ParkError
+from waybill.events import encode
+from waybill.stages import Chain, Clock, Plan
 from waybill.stages.isolation import compile_isolated, run_isolated
 from waybill.stages.transformation import NoWatch, compile_transformation
-from waybill.streaming.watchdog import Watchdog
 
 HEAD = "import os, signal, time\n"
 CRASHES = {
@@ -25,12 +27,12 @@ CRASHES = {
 
 
 @pytest.fixture
-def watchdog(tmp_path: Path) -> Iterator[Watchdog]:
+def watchdog() -> Iterator[Clock]:
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
-    watch = Watchdog(tmp_path / "marker", timeout_s=0.4)
+    watch = Clock(timeout_s=0.4)
     watch.arm()
     yield watch
-    watch.close()
+    watch.disarm()
     signal.signal(signal.SIGALRM, before)  # the test runner's own clock
     signal.setitimer(signal.ITIMER_REAL, *timer)
 
@@ -119,7 +121,7 @@ def test_a_crash_after_a_large_result_loses_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("loop", ["while True: pass", "while True: time.sleep(9)"])
-def test_an_endless_loop_in_a_child_is_a_timeout(loop: str, watchdog: Watchdog) -> None:
+def test_an_endless_loop_in_a_child_is_a_timeout(loop: str, watchdog: Clock) -> None:
     assert codes(f"if n == 1:\n        {loop}", 3, watchdog) == [
         None,
         "transformation_timeout",
@@ -128,12 +130,12 @@ def test_an_endless_loop_in_a_child_is_a_timeout(loop: str, watchdog: Watchdog) 
     assert watchdog.marker.value == -1
 
 
-def test_code_that_swallows_the_timeout_in_c_ends_its_child_only(watchdog: Watchdog) -> None:
+def test_code_that_swallows_the_timeout_in_c_ends_its_child_only(watchdog: Clock) -> None:
     found = codes("if n == 1: any(iter(int, 1))", 3, watchdog)
     assert found == [None, "interpreter_crashed", None]
 
 
-def test_the_parents_own_clock_does_not_strike_for_a_childs_event(watchdog: Watchdog) -> None:
+def test_the_parents_own_clock_does_not_strike_for_a_childs_event(watchdog: Clock) -> None:
     """The marker is shared: a dead child's mark must not time out what the parent does next."""
     assert codes("if n == 2: os._exit(1)", 3, watchdog)[2] == "interpreter_crashed"
     until = time.monotonic() + 1.0
@@ -186,7 +188,34 @@ def test_an_isolated_chain_survives_code_that_dies_while_it_is_loaded() -> None:
     assert [row["n"] for row in rows(result)] == [2]
 
 
-def test_code_that_never_loads_is_invalid(watchdog: Watchdog) -> None:
+def test_a_child_that_somebody_else_killed_parks_nothing(tmp_path: Path) -> None:
+    """The OOM killer, or a person: the second child of the event is not killed."""
+    mark = tmp_path / "killed"
+    crash = f"if n in (2, 5) and not os.path.exists('{mark}' + str(n)):\n"
+    crash += f"        open('{mark}' + str(n), 'w'); os.kill(os.getpid(), signal.SIGKILL)"
+    assert codes(crash, 8) == [None] * 8
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["killed2", "killed5"]
+
+
+def test_code_whose_loading_somebody_else_killed_is_loaded(tmp_path: Path) -> None:
+    mark = tmp_path / "killed"
+    crash = f"if not os.path.exists('{mark}'):\n"
+    crash += f"    open('{mark}', 'w'); os.kill(os.getpid(), signal.SIGKILL)\n"
+    code = f"{HEAD}{crash}def transform(event): return event"
+    assert compile_isolated(code, "shop", NoWatch())(event(1)) == event(1)
+    assert mark.exists()
+
+
+def test_only_the_pipelines_that_are_named_are_isolated() -> None:
+    code = "import os\ndef transform(event):\n    event.data = {'id': 1, 'n': os.getpid()}\n    return event\n"
+    plans = {ident: Plan(pipeline(code, ident=ident)) for ident in ("p1", "p2")}
+    chain = Chain(plans, isolated=["p2"])
+    chain.process(chunk([encode(event(n, pipeline_id=f"p{n}")) for n in (1, 2)]))
+    mine, childs = (row["n"] for row in rows(chain.result))
+    assert mine == os.getpid() != childs
+
+
+def test_code_that_never_loads_is_invalid(watchdog: Clock) -> None:
     for isolated in (False, True):
         broken = pipeline("while True: pass")
         result = chained(broken, [event(1)], watch=watchdog, isolated=isolated)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from tests.unit.stages.made import Result, event, results
 
 from waybill.errors import ParkError
 from waybill.events import CATALOGUE, Event
+from waybill.stages import Clock
 from waybill.stages.transformation import NoWatch, compile_transformation, run
-from waybill.streaming.watchdog import Watchdog
 
 
 def outcomes(body: str, events: list[Event] | None = None, head: str = "") -> list[Result]:
@@ -238,12 +237,12 @@ def test_code_that_cannot_be_loaded_says_why(code: str) -> None:
 
 
 @pytest.fixture
-def watchdog(tmp_path: Path) -> Iterator[Watchdog]:
+def watchdog() -> Iterator[Clock]:
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
-    watch = Watchdog(tmp_path / "marker", timeout_s=0.3)
+    watch = Clock(timeout_s=0.3)
     watch.arm()
     yield watch
-    watch.close()
+    watch.disarm()
     signal.signal(signal.SIGALRM, before)  # the test runner's own clock
     signal.setitimer(signal.ITIMER_REAL, *timer)
 
@@ -261,9 +260,7 @@ def watchdog(tmp_path: Path) -> Iterator[Watchdog]:
     ],
     ids=["plain", "try-pass", "try-int", "sleep", "finally", "regex", "in-__str__"],
 )
-def test_an_endless_loop_is_a_timeout_and_the_neighbours_pass(
-    loop: str, watchdog: Watchdog
-) -> None:
+def test_an_endless_loop_is_a_timeout_and_the_neighbours_pass(loop: str, watchdog: Clock) -> None:
     body = "if event.data['id'] == 2:\n" + "".join(f"    {x}\n" for x in loop.splitlines())
     code = "def transform(event):\n" + "".join(
         f"    {x}\n" for x in (body + "return event").splitlines()
@@ -276,7 +273,7 @@ def test_an_endless_loop_is_a_timeout_and_the_neighbours_pass(
     assert watchdog.marker.value == -1
 
 
-def test_many_slow_events_in_a_row_are_no_timeout(watchdog: Watchdog) -> None:
+def test_many_slow_events_in_a_row_are_no_timeout(watchdog: Clock) -> None:
     def slowly(e: Event) -> Event:
         time.sleep(0.1)
         return e

@@ -27,6 +27,9 @@ def result(settings: Settings, names: Collection[str]) -> dict[str, Any]:
     return total
 
 
+_LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeout=300s"}
+
+
 def _warehouse_rows(settings: Settings, names: Collection[str]) -> int:
     """Count rows and distinct keys of each pipeline's table, as any user could."""
     import psycopg  # noqa: PLC0415
@@ -36,7 +39,7 @@ def _warehouse_rows(settings: Settings, names: Collection[str]) -> int:
     mine = [p for p in deployed_pipelines(settings).values() if p.name in names]
     for pipeline in mine:
         dsn = settings.destinations[pipeline.destination].dsn.get_secret_value()
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(dsn, **_LIMITS) as connection:
             for event in pipeline.events.values():
                 table = sql.Identifier(event.table.schema_name, event.table.name)
                 keys = sql.SQL(", ").join(map(sql.Identifier, event.table.key))

@@ -7,15 +7,19 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from waybill.cli.demo import check, progress
-from waybill.errors import InputError, StopError, WaybillError
+from waybill.cli.lazy import AWAY_ADVICE
+from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.settings import Settings
+from waybill.waiting import answered
 
 if TYPE_CHECKING:
     from waybill.cli.airflow_client import AirflowClient
@@ -45,6 +49,10 @@ class Demo:
     console: Console
     began: float = field(default_factory=time.monotonic)
 
+    def tell(self, words: str) -> None:
+        """Say that something is waited for."""
+        self.console.print(f"[yellow]{escape(words)}[/]", highlight=False)
+
     def step(self, title: str) -> None:
         """Announce a step."""
         spent = time.monotonic() - self.began
@@ -59,18 +67,44 @@ class Demo:
         """
         if not quiet:
             self.console.print(f"[bold]$ waybill {' '.join(words)}[/]", highlight=False)
-        done = subprocess.run(  # noqa: S603 - our own CLI
+        said = answered(lambda: self._run_once(words))
+        if not quiet:
+            self.console.print(said.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        return said
+
+    def _run_once(self, words: tuple[str, ...]) -> str:
+        """Run this CLI; what it waits for is shown while it waits. Each step may be done again.
+
+        Raises:
+            AwayError: a server went away while the command was at work.
+            StopError: it failed.
+        """
+        heard: list[str] = []
+        with subprocess.Popen(  # noqa: S603 - our own CLI
             [sys.executable, "-m", "waybill.cli", *words],
-            check=False,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             env=_environment(self.settings, self.console.width),
-        )
-        if not quiet:
-            self.console.print(done.stdout.rstrip(), markup=False, highlight=False, soft_wrap=True)
-        if done.returncode != 0:
-            raise StopError(f"waybill {' '.join(words)} failed: {done.stderr or done.stdout}")
-        return done.stdout
+        ) as child:
+            listener = Thread(target=_pass_on_waits, args=(child.stderr, heard), daemon=True)
+            listener.start()
+            output = "" if child.stdout is None else child.stdout.read()
+            listener.join()
+        if child.returncode == 0:
+            return output
+        problem = f"waybill {' '.join(words)} failed: {''.join(heard) or output}"
+        if AWAY_ADVICE in problem:
+            raise AwayError(problem, setting="WAYBILL_HOME")
+        raise StopError(problem)
+
+
+def _pass_on_waits(stream: IO[str], heard: list[str]) -> None:
+    """Collect what a command says on standard error; pass on at once what it waits for."""
+    for line in stream:
+        heard.append(line)
+        if line.startswith("waiting up to"):
+            sys.stderr.write(line)
 
 
 def demo(
@@ -128,10 +162,10 @@ def _main_job(runner: Demo) -> dict[str, Any]:
     from waybill.wiring import migrate  # noqa: PLC0415
 
     settings = runner.settings
-    migrate(settings)
+    answered(lambda: migrate(settings))
     runner.step("1  Two pipelines of two teams, checked and deployed")
     _deploy_first(runner)
-    with AirflowClient(settings.airflow) as airflow:
+    with AirflowClient(settings.airflow, runner.tell) as airflow:
         airflow.wait_for_dags(DAGS, limit_s=_DAGS_KNOWN_S)
         runner.step("2  Airflow runs the stream and the connectors")
         _ingest(runner, airflow)
@@ -148,14 +182,15 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         runner.step("8  The auditor, every minute from now on, and the books")
         _audit(runner, airflow)
     runner.run("balance")
-    return check.result(settings, PIPELINES)
+    return answered(lambda: check.result(settings, PIPELINES), kind=RetryError)
 
 
 def _deploy_first(runner: Demo) -> None:
     """Deploy the first versions, unless a demo that is resumed went past that."""
     from waybill.wiring import deployed_pipelines  # noqa: PLC0415
 
-    deployed = {p.name for p in deployed_pipelines(runner.settings).values()}
+    found = answered(lambda: deployed_pipelines(runner.settings))
+    deployed = {p.name for p in found.values()}
     runner.run("pipelines", "check")
     for name in PIPELINES:
         if name not in deployed:
@@ -221,12 +256,12 @@ def _replay(runner: Demo, airflow: AirflowClient) -> None:
     for name in PIPELINES:
         run_id = f"demo__{name}__{int(time.time())}"
         airflow.trigger("replay_parked_partitions", run_id, {"pipeline": name})
-        state = airflow.follow("replay_parked_partitions", run_id, limit_s=_RUN_S)
+        state = airflow.follow("replay_parked_partitions", run_id, limit_s=_RUN_S, told=runner.tell)
         if state != "success":
             raise StopError(f"run {run_id!r} of replay_parked_partitions is {state}")
     runs = [r for r in airflow.runs("replay") if (r["conf"] or {}).get("pipeline") in PIPELINES]
     for run_id in sorted({run["dag_run_id"] for run in runs} - before):
-        state = airflow.follow("replay", run_id, limit_s=_RUN_S)
+        state = airflow.follow("replay", run_id, limit_s=_RUN_S, told=runner.tell)
         runner.console.print(f"replay run {run_id}: {state}", highlight=False)
         if state != "success":
             raise StopError(f"replay run {run_id!r} is {state}")
@@ -245,7 +280,7 @@ def _audit(runner: Demo, airflow: AirflowClient) -> None:
     for name in WATCHING:
         airflow.unpause(name)
     run_id = airflow.trigger("audit", f"demo__{int(time.time())}", {})
-    state = airflow.follow("audit", run_id, limit_s=_RUN_S)
+    state = airflow.follow("audit", run_id, limit_s=_RUN_S, told=runner.tell)
     if state != "success":
         raise StopError(f"run {run_id!r} of audit is {state}")
     runner.run("audit", "breaches")

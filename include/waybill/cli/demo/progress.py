@@ -14,6 +14,7 @@ from rich.table import Table
 from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.errors import RetryError, StopError
 from waybill.settings import Settings
+from waybill.waiting import answered
 from waybill.wiring import balance, parked_partitions
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def follow(
     with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
         while True:
             began = time.monotonic()
-            figures = _figures(settings, names)
+            figures = answered(lambda: _figures(settings, names), kind=RetryError)
             if console.is_terminal:
                 live.update(_table(figures), refresh=True)
             elif began - said > _SAY_S:
@@ -133,8 +134,8 @@ def _figures(settings: Settings, names: Collection[str]) -> Figures:
 def _say_what_is_down(console: Console, airflow: AirflowClient) -> None:
     if down := airflow.unhealthy():
         console.print(
-            f"[yellow]Airflow's {' and '.join(down)} gives no sign of life: `waybill up` in "
-            "another terminal starts it again, and this goes on.[/]"
+            f"[yellow]Airflow's {' and '.join(down)} gives no sign of life: the stack's supervisor "
+            "(or `waybill up` in another terminal) starts it again, and this goes on.[/]"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
@@ -11,6 +11,7 @@ from waybill.destinations.sql.books import (
     SCHEMA,
     TABLES,
     TOMBSTONES,
+    forget,
     is_of,
     loaded,
     values_of,
@@ -22,7 +23,8 @@ _CREATE = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
     f"CREATE TABLE IF NOT EXISTS {COMMITS} (destination varchar NOT NULL, "
     "commit_number bigint NOT NULL, counts varchar NOT NULL, parked varchar, "
-    "loaded_at timestamptz NOT NULL)",
+    "loaded_at timestamptz NOT NULL, batch varchar)",
+    f"ALTER TABLE {COMMITS} ADD COLUMN IF NOT EXISTS batch varchar",
     f"CREATE TABLE IF NOT EXISTS {TOMBSTONES} (table_schema varchar NOT NULL, "
     "table_name varchar NOT NULL, key_hash varchar NOT NULL, key varchar NOT NULL, "
     "_waybill_id varchar NOT NULL, _waybill_source_version bigint NOT NULL, "
@@ -48,11 +50,24 @@ class DuckBooks:
         """Return the commits that nobody loaded."""
         return set(numbers) - loaded(session, destination, numbers)
 
-    def fill(self, session: Session, destination: str, outcomes: Sequence[LoadOutcome]) -> None:
-        """Write the outcomes."""
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write the outcomes, in the place of those of other batches with these numbers.
+
+        They were deleted when the numbers were taken; but a row that a key refuses begins the
+        transaction anew.
+        """
+        session.execute(forget(destination, [outcome.commit_number for outcome in outcomes]))
+        values = values_of(outcomes, batches)
         session.execute(
-            f"INSERT INTO {COMMITS} SELECT {literal(destination)}, v.number, v.counts, v.parked, "  # noqa: S608
-            f"now() FROM (VALUES {values_of(outcomes)}) AS v (number, counts, parked)"
+            f"INSERT INTO {COMMITS} (destination, commit_number, counts, parked, loaded_at, batch) "  # noqa: S608
+            f"SELECT {literal(destination)}, v.number, v.counts, v.parked, now(), v.batch "
+            f"FROM (VALUES {values}) AS v (number, counts, parked, batch)"
         )
 
     def key_text(self, spec: TableSpec) -> str:

@@ -7,7 +7,7 @@ property of the table, set in the snapshot's own commit):
   beside   rows that were there beside them, before the first load or when somebody accepted them
   counted  when ``beside`` was taken
   cut      older loads were left out of ``loads``
-  loads    newest first: {destination, at, commits: {number: {rows, replays, parked}}}
+  loads    newest first: {destination, at, commits: {number: {rows, replays, parked, batch}}}
 
 Each record carries the loads before it, so that the newest is all that a repeat has to read. A
 loader only ever comes back with commits of its last load, so that older ones may be left out when
@@ -23,9 +23,9 @@ from typing import Any
 
 import orjson
 
-from waybill.destinations.batch import GroupKey, group_inputs
+from waybill.destinations.batch import GroupKey
 from waybill.destinations.model import Commit, LoadOutcome, OutcomeCount
-from waybill.errors import StopError
+from waybill.destinations.sql.books import is_same, warn_other
 
 MOST_BYTES = 32 * 1024
 """Older loads are left out of a record that is longer."""
@@ -73,15 +73,25 @@ class Record:
                 return load["at"], load["commits"][str(number)]
         return None
 
-    def with_load(self, destination: str, outcomes: Sequence[LoadOutcome], change: int) -> Record:
+    def with_load(
+        self,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        change: int,
+        batches: Mapping[int, str],
+    ) -> Record:
         """Return the books after a load.
 
         Args:
             destination: its name.
             outcomes: what became of the commits' rows for this table.
             change: rows added less rows taken away.
+            batches: commit number to the id of its micro-batch.
         """
-        commits = {str(outcome.commit_number): _packed(outcome) for outcome in outcomes}
+        commits = {
+            str(outcome.commit_number): _packed(outcome, batches.get(outcome.commit_number, ""))
+            for outcome in outcomes
+        }
         load = {"destination": destination, "at": _now(), "commits": commits}
         kept, cut = _kept([load, *self.loads])
         return replace(self, rows=self.rows + change, cut=self.cut or cut, loads=kept)
@@ -105,24 +115,16 @@ def _kept(loads: Sequence[Mapping[str, Any]]) -> tuple[tuple[Mapping[str, Any], 
 
 def stored_outcome(
     destination: str, commit: Commit, table: str, found: tuple[str, Mapping[str, Any]]
-) -> LoadOutcome:
+) -> LoadOutcome | None:
     """Return what became of a commit's rows for one table when it was loaded.
 
-    Raises:
-        StopError: the commit had other rows for this table then.
+    None: the number was loaded for another batch.
     """
     at, packed = found
     counts = [OutcomeCount(*item) for item in packed["rows"]]
-    then = {
-        (c.pipeline_id, c.event_name, c.intake_minute): (c.in_first, c.in_replayed) for c in counts
-    }
-    if then != group_inputs(commit):
-        raise StopError(
-            f"destination {destination!r}: commit {commit.number} was loaded at {at} with other "
-            f"events than it has now (table {table}). The tracker was replaced, or a second "
-            "Waybill loads under this name: give this destination another name, or restore the "
-            "tracker"
-        )
+    if not is_same(commit, packed.get("batch"), counts):
+        warn_other(destination, commit, at, table)
+        return None
     return LoadOutcome(commit.number, counts, packed["replays"], tuple(packed["parked"]), None)
 
 
@@ -166,12 +168,13 @@ def _add_counts(counts: dict[GroupKey, OutcomeCount], items: Iterable[OutcomeCou
         counts[key] = OutcomeCount(*key, **sums)
 
 
-def _packed(outcome: LoadOutcome) -> dict[str, Any]:
+def _packed(outcome: LoadOutcome, batch: str) -> dict[str, Any]:
     rows = [
         [c.pipeline_id, c.event_name, c.intake_minute, *(getattr(c, name) for name in _NUMBERS)]
         for c in outcome.counts
     ]
-    return {"rows": rows, "replays": outcome.replays, "parked": list(outcome.parked)}
+    named = {"batch": batch} if batch else {}
+    return {"rows": rows, "replays": outcome.replays, "parked": list(outcome.parked)} | named
 
 
 def _now() -> str:

@@ -41,7 +41,12 @@ def storage_options(s3: S3Settings | None) -> dict[str, str]:
     """Return delta-rs's options for the object store: commits are conditional PUTs."""
     if s3 is None:
         return {}
-    found = {"AWS_REGION": s3.region, "aws_conditional_put": "etag"}
+    found = {
+        "AWS_REGION": s3.region,
+        "aws_conditional_put": "etag",
+        "connect_timeout": "5s",
+        "timeout": "60s",
+    }
     if s3.endpoint_url is not None:
         found |= {"AWS_ENDPOINT_URL": s3.endpoint_url}
         if s3.endpoint_url.startswith("http://"):

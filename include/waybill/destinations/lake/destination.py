@@ -22,9 +22,12 @@ from waybill.destinations.lake.shape import Plan, check_names, plan, shape_of
 from waybill.destinations.lake.table_load import Hook, TableLoad, Workplace
 from waybill.destinations.lake.tombstones import Tombstones
 from waybill.destinations.model import (
+    BehindError,
     Commit,
     CountLook,
+    Expected,
     Finding,
+    Held,
     LoadOutcome,
     Note,
     Park,
@@ -62,6 +65,7 @@ class LakeDestination:
         hook: Hook = _nothing,
     ) -> None:
         self.name = name
+        self.per_table = True
         self._lake = lake
         self._sort_error = sort_error
         self.hook = hook
@@ -83,8 +87,19 @@ class LakeDestination:
         """Try all that loads need; see the protocol."""
         return examining.examine(self, self._lake, schema_name, self._speaking)
 
+    def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are per table
+        """Return the newest commit of each table; see the protocol."""
+        with self._speaking():
+            found = {place: self._last(self._lake.table(*place)) for place in tables}
+        return Held(max(found.values(), default=0), tables=found)
+
     def load(
-        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+        self,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None = None,
+        *,
+        expected: Expected | None = None,
     ) -> list[LoadOutcome]:
         """Load what is missing of the commits, table by table, report all; see the protocol."""
         numbers = [commit.number for commit in commits]
@@ -95,7 +110,7 @@ class LakeDestination:
                 workplace = Workplace(
                     self.name, self._lake, self._tombstones, connection, self.hook
                 )
-                return self._load(workplace, commits, park, note)
+                return self._load(workplace, commits, park, note, expected or Expected())
         except WaybillError:
             self._forget()
             raise
@@ -122,11 +137,16 @@ class LakeDestination:
         self.close()
 
     def _load(
-        self, workplace: Workplace, commits: Sequence[Commit], park: Park, note: Note | None
+        self,
+        workplace: Workplace,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None,
+        expected: Expected,
     ) -> list[LoadOutcome]:
         pieces: dict[int, list[LoadOutcome]] = {commit.number: [] for commit in commits}
         with self._speaking():
-            loads = self._opened(workplace, commits, pieces)
+            loads = self._opened(workplace, commits, pieces, expected)
             for load in loads:
                 load.judge()
         refused = [row for load in loads for row in load.refused]
@@ -148,8 +168,13 @@ class LakeDestination:
         workplace: Workplace,
         commits: Sequence[Commit],
         pieces: dict[int, list[LoadOutcome]],
+        expected: Expected,
     ) -> list[TableLoad]:
-        """Return a load for each table that lacks some of the commits; add what others have."""
+        """Return a load for each table that lacks some of the commits; add what others have.
+
+        Raises:
+            BehindError: a table lacks a commit that it took.
+        """
         by_table = _by_table(commits)
         loads = []
         if by_table:
@@ -159,26 +184,45 @@ class LakeDestination:
             spec = union([rows.table for part in parts for rows in part.rows])
             self._ensure(spec)
             table = self._opened_table(place)
-            fresh = self._fresh(table, parts, pieces)
+            self._check_expected(table, expected.tables.get(place, 0))
+            fresh, others = self._fresh(table, parts, pieces)
             if fresh:
-                loads.append(TableLoad(workplace, table, fresh, spec))
+                loads.append(TableLoad(workplace, table, fresh, spec, others=others))
         return loads
+
+    def _last(self, table: LakeTable) -> int:
+        return (table.last_number(self.name) or 0) if table.refresh() else 0
+
+    def _check_expected(self, table: LakeTable, expected: int) -> None:
+        last = table.last_number(self.name) or 0
+        if last < expected:
+            raise BehindError(
+                f"destination {self.name!r}: table {table.schema_name}.{table.name} took commit "
+                f"{expected} and has {last or 'none'}: it was put back to an older point, or "
+                "dropped. It is compared and loaded again"
+            )
 
     def _fresh(
         self, table: LakeTable, parts: Sequence[Commit], pieces: dict[int, list[LoadOutcome]]
-    ) -> list[Commit]:
-        """Return the commits that a table does not have."""
+    ) -> tuple[list[Commit], list[int]]:
+        """Return the commits that a table does not have, and which it has for other batches."""
         last = table.last_number(self.name)
         record = table.record() if last is not None else None
         shown = f"{table.schema_name}.{table.name}"
-        fresh = []
+        fresh: list[Commit] = []
+        others: list[int] = []
         for part in parts:
             if last is None or part.number > last:
                 fresh.append(part)
                 continue
             found = None if record is None else record.stored(self.name, part.number)
             if found is not None:
-                pieces[part.number].append(stored_outcome(self.name, part, shown, found))
+                piece = stored_outcome(self.name, part, shown, found)
+                if piece is not None:
+                    pieces[part.number].append(piece)
+                else:
+                    fresh.append(part)
+                    others.append(part.number)
                 continue
             if record is None or record.cut:
                 _LOG.warning(
@@ -187,7 +231,7 @@ class LakeDestination:
                     self.name, shown, part.number,
                 )  # fmt: skip
             fresh.append(part)
-        return fresh
+        return fresh, others
 
     def _commit(self, load: TableLoad, outcomes: Sequence[LoadOutcome]) -> None:
         """Commit a table; when somebody else wrote meanwhile, judge again.
@@ -293,7 +337,7 @@ def _by_table(commits: Sequence[Commit]) -> Mapping[Place, list[Commit]]:
             if one.data.num_rows:
                 rows.setdefault((one.table.schema_name, one.table.name), []).append(one)
         for place, own in rows.items():
-            found.setdefault(place, []).append(Commit(commit.number, tuple(own)))
+            found.setdefault(place, []).append(Commit(commit.number, tuple(own), commit.batch))
     return found
 
 

@@ -6,13 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy.engine import make_url
 
 from waybill.destinations.lake.iceberg_table import IcebergLakeTable
 from waybill.destinations.lake.places import is_remote
+from waybill.destinations.postgres.connection import LIMITS
 from waybill.errors import InputError
 from waybill.settings import S3Settings
 
 CATALOG_FILE = "waybill-catalog.db"
+CATALOG_OPTIONS = (
+    "-c lock_timeout=60s -c statement_timeout=300s -c idle_in_transaction_session_timeout=120s"
+)
 _DRIVERS = {
     "postgresql://": "postgresql+psycopg://",
     "postgres://": "postgresql+psycopg://",
@@ -77,10 +82,20 @@ def catalog_uri(name: str, root: str, given: str | None) -> str:
         return f"sqlite:///{root}/{CATALOG_FILE}"
     for known, driver in _DRIVERS.items():
         if given.startswith(known):
-            return driver + given.removeprefix(known)
+            return _limited(driver + given.removeprefix(known))
     raise InputError(
         f"destination {name!r}: options.catalog must look like postgresql://… or sqlite:///…"
     )
+
+
+def _limited(uri: str) -> str:
+    """Return an address with limits for connections to PostgreSQL; those that it has win."""
+    url = make_url(uri)
+    if not url.drivername.startswith("postgresql"):
+        return uri
+    limits = {name: value for name, value in LIMITS.items() if name not in url.query}
+    limits["options"] = f"{CATALOG_OPTIONS} {url.query.get('options', '')}".strip()
+    return url.update_query_dict(limits).render_as_string(hide_password=False)
 
 
 def io_properties(s3: S3Settings | None) -> dict[str, str]:
@@ -88,7 +103,7 @@ def io_properties(s3: S3Settings | None) -> dict[str, str]:
     found = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     if s3 is None:
         return found
-    found |= {"s3.region": s3.region}
+    found |= {"s3.region": s3.region, "s3.connect-timeout": "5", "s3.request-timeout": "60"}
     if s3.endpoint_url is not None:
         found |= {"s3.endpoint": s3.endpoint_url}
     if s3.access_key is not None and s3.secret_key is not None:

@@ -32,8 +32,12 @@ def remove_folder(uri: str, options: dict[str, str]) -> None:
         shutil.rmtree(Path(uri), ignore_errors=True)
         return
     import boto3
+    from botocore.config import Config  # noqa: PLC0415
 
     settings: dict[str, Any] = {
+        "config": Config(
+            connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 4}
+        ),
         "endpoint_url": options.get("AWS_ENDPOINT_URL"),
         "region_name": options.get("AWS_REGION"),
         "aws_access_key_id": options.get("AWS_ACCESS_KEY_ID"),

@@ -7,7 +7,7 @@ last the table itself with the books. Until that last commit a repeat judges the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -67,13 +67,20 @@ class TableLoad:
         table: the target, refreshed.
         commits: those that the table does not have, with the rows for this table alone.
         spec: what the table was brought to.
+        others: numbers that the table has for other batches, whose tombstones count.
 
     Raises:
         RetryError: somebody changed the table's columns.
     """
 
     def __init__(
-        self, workplace: Workplace, table: LakeTable, commits: Sequence[Commit], spec: TableSpec
+        self,
+        workplace: Workplace,
+        table: LakeTable,
+        commits: Sequence[Commit],
+        spec: TableSpec,
+        *,
+        others: Collection[int] = (),
     ) -> None:
         check_unchanged(spec, table.fields())
         self._spec = spec
@@ -84,6 +91,8 @@ class TableLoad:
         self._destination = workplace.destination
         self._commits = commits
         self._numbers = [commit.number for commit in commits]
+        self._own = set(self._numbers) - set(others)
+        """Numbers whose tombstones are of loads that died before the table had them."""
         self._hook = workplace.hook
         [batch] = batches_of(commits)
         self.batch = _fitted(batch, table)
@@ -99,7 +108,7 @@ class TableLoad:
         batch = self.batch
         refusals = refusals_of(self._connection, batch, self.table)
         tombstones = self._tombstones.of(
-            self._connection, self.table, batch.spec, (self._destination, self._numbers)
+            self._connection, self.table, batch.spec, (self._destination, self._own)
         )
         self._judge = Judge(self._connection, batch, self.table, tombstones, self._key_texts)
         self._verdicts: Verdicts = self._judge.run(refusals.rows if refusals.reasons else None)
@@ -135,7 +144,10 @@ class TableLoad:
             items = Items(table, self.batch, child, self._connection)
             items.commit(delivered, self._judge.bounds_of(delivered))
         changes = self._changes(np.flatnonzero(self._effective))
-        record = self._record().with_load(self._destination, outcomes, self._change(changes))
+        batches = {commit.number: commit.batch for commit in self._commits}
+        record = self._record().with_load(
+            self._destination, outcomes, self._change(changes), batches
+        )
         self._hook("table")
         last = self.table.last_number(self._destination)
         number = max(*self._numbers, self._numbers[0] if last is None else last)

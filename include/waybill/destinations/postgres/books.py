@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.model import LoadOutcome
@@ -17,13 +17,15 @@ from waybill.destinations.sql.books import (
 )
 from waybill.destinations.sql.session import Session
 from waybill.pipelines import TableSpec
+from waybill.storage.advisory_locks import AdvisoryLock
 
-_LOCK = "pg_advisory_xact_lock(hashtextextended('waybill books', 0))"
 _CREATE = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
     f"CREATE TABLE IF NOT EXISTS {COMMITS} (destination text NOT NULL, "
     "commit_number bigint NOT NULL, counts jsonb, parked jsonb, "
-    "loaded_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (destination, commit_number))",
+    "loaded_at timestamptz NOT NULL DEFAULT now(), batch text, "
+    "PRIMARY KEY (destination, commit_number))",
+    f"ALTER TABLE {COMMITS} ADD COLUMN IF NOT EXISTS batch text",
     f"CREATE TABLE IF NOT EXISTS {TOMBSTONES} (table_schema text NOT NULL, "
     "table_name text NOT NULL, key_hash bytea NOT NULL, key text NOT NULL, "
     "_waybill_id text NOT NULL, _waybill_source_version bigint NOT NULL, "
@@ -34,7 +36,9 @@ _CREATE = (
     "looked_at timestamptz, counted_at timestamptz, PRIMARY KEY (table_schema, table_name))",
 )
 _ALL_EXIST = (
-    "SELECT count(*) = 3 AS found FROM pg_catalog.pg_class c "  # noqa: S608
+    "SELECT count(*) = 3 AND bool_or(c.relname = '_waybill_commits' AND EXISTS (SELECT 1 "  # noqa: S608
+    "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'batch' "
+    "AND NOT a.attisdropped)) AS found FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n "
     f"ON n.oid = c.relnamespace WHERE n.nspname = '{SCHEMA}' "
     "AND c.relname IN ('_waybill_commits', '_waybill_tombstones', '_waybill_row_counts')"
@@ -49,7 +53,7 @@ class PostgresBooks:
         with session.transaction():
             if session.query(_ALL_EXIST)["found"][0].as_py():
                 return
-            session.query(f"SELECT {_LOCK}::text")
+            session.query(AdvisoryLock.DESTINATION_BOOKS.sql())
             for statement in _CREATE:
                 session.execute(statement)
 
@@ -66,11 +70,18 @@ class PostgresBooks:
         )
         return set(rows["commit_number"].to_pylist())
 
-    def fill(self, session: Session, destination: str, outcomes: Sequence[LoadOutcome]) -> None:
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
         """Write the outcomes beside the numbers taken by ``claim``."""
+        values = values_of(outcomes, batches)
         session.execute(
-            f"UPDATE {COMMITS} AS c SET counts = v.counts::jsonb, parked = v.parked::jsonb "  # noqa: S608
-            f"FROM (VALUES {values_of(outcomes)}) AS v (number, counts, parked) "
+            f"UPDATE {COMMITS} AS c SET counts = v.counts::jsonb, parked = v.parked::jsonb, "  # noqa: S608
+            f"batch = v.batch::text FROM (VALUES {values}) AS v (number, counts, parked, batch) "
             f"WHERE c.destination = {literal(destination)} AND c.commit_number = v.number"
         )
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CONNECT_TIMEOUT_S = 10
-_DEFAULTS = {
+LIMITS = {
     "connect_timeout": str(_CONNECT_TIMEOUT_S),
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "3",
     "tcp_user_timeout": "60000",
 }
+"""libpq's parameters by which a server that is gone is noticed, unless a DSN has others."""
 _IDLE_LIMIT = "2min"
 """A loader that is frozen in mid-load loses its transaction after this; others may go on."""
 _LOCK_LIMIT = "3min"
@@ -196,6 +197,6 @@ def _conninfo(dsn: str, name: str) -> str:
             f"destination {name!r}: its dsn cannot be read; it must look like "
             "postgresql://user:password@host:5432/database"
         ) from None
-    missing = {key: value for key, value in _DEFAULTS.items() if key not in given}
+    missing = {key: value for key, value in LIMITS.items() if key not in given}
     missing.setdefault("application_name", f"waybill loading {name}"[:63])
     return make_conninfo(dsn, **{**missing, "client_encoding": "UTF8"})

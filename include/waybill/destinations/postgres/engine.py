@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.batch import Place, TableBatch
-from waybill.destinations.merging import MergeStatements, literal, quoted
+from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.postgres import counting
 from waybill.destinations.postgres.books import PostgresBooks
 from waybill.destinations.postgres.connection import Session
@@ -25,6 +25,7 @@ from waybill.destinations.sql.engine import Merged, Table, items_of
 from waybill.destinations.sql.session import Refused, SqlError
 from waybill.errors import WaybillError
 from waybill.pipelines import ChildTable, TableSpec
+from waybill.storage.advisory_locks import AdvisoryLock
 
 
 class PostgresEngine:
@@ -64,8 +65,8 @@ class PostgresEngine:
         """
         self.session.execute("SET CONSTRAINTS ALL IMMEDIATE")
         for batch in batches:
-            place = literal(f"waybill table {batch.spec.schema_name}.{batch.spec.name}")
-            self.session.query(f"SELECT pg_advisory_xact_lock(hashtextextended({place}, 0))::text")
+            place = f"{batch.spec.schema_name}.{batch.spec.name}"
+            self.session.query(AdvisoryLock.DESTINATION_TABLE.sql(place))
 
     def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
         """COPY the rows; those whose values the types cannot hold are found by halving."""

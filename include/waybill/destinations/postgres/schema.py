@@ -30,9 +30,9 @@ from waybill.destinations.sql.tables import (
 from waybill.errors import InputError
 from waybill.mappings.naming import rules_of
 from waybill.pipelines import TableSpec
+from waybill.storage.advisory_locks import AdvisoryLock
 
 _LOG = logging.getLogger(__name__)
-_LOCK = "pg_advisory_xact_lock(hashtextextended('waybill tables', 0))"
 _BAD_DEFINITION_CLASSES = ("42", "54", "22", "0A", "2B")
 _KINDS = {"r": ORDINARY, "p": ORDINARY}
 _OTHER_KIND = "a view or foreign table"
@@ -83,7 +83,7 @@ def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, T
     if not any(one.statements for one in planned.values()):
         return tables_of(specs, planned)
     with session.transaction():
-        session.query(f"SELECT {_LOCK}::text")
+        session.query(AdvisoryLock.DESTINATION_TABLES.sql())
         planned = _planned(session, specs)
         for one in planned.values():
             for statement in one.statements:

@@ -1,6 +1,7 @@
 """What the destination keeps of Waybill's books: commits with their outcomes, and tombstones.
 
-``_waybill_commits``     (destination, commit_number), counts, what was parked, when
+``_waybill_commits``     (destination, commit_number), counts, what was parked, when, and the id of
+                         the micro-batch (null in rows of older releases)
 ``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
 ``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
                          were there beside them, what the last count missed, when that was
@@ -15,6 +16,7 @@ An engine says how it spells the tables and a key, and how a load takes commit n
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -22,11 +24,11 @@ import orjson
 
 from waybill.destinations.batch import group_inputs
 from waybill.destinations.merging import MergeStatements, literal, quoted
-from waybill.destinations.model import Commit, LoadOutcome, OutcomeCount
+from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
 from waybill.destinations.sql.session import Session
-from waybill.errors import StopError
 from waybill.pipelines import TableSpec
 
+_LOG = logging.getLogger(__name__)
 SCHEMA = "waybill"
 COMMITS = f"{quoted(SCHEMA)}.{quoted('_waybill_commits')}"
 TOMBSTONES = f"{quoted(SCHEMA)}.{quoted('_waybill_tombstones')}"
@@ -44,8 +46,14 @@ class Books(Protocol):
         """Take the commits that nobody loaded; return them. Waits for a loader that is at it."""
         ...
 
-    def fill(self, session: Session, destination: str, outcomes: Sequence[LoadOutcome]) -> None:
-        """Write the outcomes of the numbers taken by ``claim``."""
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write the outcomes of the numbers taken by ``claim``, and the batch of each."""
         ...
 
     def key_text(self, spec: TableSpec) -> str:
@@ -65,22 +73,88 @@ def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[in
     return set(rows["commit_number"].to_pylist())
 
 
-def stored(session: Session, destination: str, commits: Sequence[Commit]) -> list[LoadOutcome]:
-    """Return the outcomes of commits that were loaded before.
+def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dict[int, LoadOutcome]:
+    """Return number to outcome of the commits that were loaded before, as the batches they are.
 
-    Raises:
-        StopError: a commit had other contents when it was loaded.
+    A number that was loaded for another batch is left out: after the tracker was put back to an
+    older point its numbers are given again.
     """
     if not commits:
-        return []
-    numbers = [commit.number for commit in commits]
+        return {}
     rows = session.query(
-        "SELECT commit_number, CAST(counts AS text) AS counts, "  # noqa: S608
+        "SELECT commit_number, batch, CAST(counts AS text) AS counts, "  # noqa: S608
         "CAST(parked AS text) AS parked, CAST(loaded_at AS text) AS loaded_at "
-        f"FROM {COMMITS} WHERE {of(destination, numbers)}"
+        f"FROM {COMMITS} WHERE {of(destination, [commit.number for commit in commits])}"
     )
     found = {row["commit_number"]: row for row in rows.to_pylist()}
-    return [_outcome(destination, commit, found[commit.number]) for commit in commits]
+    outcomes = {}
+    for commit in commits:
+        row = found.get(commit.number)
+        if row is None:
+            continue
+        outcome = _outcome(row)
+        if is_same(commit, row["batch"], outcome.counts):
+            outcomes[commit.number] = outcome
+        else:
+            warn_other(destination, commit, row["loaded_at"])
+    return outcomes
+
+
+def forget(destination: str, numbers: Sequence[int]) -> str:
+    """Return the statement that forgets commits which were loaded for other batches."""
+    return f"DELETE FROM {COMMITS} WHERE {of(destination, numbers)}"  # noqa: S608
+
+
+def is_same(commit: Commit, batch: str | None, counts: Sequence[OutcomeCount]) -> bool:
+    """Tell whether what was loaded under a number is this commit.
+
+    Args:
+        commit: that comes now.
+        batch: that was loaded; None, or empty: it was not kept.
+        counts: of what was loaded, for when one of the batches is not known.
+    """
+    if commit.batch and batch:
+        return commit.batch == batch
+    then = {
+        (c.pipeline_id, c.event_name, c.intake_minute): (c.in_first, c.in_replayed) for c in counts
+    }
+    return then == group_inputs(commit)
+
+
+def warn_other(destination: str, commit: Commit, at: str, table: str = "") -> None:
+    """Log that a number comes back with another batch."""
+    _LOG.warning(
+        "destination %r: commit %d was loaded at %s%s with other events than it has now: the "
+        "tracker was put back to an older point, or a second Waybill loads under this name. Its "
+        "rows are judged by their versions",
+        destination, commit.number, at, f" (table {table})" if table else "",
+    )  # fmt: skip
+
+
+def held(session: Session, destination: str, after: int) -> Held:
+    """Return the newest commit, and all after one."""
+    own = f"destination = {literal(destination)}"
+    rows = session.query(
+        f"SELECT commit_number FROM {COMMITS} WHERE {own} "  # noqa: S608
+        f"AND (commit_number > {int(after)} OR commit_number = "
+        f"(SELECT max(commit_number) FROM {COMMITS} WHERE {own}))"
+    )
+    numbers = frozenset(map(int, rows["commit_number"].to_pylist()))
+    return Held(max(numbers, default=0), numbers)
+
+
+def check_expected(session: Session, destination: str, newest: int | None) -> None:
+    """Refuse to go on without a commit that the destination took.
+
+    Raises:
+        BehindError: it is not there.
+    """
+    if newest and not loaded(session, destination, [newest]):
+        raise BehindError(
+            f"destination {destination!r} took commit {newest} and does not have it: it was put "
+            "back to an older point, or another server answers for it. It is compared and loaded "
+            "again"
+        )
 
 
 def has_tombstones(session: Session, spec: TableSpec) -> bool:
@@ -98,13 +172,20 @@ def bury(session: Session, books: Books, statements: MergeStatements) -> None:
     session.execute(statements.write_tombstones(TOMBSTONES, text, key_hash))
 
 
-def values_of(outcomes: Sequence[LoadOutcome]) -> str:
-    """Return rows of (commit number, counts, what was parked) for a VALUES list."""
+def values_of(outcomes: Sequence[LoadOutcome], batches: Mapping[int, str]) -> str:
+    """Return rows of (commit number, counts, what was parked, batch) for a VALUES list."""
     return ", ".join(
         f"({outcome.commit_number}, {_json(_packed(outcome))}, "
-        f"{_json(outcome.parked[0]) if outcome.parked else 'NULL'})"
+        f"{_json(outcome.parked[0]) if outcome.parked else 'NULL'}, "
+        f"{batch_text(batches, outcome.commit_number)})"
         for outcome in outcomes
     )
+
+
+def batch_text(batches: Mapping[int, str], number: int) -> str:
+    """Return a commit's batch for a statement; NULL: not known."""
+    batch = batches.get(number, "")
+    return literal(batch) if batch else "NULL"
 
 
 def of(destination: str, numbers: Sequence[int]) -> str:
@@ -122,23 +203,13 @@ def listed(numbers: Sequence[int]) -> str:
     return ", ".join(str(int(number)) for number in sorted(numbers))
 
 
-def _outcome(destination: str, commit: Commit, row: Mapping[str, Any]) -> LoadOutcome:
+def _outcome(row: Mapping[str, Any]) -> LoadOutcome:
     packed = orjson.loads(row["counts"])
     if isinstance(packed, list):
         packed = {"rows": packed, "replays": {}}
     counts = [OutcomeCount(*item) for item in packed["rows"]]
-    then = {
-        (c.pipeline_id, c.event_name, c.intake_minute): (c.in_first, c.in_replayed) for c in counts
-    }
-    if then != group_inputs(commit):
-        raise StopError(
-            f"destination {destination!r}: commit {commit.number} was loaded at "
-            f"{row['loaded_at']} with other events than it has now. The tracker was replaced, or a "
-            "second Waybill loads under this name: give this destination another name, or restore "
-            "the tracker"
-        )
     parked = () if row["parked"] is None else (orjson.loads(row["parked"]),)
-    return LoadOutcome(commit.number, counts, packed["replays"], parked, None)
+    return LoadOutcome(int(row["commit_number"]), counts, packed["replays"], parked, None)
 
 
 def _packed(outcome: LoadOutcome) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_o
 from waybill.destinations.model import (
     Commit,
     CountLook,
+    Expected,
     Finding,
+    Held,
     LoadOutcome,
     Note,
     Park,
@@ -29,6 +31,9 @@ from waybill.destinations.sql.table_load import TableLoad
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.pipelines import TableSpec
 
+_CLAIMS = 3
+"""Times that a load takes commits which are there for other batches, before the caller does."""
+
 
 class SqlDestination:
     """One database, as ``waybill.destinations.Destination`` says.
@@ -40,6 +45,7 @@ class SqlDestination:
 
     def __init__(self, name: str, engine: Engine) -> None:
         self.name = name
+        self.per_table = False
         self._engine = engine
         self._session = engine.session
         self._has_books = False
@@ -62,8 +68,20 @@ class SqlDestination:
         with self._session.held():
             return examine(self._engine, self.check, self._make_books, schema_name)
 
+    def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are of all
+        """Return what the books say of commits after one; see the protocol."""
+        with self._session.held():
+            self._make_books()
+            with self._session.transaction():
+                return books.held(self._session, self.name, after)
+
     def load(
-        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+        self,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None = None,
+        *,
+        expected: Expected | None = None,
     ) -> list[LoadOutcome]:
         """Load what is missing of the commits, report all; see the protocol."""
         if not commits:
@@ -73,7 +91,8 @@ class SqlDestination:
             raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
         try:
             with self._session.held():
-                return self._load(commits, numbers, park, note)
+                newest = None if expected is None else expected.newest
+                return self._load(commits, park, note, newest)
         except WaybillError:
             self._forget()
             raise
@@ -104,28 +123,46 @@ class SqlDestination:
         self.close()
 
     def _load(
-        self, commits: Sequence[Commit], numbers: Sequence[int], park: Park, note: Note | None
+        self, commits: Sequence[Commit], park: Park, note: Note | None, newest: int | None
     ) -> list[LoadOutcome]:
-        self._prepare(commits, numbers)
+        self._prepare(commits)
         session, marks = self._session, self._engine.books
         with session.transaction():
-            taken = marks.claim(session, self.name, numbers)
-            fresh = [commit for commit in commits if commit.number in taken]
+            found = self._claim(commits)
+            books.check_expected(session, self.name, newest)
+            fresh = [commit for commit in commits if commit.number not in found]
             outcomes = self._load_fresh(fresh, park) if fresh else []
             if outcomes:
-                marks.fill(session, self.name, outcomes)
+                batches = {commit.number: commit.batch for commit in fresh}
+                marks.fill(session, self.name, outcomes, batches)
             if note is not None and outcomes:
                 note(outcomes)
-            known = [commit for commit in commits if commit.number not in taken]
-            outcomes += books.stored(session, self.name, known)
-        found = {outcome.commit_number: outcome for outcome in outcomes}
-        return [found[number] for number in numbers]
+        found |= {outcome.commit_number: outcome for outcome in outcomes}
+        return [found[commit.number] for commit in commits]
 
-    def _prepare(self, commits: Sequence[Commit], numbers: Sequence[int]) -> None:
+    def _claim(self, commits: Sequence[Commit]) -> dict[int, LoadOutcome]:
+        """Take the commits that are not loaded; return the outcomes of those that are.
+
+        A number that was loaded for another batch is taken from that one.
+        """
+        session, marks = self._session, self._engine.books
+        found: dict[int, LoadOutcome] = {}
+        left = list(commits)
+        for _ in range(_CLAIMS):
+            taken = marks.claim(session, self.name, [commit.number for commit in left])
+            left = [commit for commit in left if commit.number not in taken]
+            found |= books.stored(session, self.name, left)
+            left = [commit for commit in left if commit.number not in found]
+            if not left:
+                return found
+            session.execute(books.forget(self.name, [commit.number for commit in left]))
+        raise RetryError(f"destination {self.name!r}: another loader writes the same commits")
+
+    def _prepare(self, commits: Sequence[Commit]) -> None:
         """Make books and tables before the load, so that it holds no lock on their definitions."""
         self._make_books()
         with self._session.transaction():
-            known = books.loaded(self._session, self.name, numbers)
+            known = books.stored(self._session, self.name, commits)
         self._ensure(_declared([commit for commit in commits if commit.number not in known]))
 
     def _make_books(self) -> None:

@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 
 from waybill.destinations.merging import literal, quoted
-from waybill.destinations.model import Commit, LoadOutcome
+from waybill.destinations.model import Commit, Held, LoadOutcome
 from waybill.destinations.sql import books as sql_books
-from waybill.destinations.sql.books import COMMITS, TABLES, TOMBSTONES, is_of
+from waybill.destinations.sql.books import COMMITS, TABLES, TOMBSTONES, batch_text, is_of
 from waybill.destinations.warehouses.dialect import BOOKS, Dialect
 from waybill.destinations.warehouses.schema import definition
 from waybill.destinations.warehouses.session import Session
-from waybill.pipelines import TableSpec
+from waybill.destinations.warehouses.tables import found_columns
+from waybill.pipelines import Column, TableSpec
 
 _SHAPES: Mapping[str, Sequence[tuple[str, str, bool]]] = {
     "_waybill_locks": (("name", "string", True), ("held", "int64", True)),
@@ -28,6 +29,7 @@ _SHAPES: Mapping[str, Sequence[tuple[str, str, bool]]] = {
         ("counts", "json", False),
         ("parked", "json", False),
         ("loaded_at", "timestamp", True),
+        ("batch", "string", False),
     ),
     "_waybill_tombstones": (
         ("table_schema", "string", True),
@@ -71,9 +73,25 @@ def create_books(session: Session) -> None:
     """Create what is missing; two that do it at once leave one lock row more, which is no harm."""
     for statement in creations(session.dialect):
         session.execute(statement)
+    _add_batch(session)
     held = session.ask(f"SELECT COUNT(*) AS found FROM {LOCKS} WHERE name = {literal(LOCK_ROW)}")  # noqa: S608
     if not held["found"][0].as_py():
         session.perform(f"INSERT INTO {LOCKS} (name, held) VALUES ({literal(LOCK_ROW)}, 0)")  # noqa: S608
+
+
+def _add_batch(session: Session) -> None:
+    """Add the column to books of an older release."""
+    name = "_waybill_commits"
+    spec = TableSpec(
+        schema_name=BOOKS,
+        name=name,
+        columns=(Column(name="commit_number", type="int64"),),
+        key=("commit_number",),
+    )
+    if "batch" not in found_columns(session, spec):
+        dialect = session.dialect
+        column = definition(dialect, "batch", "string", required=False)
+        session.execute(f"ALTER TABLE {dialect.table(BOOKS, name)} ADD COLUMN {column}")
 
 
 def take_lock_row(session: Session) -> None:
@@ -86,22 +104,30 @@ def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[in
     return {int(number) for number in sql_books.loaded(session.defined, destination, numbers)}
 
 
-def write(session: Session, destination: str, outcomes: Sequence[LoadOutcome]) -> None:
-    """Write commit numbers with their outcomes."""
-    for values in _portions(destination, outcomes):
+def write(
+    session: Session,
+    destination: str,
+    outcomes: Sequence[LoadOutcome],
+    batches: Mapping[int, str],
+) -> None:
+    """Write commit numbers with their outcomes, and the batch of each."""
+    for values in _portions(destination, outcomes, batches):
         session.perform(
-            f"INSERT INTO {COMMITS} (destination, commit_number, counts, parked, loaded_at) "  # noqa: S608
+            f"INSERT INTO {COMMITS} "  # noqa: S608
+            "(destination, commit_number, counts, parked, loaded_at, batch) "
             f"VALUES {', '.join(values)}"
         )
 
 
-def _portions(destination: str, outcomes: Sequence[LoadOutcome]) -> Iterator[list[str]]:
+def _portions(
+    destination: str, outcomes: Sequence[LoadOutcome], batches: Mapping[int, str]
+) -> Iterator[list[str]]:
     values: list[str] = []
     for outcome in outcomes:
         parked = _json(outcome.parked[0]) if outcome.parked else "NULL"
         values.append(
             f"({literal(destination)}, {outcome.commit_number}, {_json(_packed(outcome))}, "
-            f"{parked}, CURRENT_TIMESTAMP)"
+            f"{parked}, CURRENT_TIMESTAMP, {batch_text(batches, outcome.commit_number)})"
         )
         if sum(len(value) for value in values) > _TEXT_BYTES:
             yield values
@@ -110,13 +136,28 @@ def _portions(destination: str, outcomes: Sequence[LoadOutcome]) -> Iterator[lis
         yield values
 
 
-def stored(session: Session, destination: str, commits: Sequence[Commit]) -> list[LoadOutcome]:
-    """Return the outcomes of commits that were loaded before.
+def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dict[int, LoadOutcome]:
+    """Return the outcomes of commits that were loaded before, as the batches they are."""
+    return sql_books.stored(session.defined, destination, commits)
+
+
+def held(session: Session, destination: str, after: int) -> Held:
+    """Return the newest commit, and all after one."""
+    return sql_books.held(session.defined, destination, after)
+
+
+def check_expected(session: Session, destination: str, newest: int | None) -> None:
+    """Refuse to go on without a commit that the destination took.
 
     Raises:
-        StopError: a commit had other contents when it was loaded.
+        BehindError: it is not there.
     """
-    return sql_books.stored(session.defined, destination, commits)
+    sql_books.check_expected(session.defined, destination, newest)
+
+
+def forget(session: Session, destination: str, numbers: Sequence[int]) -> None:
+    """Forget commits, so that they can be written anew."""
+    session.perform(sql_books.forget(destination, numbers))
 
 
 def has_tombstones(session: Session, spec: TableSpec) -> bool:

@@ -24,7 +24,9 @@ from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_o
 from waybill.destinations.model import (
     Commit,
     CountLook,
+    Expected,
     Finding,
+    Held,
     LoadOutcome,
     Note,
     Park,
@@ -60,6 +62,7 @@ class WarehouseDestination:
     """
 
     live_tested = False
+    per_table = False
 
     def __init__(self, name: str, session: Session) -> None:
         self.name = name
@@ -85,8 +88,20 @@ class WarehouseDestination:
         """Try all that loads need; see the protocol."""
         return examining.examine(self._session, schema_name)
 
+    def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are of all
+        """Return what the books say of commits after one; see the protocol."""
+        with self._session.speaking():
+            self._session.refresh()
+            self._make_books()
+            return books.held(self._session, self.name, after)
+
     def load(
-        self, commits: Sequence[Commit], park: Park, note: Note | None = None
+        self,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None = None,
+        *,
+        expected: Expected | None = None,
     ) -> list[LoadOutcome]:
         """Load what is missing of the commits, report all; see the protocol."""
         if not commits:
@@ -97,8 +112,9 @@ class WarehouseDestination:
         try:
             with self._session.speaking():
                 self._session.refresh()
-                self._prepare(commits, numbers)
-                found = self._load(commits, numbers, park, note)
+                self._prepare(commits)
+                newest = None if expected is None else expected.newest
+                found = self._load(commits, park, note, newest)
         except WaybillError:
             self._forget()
             raise
@@ -127,21 +143,21 @@ class WarehouseDestination:
     ) -> None:
         self.close()
 
-    def _prepare(self, commits: Sequence[Commit], numbers: Sequence[int]) -> None:
+    def _prepare(self, commits: Sequence[Commit]) -> None:
         self._make_books()
-        known = books.loaded(self._session, self.name, numbers)
+        known = books.stored(self._session, self.name, commits)
         fresh = [commit for commit in commits if commit.number not in known]
         self._ensure(declared(fresh))
 
     def _load(
-        self, commits: Sequence[Commit], numbers: Sequence[int], park: Park, note: Note | None
+        self, commits: Sequence[Commit], park: Park, note: Note | None, newest: int | None
     ) -> dict[int, LoadOutcome]:
         refused: dict[Place, Reasons] = {}
         for _ in range(_ROUNDS):
-            known = books.loaded(self._session, self.name, numbers)
+            known = books.stored(self._session, self.name, commits)
             fresh = [commit for commit in commits if commit.number not in known]
             try:
-                outcomes = self._load_fresh(fresh, refused, park, note) if fresh else []
+                outcomes = self._load_fresh(fresh, refused, park, note, newest) if fresh else []
             except _OvertakenError:
                 refused.clear()  # ordinals are of the commits that were fresh
                 continue
@@ -150,10 +166,7 @@ class WarehouseDestination:
                 found = refusing.find_refused(self._session, error.load)
                 refused.setdefault((spec.schema_name, spec.name), {}).update(found)
                 continue
-            outcomes += books.stored(
-                self._session, self.name, [c for c in commits if c.number in known]
-            )
-            return {outcome.commit_number: outcome for outcome in outcomes}
+            return known | {outcome.commit_number: outcome for outcome in outcomes}
         raise RetryError(
             f"destination {self.name!r}: other loads were faster {_ROUNDS} times, or rows were "
             "refused one by one as often"
@@ -165,15 +178,20 @@ class WarehouseDestination:
         refused: Mapping[Place, Reasons],
         park: Park,
         note: Note | None,
+        newest: int | None,
     ) -> list[LoadOutcome]:
+        numbers = [commit.number for commit in fresh]
         batches = batches_of(fresh, {place: table.spec for place, table in self._tables.items()})
         loads = [self._staged(batch, refused) for batch in batches]
         with self._session.transaction():
             self._session.lock()
-            if books.loaded(self._session, self.name, [commit.number for commit in fresh]):
+            books.check_expected(self._session, self.name, newest)
+            if books.stored(self._session, self.name, fresh):
                 raise _OvertakenError
+            if books.loaded(self._session, self.name, numbers):
+                books.forget(self._session, self.name, numbers)
             outcomes = self._merged(fresh, loads, park)
-            books.write(self._session, self.name, outcomes)
+            books.write(self._session, self.name, outcomes, {c.number: c.batch for c in fresh})
             if note is not None:
                 note(outcomes)
         for load in loads:

@@ -24,10 +24,20 @@ from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.columns import json_value
 
-KINDS = ("on_the_way", "in_stage", "ids", "parked", "replays", "offsets", "source_count")
+KINDS = (
+    "on_the_way",
+    "in_stage",
+    "ids",
+    "parked",
+    "replays",
+    "offsets",
+    "source_count",
+    "put_back",
+)
 """Those of the auditor: events missed or doubled between a stage and the one before; inside a
 stage; ids that differ where the numbers agree; segments that hold other numbers than were counted
-as parked; replays; offset ranges of committed batches; what the source counted."""
+as parked; replays; offset ranges of committed batches; what the source counted; a destination that
+lacks what it took."""
 _LONGEST = 2000
 _DEEPEST = 5
 _KEY = (

@@ -4,23 +4,25 @@ Who dies when: a round writes what it saw in one transaction, with the breaches 
 their notices; killed before, the next round sees the same. Two rounds never write at once.
 
 Cost: the minutes that changed since the last round and those that move, about 30 µs each; the
-ledger's totals, a row for each stage of each event name; the records that wait in the log, up to a
-limit; the rows of batches that wait to be loaded, up to a limit. Nothing of it grows with history.
+ledger's totals, a row for each stage of each event name; the records that wait in a topic's log, up
+to a limit; the rows of batches that wait for a destination, up to a limit. Nothing of it grows with
+history, and what is over a limit at one topic or destination takes nothing from the others.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, text
+from sqlalchemy import Connection, RowMapping
 
 from waybill.ledger import ParkedEvents, fold
 from waybill.ledger.balance import BalanceRow, add_in_flight, read_parked, read_staged
 from waybill.ledger.minutes import read_minutes, read_totals
+from waybill.ledger.positions import unloaded_commits
 from waybill.ledger.watermarks import IntakeWatermark, read_watermarks
 from waybill.operations.auditing.ranges import RangeFault, Reached, check_ranges
 from waybill.operations.auditing.snapshot import InLog, Moment, take_moment
@@ -38,14 +40,10 @@ from waybill.operations.auditing.to_do import (
 )
 from waybill.operations.auditing.verdicts import Judgement, Sight, judge
 from waybill.operations.auditing.writing import Found, Writer
+from waybill.operations.loads.rewinds import Rewind, open_rewinds
 from waybill.operations.registry import active_pipelines
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
-
-_UNLOADED = text("""
-SELECT destination, count(*) AS batches FROM batches LEFT JOIN load_positions USING (destination)
-WHERE commit_number > coalesce(last_commit, 0) GROUP BY 1
-""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +53,10 @@ class AuditLimits:
     log_records: int = 200_000
     """Of a topic, beyond the ledger; where more wait they are not read."""
     unloaded_batches: int = 2_000
-    """Of all destinations; where more wait they are not read."""
+    """Of a destination; where more wait they are not read, and its pipelines' way there is not
+    judged."""
     minutes: int = 100_000
+    """Of all pipelines; where there are more, each gets its share."""
     compare_ids: bool = True
     """Keep minutes in balance on the list until their ids were compared as well."""
 
@@ -91,7 +91,9 @@ class _Books:
     waters: dict[str, IntakeWatermark]
     faults: list[RangeFault]
     reached: Reached
-    unloaded: dict[str, int]
+    behind: dict[str, int]
+    """Destinations whose commits were not read, with their number."""
+    rewinds: dict[str, list[Rewind]]
 
 
 def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = None) -> AuditReport:
@@ -102,7 +104,7 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
     """
     began = time.monotonic()
     limits = limits or AuditLimits()
-    with tracker.transaction() as turn:
+    with tracker.transaction(long_idle=True) as turn:  # locks no row: it is the round's turn
         if not take_turn(turn):
             return AuditReport()
         fold(tracker)
@@ -111,10 +113,10 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
             tracker,
             log,
             pipelines.values(),
-            lambda connection, in_log: _read(connection, in_log, limits),
+            lambda connection, in_log: _read(connection, in_log, limits, pipelines),
             most_records=limits.log_records,
         )
-        with tracker.transaction() as connection:
+        with tracker.transaction(long_statements=True, long_idle=True) as connection:
             report = AuditReport(begin_round(connection, moment.in_log))
             _Round(connection, pipelines, books, moment, limits, report).run()
             report.seconds = round(time.monotonic() - began, 3)
@@ -123,13 +125,15 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
     return report
 
 
-def _read(connection: Connection, in_log: InLog, limits: AuditLimits) -> _Books:
+def _read(
+    connection: Connection, in_log: InLog, limits: AuditLimits, pipelines: Mapping[str, Pipeline]
+) -> _Books:
     due = read_due(connection, most=limits.minutes)
-    unloaded = {row.destination: int(row.batches) for row in connection.execute(_UNLOADED)}
+    unloaded = unloaded_commits(connection)
+    behind = {name: n for name, n in unloaded.items() if n > limits.unloaded_batches}
     rows = read_minutes(connection, [one.key for one in due])
     totals = read_totals(connection)
-    known = sum(unloaded.values()) <= limits.unloaded_batches
-    staged = read_staged(connection) if known else ()
+    staged = read_staged(connection, leave_out=behind)
     add_in_flight(rows, staged, in_log.counts)
     _add_replayed_in_flight(totals, staged, in_log)
     reached = Reached.from_json(last_report(connection).get("ranges", {}))
@@ -139,9 +143,12 @@ def _read(connection: Connection, in_log: InLog, limits: AuditLimits) -> _Books:
         totals=totals,
         parked=read_parked(connection, replays_in_log=in_log.replayed),
         waters=read_watermarks(connection),
-        faults=check_ranges(connection, reached),
+        faults=check_ranges(
+            connection, reached, {topic_of(one): one.destination for one in pipelines.values()}
+        ),
         reached=reached,
-        unloaded={} if known else unloaded,
+        behind=behind,
+        rewinds=open_rewinds(connection),
     )
 
 
@@ -185,6 +192,7 @@ class _Round:
         self._sums()
         self._ranges()
         self._sources()
+        self._destinations()
         write_seen(self._connection, seen, report.number)
         states = Counter(one.state for one in seen)
         report.looked_at = len(seen)
@@ -206,7 +214,7 @@ class _Round:
         return Seen(due, state, stages, fenced=sight.whole.holds(due.key[2]))
 
     def _sight(self, due: Due) -> Sight:
-        whole, unloaded = self._moment.of(due.key[0]), self._books.unloaded
+        whole, behind = self._moment.of(due.key[0]), self._behind(due.key[0])
         pipeline = self._pipelines.get(due.key[0])
         topic = "" if pipeline is None else topic_of(pipeline)
         in_log = self._moment.in_log
@@ -217,9 +225,16 @@ class _Round:
             log_known=known or has_passed(in_log, topic, due.fence),
             log_why=in_log.strange.get(topic)
             or f"processing lags: {waiting:,} records of {topic} wait",
-            staged_known=not unloaded,
-            staged_why=f"loading lags: {sum(unloaded.values()):,} batches wait",
+            staged_known=not behind,
+            staged_why=f"loading lags: {behind:,} batches wait",
         )
+
+    def _behind(self, pipeline_id: str) -> int:
+        """Return how many commits wait that were not read, where a pipeline's rows may be."""
+        pipeline, behind = self._pipelines.get(pipeline_id), self._books.behind
+        if pipeline is None:
+            return sum(behind.values())
+        return behind.get(pipeline.destination, 0)
 
     def _sums(self) -> None:
         """Hold what was counted as parked, and as replayed, against the segments."""
@@ -227,7 +242,7 @@ class _Round:
         lagging = {one.id for one in self._pipelines.values() if topic_of(one) in unread}
         gaps = sum_gaps(self._books.totals, self._books.parked)
         for (pipeline_id, event_name), found in gaps.items():
-            late = pipeline_id in lagging or bool(self._books.unloaded)
+            late = pipeline_id in lagging or self._behind(pipeline_id) > 0
             for (stage, kind), (gap, words) in found.items():
                 if kind == "parked" or not late:
                     self._writer.one(Found(pipeline_id, kind, gap, words, event_name, stage))
@@ -242,6 +257,17 @@ class _Round:
                 gap = max((fault.gap for fault in found), key=abs)
                 words = "; ".join(fault.words for fault in found)
                 self._writer.open(Found(pipeline.id, "offsets", gap, words))
+
+    def _destinations(self) -> None:
+        """Tell of destinations that lack what they took; see ``operations.loads.rewinds``."""
+        for pipeline in self._pipelines.values():
+            found = self._books.rewinds.get(pipeline.destination, ())
+            rows = sum(
+                one.lost_rows + (one.rows if one.reloaded_at is None else 0) for one in found
+            )
+            gap = max(rows, 1) if found else 0
+            words = "; ".join(f"destination {one.destination}: {one.words}" for one in found)
+            self._writer.one(Found(pipeline.id, "put_back", gap, words, "", "destination"))
 
     def _sources(self) -> None:
         """Hold what the source counted against what was taken in of it."""

@@ -29,8 +29,9 @@ from waybill.errors import ParkError, StopError
 from waybill.events import decode
 from waybill.ledger import IntakeWatermark, ReplayEntry, read_watermarks
 from waybill.ledger.balance import MinuteKey, begin_snapshot
+from waybill.operations.topic_stops import stops_in
 from waybill.pipelines import Pipeline, topic_of
-from waybill.storage import KafkaLog, TrackerStore
+from waybill.storage import KafkaLog, TopicInfo, TrackerStore
 from waybill.storage.tracker.tables import replays, topic_offsets
 
 Read = TypeVar("Read")
@@ -135,7 +136,7 @@ def take_moment(
     Cost: the records beyond the ledger's offsets are read once, about 100,000 a second; the
     snapshot stays open for as long.
     """
-    with tracker.transaction() as connection:
+    with tracker.transaction(long_statements=True, long_idle=True) as connection:
         begin_snapshot(connection)
         first = read_watermarks(connection)
         in_log = _measure(connection, log, {topic_of(p) for p in pipelines}, most_records)
@@ -183,20 +184,16 @@ def _measure(connection: Connection, log: KafkaLog, topics: set[str], most_recor
     for row in connection.execute(query):
         at = known.setdefault(row.topic, {}).setdefault((row.cluster_id, row.topic_id), {})
         at[int(row.partition)] = int(row.next_offset)
-    for name in sorted(topics & log.topics()):
+    for stop in stops_in(connection):
+        said = f"{stop.words}; nothing is read of {stop.topic!r} until somebody settles it"
+        found.strange[stop.topic] = f"{said}: `waybill topics settle {stop.topic}`"
+    for name in sorted((topics & log.topics()) - found.strange.keys()):
         topic = log.describe(name)
-        own = (topic.cluster_id, topic.topic_id)
-        if others := known.get(name, {}).keys() - {own}:
-            found.strange[name] = (
-                f"topic {name!r} is not the one the ledger knows (id {topic.topic_id}, ledger "
-                f"{sorted(others)}): it was deleted and created again, or this is another cluster"
-            )
-            continue
         marks = log.watermarks(topic)
-        positions = known.get(name, {}).get(own, {})
-        if gone := sum(max(0, low - positions.get(n, 0)) for n, (low, _) in marks.items()):
-            found.strange[name] = f"{gone:,} records of {name!r} are gone that nobody processed"
+        if words := _strange(topic, known.get(name, {}), marks):
+            found.strange[name] = words
             continue
+        positions = known.get(name, {}).get((topic.cluster_id, topic.topic_id), {})
         moment = TopicMoment(topic.topic_id, {n: high for n, (_, high) in marks.items()}, positions)
         found.topics[name] = moment
         if moment.waiting > most_records:
@@ -204,6 +201,26 @@ def _measure(connection: Connection, log: KafkaLog, topics: set[str], most_recor
         elif moment.waiting:
             _read(log, name, moment, found)
     return found
+
+
+def _strange(
+    topic: TopicInfo,
+    known: Mapping[tuple[str, str], Mapping[int, int]],
+    marks: Mapping[int, tuple[int, int]],
+) -> str:
+    """Return in words why a log is not the one that the ledger knows; empty: it may be."""
+    own = (topic.cluster_id, topic.topic_id)
+    if others := known.keys() - {own}:
+        return (
+            f"topic {topic.name!r} is not the one the ledger knows (id {topic.topic_id}, ledger "
+            f"{sorted(others)}): it was deleted and created again, or this is another cluster"
+        )
+    positions = known.get(own, {})
+    if gone := sum(max(0, low - positions.get(n, 0)) for n, (low, _) in marks.items()):
+        return f"{gone:,} records of {topic.name!r} are gone that nobody processed"
+    if gone := sum(max(0, positions.get(n, 0) - high) for n, (_, high) in marks.items()):
+        return f"the log of {topic.name!r} ends {gone:,} records below the ledger: it was cut"
+    return ""
 
 
 def _read(log: KafkaLog, name: str, moment: TopicMoment, found: InLog) -> None:

@@ -15,18 +15,24 @@ from sqlalchemy import Connection, RowMapping, text
 
 from waybill.ledger.balance import MinuteKey
 from waybill.operations.auditing.snapshot import InLog
+from waybill.storage.advisory_locks import AdvisoryLock
 
-_LOCK = 7_301_995
 _DUE = text("""
-SELECT list.pipeline_id, list.event_name, list.minute, list.changed, list.fence, list.state,
-  list.ids, rounds.ends
-FROM audit_minutes AS list
-LEFT JOIN intake_watermarks AS water USING (pipeline_id)
-LEFT JOIN audit_rounds AS rounds ON rounds.number = list.fence
-WHERE list.changed > list.audited OR (list.state IN ('moving', 'mixed')
-  AND (water.open IS NOT TRUE OR list.minute < water.open_from_minute))
-ORDER BY list.changed = list.audited, list.minute LIMIT :most
+WITH due AS (
+  SELECT list.*, row_number() OVER (
+    PARTITION BY pipeline_id ORDER BY list.changed = list.audited, list.minute) AS place
+  FROM audit_minutes AS list
+  LEFT JOIN intake_watermarks AS water USING (pipeline_id)
+  WHERE list.changed > list.audited OR (list.state IN ('moving', 'mixed')
+    AND (water.open IS NOT TRUE OR list.minute < water.open_from_minute))
+  ORDER BY place, list.minute LIMIT :most)
+SELECT due.pipeline_id, due.event_name, due.minute, due.changed, due.fence, due.state, due.ids,
+  rounds.ends
+FROM due LEFT JOIN audit_rounds AS rounds ON rounds.number = due.fence
+ORDER BY due.changed = due.audited, due.minute
 """)
+"""Where there are more than are asked for, each pipeline gets as many: one whose destination is
+away for long fills the list with minutes that move."""
 _WRITE = text("""
 UPDATE audit_minutes AS list SET audited = given.changed, state = given.state,
   stages = CAST(given.stages AS jsonb),
@@ -108,12 +114,11 @@ class Seen:
 
 def take_turn(connection: Connection) -> bool:
     """Take the auditor's turn until the transaction ends; False: another round is at work."""
-    asked = text("SELECT pg_try_advisory_xact_lock(:key)")
-    return bool(connection.execute(asked, {"key": _LOCK}).scalar_one())
+    return AdvisoryLock.AUDIT_ROUND.try_take(connection)
 
 
 def read_due(connection: Connection, *, most: int) -> list[Due]:
-    """Return what is to be looked at: what changed first, then the oldest of what moves."""
+    """Return what is to be looked at: of each pipeline what changed, then the oldest that moves."""
     return [_due(row) for row in connection.execute(_DUE, {"most": most}).mappings()]
 
 

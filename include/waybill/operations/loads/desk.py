@@ -10,6 +10,7 @@ from sqlalchemy import BigInteger, Connection, cast, func, select
 
 from waybill.destinations import Finding, open_destination
 from waybill.errors import InputError, RetryError
+from waybill.operations.loads.rewinds import Rewind, open_rewinds
 from waybill.operations.loads.states import Waiting, all_waiting
 from waybill.operations.registry import active_pipelines
 from waybill.pipelines.problems import hint
@@ -58,6 +59,9 @@ class DestinationLine:
     """Of their staged objects."""
     waiting: Waiting | None
     """Since when it takes no loads; None: it does, as far as anybody has tried."""
+    rewinds: tuple[Rewind, ...] = ()
+    """Times that it was found at an older point, which are not over: what is loaded again, and
+    alarms."""
 
     @property
     def behind(self) -> int:
@@ -67,6 +71,7 @@ class DestinationLine:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         found = asdict(self) | {"behind": self.behind}
+        found["rewinds"] = [one.to_json() for one in self.rewinds]
         return found | {"waiting": None if self.waiting is None else self.waiting.to_json()}
 
 
@@ -75,7 +80,7 @@ def destination_lines(
 ) -> list[DestinationLine]:
     """Return all destinations that settings or deployed pipelines name, in order of names.
 
-    Cost: five statements; what waits is summed from staged objects, about 1 s for a million.
+    Cost: six statements; what waits is summed from staged objects, about 1 s for a million.
     """
     waiting = all_waiting(tracker)
     with tracker.transaction() as connection:
@@ -84,6 +89,7 @@ def destination_lines(
             into.setdefault(name, set()).add((pipeline, team))
         loaded = _numbers(connection, load_positions.c.destination, load_positions.c.last_commit)
         last = _numbers(connection, commit_sequences.c.destination, commit_sequences.c.last)
+        back = open_rewinds(connection)
         sums = {name: _sums(connection, name, loaded.get(name, 0)) for name in into}
     return [
         DestinationLine(
@@ -96,6 +102,7 @@ def destination_lines(
             last.get(name, 0),
             *sums[name],
             waiting.get(name),
+            tuple(back.get(name, ())),
         )
         for name in sorted(into)
     ]
@@ -149,6 +156,13 @@ def examine(
     except (InputError, RetryError) as error:
         found.append(Finding("open the destination", ok=False, words=str(error)))
     return found
+
+
+def rewind_findings(tracker: TrackerStore, name: str) -> list[Finding]:
+    """Return a step for each time that a destination was put back, which is not over."""
+    with tracker.transaction() as connection:
+        found = open_rewinds(connection).get(name, ())
+    return [Finding("hold what it took", ok=False, words=one.words) for one in found]
 
 
 def _numbers(connection: Connection, name: Any, number: Any) -> dict[str, int]:  # noqa: ANN401 - columns

@@ -100,7 +100,7 @@ def note_parking(connection: Connection, found: Waiting, commit_number: int) -> 
     """Note the first commit that is parked, in the transaction that parks it."""
     begun = _of(found.destination).where(states.c.parked_from.is_(None))
     if connection.execute(begun.values(parked_from=commit_number)).rowcount == 1:
-        _audit(
+        audit_destination(
             connection,
             LOADER,
             "park_loads",
@@ -122,7 +122,7 @@ def note_taken(connection: Connection, destination: str, commit_number: int | No
         _tell(connection, found, "takes loads again")
     if found.parked_from is not None or found.asked_at is not None:
         detail = {"from_commit": found.parked_from, "loaded_commit": commit_number}
-        _audit(connection, LOADER, "end_parking_loads", destination, **detail)
+        audit_destination(connection, LOADER, "end_parking_loads", destination, **detail)
 
 
 def ask_to_park(tracker: TrackerStore, destination: str, decision: Decision) -> Waiting:
@@ -138,7 +138,7 @@ def ask_to_park(tracker: TrackerStore, destination: str, decision: Decision) -> 
         if connection.execute(asked.values(**values, park_reason=why)).rowcount != 1:
             _refuse(read_waiting(connection, destination), destination)
         said = {"why": why, **decision.beside_who()}
-        _audit(connection, decision.who, "park_destination", destination, **said)
+        audit_destination(connection, decision.who, "park_destination", destination, **said)
         return _stands(connection, destination)
 
 
@@ -155,7 +155,7 @@ def take_back(tracker: TrackerStore, destination: str, decision: Decision) -> Wa
         if connection.execute(ordered.values(**none, parked_from=None)).rowcount != 1:
             raise InputError(_no_order(read_waiting(connection, destination), destination))
         said = {"why": why, **decision.beside_who()}
-        _audit(connection, decision.who, "unpark_destination", destination, **said)
+        audit_destination(connection, decision.who, "unpark_destination", destination, **said)
         return _stands(connection, destination)
 
 
@@ -206,28 +206,35 @@ def _of(destination: str) -> Any:  # noqa: ANN401 - a statement
     return update(states).where(states.c.destination == destination)
 
 
-def _audit(
+def audit_destination(
     connection: Connection, who: str, action: str, destination: str, **detail: object
 ) -> None:
+    """Write a line about a destination into the audit log."""
     target = f"destination {destination}"
     write_audit(connection, who=who, action=action, target=target, **detail)
 
 
 def _tell(connection: Connection, found: Waiting, happened: str) -> None:
+    since = f"{found.since:%Y-%m-%d %H:%M} UTC"
+    tell_owners(connection, found.destination, happened, since=since, message=found.error)
+
+
+def tell_owners(connection: Connection, destination: str, happened: str, **detail: str) -> None:
     """Tell the owners of all pipelines into a destination; a pipeline keeps its destination."""
-    for pipeline_id in _pipelines_into(connection, found.destination):
+    for pipeline_id in pipelines_into(connection, destination):
         write_notice(
             connection,
             kind="destination",
             pipeline_id=pipeline_id,
-            destination=f"{found.destination} {happened}",
-            since=f"{found.since:%Y-%m-%d %H:%M} UTC",
-            message=found.error,
+            partition_id=None,
+            destination=f"{destination} {happened}",
+            **detail,
             see="waybill destination list",
         )
 
 
-def _pipelines_into(connection: Connection, destination: str) -> Iterable[str]:
+def pipelines_into(connection: Connection, destination: str) -> Iterable[str]:
+    """Return the ids of pipelines that go to a destination."""
     versions = pipeline_versions.c
     into = versions.declaration["destination"].astext == destination
     query = select(versions.pipeline_id).where(into).distinct().order_by(versions.pipeline_id)

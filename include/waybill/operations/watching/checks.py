@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from waybill.errors import WaybillError
+from waybill.ledger import read_logs
 from waybill.operations.auditing import BreachKey, open_breach, settle
 from waybill.operations.registry import active_pipelines
-from waybill.operations.watching import drift, habits
+from waybill.operations.watching import drift, habits, stranded
 from waybill.operations.watching.drift import Place
 from waybill.operations.watching.findings import Finding, Key
 from waybill.operations.watching.lateness import Lateness
@@ -30,6 +31,7 @@ _OVER: dict[str, str] = {
     "late": "what waits is within its objective again",
     "parked_jump": "the share that parks has fallen back",
     "drift": "the table has the rows that loads put there",
+    "stranded": "nothing waits in a write-ahead log that nobody opens",
 }
 
 
@@ -115,6 +117,7 @@ class _Look:
         found: list[tuple[Check, Concerns]] = [
             (self._quiet, lambda one: one.kind == "quiet"),
             (self._parked_jumps, lambda one: one.kind == "parked_jump"),
+            (self._stranded, lambda one: one.kind == "stranded"),
             (late.runs, lambda one: (one.kind, one.stage) == ("late", "ingestion")),
             (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
@@ -135,6 +138,9 @@ class _Look:
             return habits.parked_jumps(
                 connection, self._minute, self._parts.limits, self.told, self._name
             )
+
+    def _stranded(self) -> list[Finding]:
+        return stranded.look(read_logs(self._parts.tracker), self._parts.limits.log_unseen_s)
 
     def _drift(self, destination: str, places: list[Place]) -> tuple[Check, Concerns]:
         keys = {one.key for one in places}

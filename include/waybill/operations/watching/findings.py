@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, get_args
 
-Kind = Literal["quiet", "late", "parked_jump", "drift"]
+Kind = Literal["quiet", "late", "parked_jump", "drift", "stranded"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """``quiet``: a pipeline brings nothing, against its own habit. ``late``: the oldest event on its
 way to a stage, or a run, is over its objective. ``parked_jump``: a larger share parks than usual.
-``drift``: a table has other rows than loads put there."""
+``drift``: a table has other rows than loads put there. ``stranded``: events are in the write-ahead
+log of a run that was not seen for long."""
 Key = tuple[str, str, str, str]
 """(kind, pipeline id, event name, stage): one thing is found once under it."""
 

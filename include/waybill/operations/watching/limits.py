@@ -24,6 +24,8 @@ class WatchLimits:
     """How long an event may wait before each stage, a run be overdue."""
     late_of_pipelines: Mapping[str, Mapping[Stage, float]] = field(default_factory=dict)
     """Other objectives, by a pipeline's name or id."""
+    log_unseen_s: float = 600.0
+    """How long a write-ahead log that holds events may go unseen."""
     jump: JumpLimits = field(default_factory=JumpLimits)
     drift: DriftLimits = field(default_factory=DriftLimits)
 
@@ -38,6 +40,7 @@ class WatchLimits:
                 "destination": settings.late_destination_s,
             },
             late_of_pipelines=settings.late_of_pipelines,
+            log_unseen_s=settings.log_unseen_s,
             jump=JumpLimits(
                 settings.parked_jump_share,
                 settings.parked_jump_times,

@@ -17,6 +17,8 @@ from sqlalchemy import Connection, text
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import topic_positions
+from waybill.ledger.positions import WAITING_COUNTS, waiting_asked
+from waybill.operations.topic_stops import read_stops
 from waybill.operations.watching.ages import Oldest
 from waybill.operations.watching.parked import WINDOW_MINUTES, Window
 from waybill.operations.watching.quiet import HISTORY_WEEKS, SLOT_MINUTES, WEEK
@@ -63,16 +65,16 @@ JOIN ledger_minutes ON pipeline_id = :pipeline
   AND minute > window_end - :size AND minute <= window_end
 GROUP BY window_end
 """)
-_STAGED = text("""
-SELECT ledger.pipeline_id, min(batches.committed_at) AS since,
+_MOST_WAITING = 2_000
+"""Commits of a destination, the oldest first, that are looked at for the oldest rows."""
+_STAGED = text(f"""
+WITH {WAITING_COUNTS}
+SELECT pipeline_id, min(committed_at) AS since,
   sum((row->3->>0)::bigint + (row->3->>1)::bigint)::bigint AS waiting,
-  (array_agg(batches.destination || ' commit ' || batches.commit_number
-    ORDER BY batches.committed_at))[1] AS at
-FROM batches LEFT JOIN load_positions USING (destination)
-JOIN ledger ON ledger.reference = batches.id::text, jsonb_array_elements(ledger.counts) AS row
-WHERE batches.commit_number > coalesce(load_positions.last_commit, 0) AND row->>1 = 'staged'
-GROUP BY 1
-""")
+  (array_agg(destination || ' commit ' || commit_number ORDER BY committed_at))[1] AS at
+FROM waiting, jsonb_array_elements(counts) AS row
+WHERE row->>1 = 'staged' GROUP BY 1
+""")  # noqa: S608 - fixed names only
 _RUNS = text("SELECT pipeline_id, updated_at FROM connector_positions")
 
 
@@ -135,10 +137,13 @@ def earlier_windows(connection: Connection, pipeline_id: str, now_minute: int) -
 
 
 def oldest_staged(connection: Connection) -> list[Oldest]:
-    """Return for each pipeline the oldest of its rows that wait to be loaded."""
+    """Return for each pipeline the oldest of its rows that wait to be loaded.
+
+    ``waiting`` counts the first 2,000 commits of a destination that wait.
+    """
     return [
         Oldest(str(row.pipeline_id), "destination", row.since, str(row.at), int(row.waiting))
-        for row in connection.execute(_STAGED)
+        for row in connection.execute(_STAGED, waiting_asked(most=_MOST_WAITING))
     ]
 
 
@@ -163,8 +168,8 @@ def oldest_in_log(
         StopError: a topic is not the one that the ledger knows.
     """
     found = []
-    existing = log.topics()
-    for name in sorted(set(topics) & existing):
+    stopped = {stop.topic for stop in read_stops(tracker)}  # told already, and not read
+    for name in sorted((set(topics) & log.topics()) - stopped):
         topic = log.describe(name)
         known = topic_positions(
             tracker, cluster_id=topic.cluster_id, topic_id=topic.topic_id, topic=name

@@ -1,4 +1,11 @@
-"""Connections to the tracker, its migrations, and its errors sorted into ours."""
+"""Connections to the tracker, their limits, its migrations, and its errors sorted into ours.
+
+Every connection has limits (`TrackerSettings`): a server that is gone is noticed, a lock is not
+waited for without end, and a process that is frozen amid a transaction loses it, with all locks,
+after ``idle_in_transaction_timeout_s``. When it wakes up, its next statement fails and nothing of
+the transaction takes effect. So nothing that may take seconds (Kafka, the object store) happens
+inside a transaction that holds rows.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +15,36 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.settings import TrackerSettings
+from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.waiting import answered
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _DSN = "WAYBILL_TRACKER__DSN"
-_MIGRATION_LOCK = 7_301_994
 _NOT_MIGRATED = ("42P01", "42703")
 """PostgreSQL's codes for a table, and a column, that does not exist."""
+_AGAIN = {
+    "25P03": "it was idle in a transaction for too long (idle_in_transaction_timeout_s)",
+    "25P04": "the transaction took too long",
+    "40001": "other transactions were in the way",
+    "40P01": "other transactions were in the way (deadlock)",
+    "55P03": "another transaction held a lock for too long (lock_timeout_s)",
+    "57014": "a statement took too long (statement_timeout_s), or was cancelled",
+}
+"""Codes under which a transaction was rolled back that may well succeed the next time."""
+_AWAY = ("08", "53", "57P", "58")
+"""How codes begin of a server that goes down, comes up, or has no room."""
+_KEEPALIVE_INTERVAL_S = 5
+_KEEPALIVE_COUNT = 3
 
 
 class TrackerStore:
@@ -30,29 +52,63 @@ class TrackerStore:
 
     def __init__(self, settings: TrackerSettings) -> None:
         self.dsn = settings.dsn
+        self._settings = settings
         self.engine = _engine(settings)
 
     @contextmanager
-    def transaction(self) -> Iterator[Connection]:
+    def transaction(
+        self, *, long_statements: bool = False, long_idle: bool = False
+    ) -> Iterator[Connection]:
         """One transaction: committed at the end of the block, rolled back on any error.
+
+        Args:
+            long_statements: a statement may take ``long_statement_timeout_s``, and wait for locks
+                as long.
+            long_idle: other servers are asked between the statements. Not where rows are locked:
+                a frozen process would hold them for ``long_idle_in_transaction_timeout_s``.
 
         Raises:
             AwayError: it does not answer; when raised by the commit itself its outcome is not
                 known: read back what was written.
             InputError: it cannot be reached because of how it is configured.
-            RetryError: its tables are not those of this version yet.
+            RetryError: it was rolled back (a lock was waited for too long, a statement or a pause
+                took too long, a deadlock), no connection was free, or its tables are not those of
+                this version yet.
         """
         try:
-            with self.engine.begin() as connection:
+            with answered(self._connected) as connection, connection.begin():
+                if long_statements or long_idle:
+                    connection.exec_driver_sql(self._longer(long_statements, long_idle))
                 yield connection
-        except OperationalError as error:
-            raise _sorted_error(error) from error
-        except (InterfaceError, DBAPIError) as error:
-            if error.connection_invalidated:
-                raise AwayError(f"tracker went away: {error.orig}", setting=_DSN) from error
-            if getattr(error.orig, "sqlstate", None) in _NOT_MIGRATED:
-                raise RetryError(_no_tables(error)) from error
-            raise
+        except NoConnectionError as error:
+            raise RetryError(f"tracker: no connection was free: {error}") from error
+        except DBAPIError as error:
+            if (ours := _sorted_error(error)) is None:
+                raise
+            raise ours from error
+
+    def _connected(self) -> Connection:
+        """Return a connection, on which nothing was asked yet.
+
+        Raises:
+            AwayError: it does not answer.
+        """
+        try:
+            return self.engine.connect()
+        except DBAPIError as error:
+            if (ours := _sorted_error(error)) is None:
+                raise
+            raise ours from error
+
+    def _longer(self, long_statements: bool, long_idle: bool) -> str:  # noqa: FBT001 - private
+        limits: dict[str, int] = {}
+        if long_statements:
+            most = self._settings.long_statement_timeout_s
+            limits |= {"statement_timeout": most, "lock_timeout": most}
+        if long_idle:
+            most = self._settings.long_idle_in_transaction_timeout_s
+            limits["idle_in_transaction_session_timeout"] = most
+        return "; ".join(f"SET LOCAL {name} = '{most}s'" for name, most in limits.items())
 
     def migrate(self) -> None:
         """Bring the tables to this version; safe when several processes do it at once.
@@ -63,8 +119,8 @@ class TrackerStore:
         from alembic.script import ScriptDirectory  # noqa: PLC0415
 
         config = _alembic_config()
-        with self.transaction() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        with self.transaction(long_statements=True, long_idle=True) as connection:
+            AdvisoryLock.MIGRATION.take(connection)
             known = {row.revision for row in ScriptDirectory.from_config(config).walk_revisions()}
             current = _current_revision(connection)
             if current is not None and current not in known:
@@ -97,17 +153,41 @@ def open_tracker(settings: TrackerSettings) -> TrackerStore:
 
 def _engine(settings: TrackerSettings) -> Engine:
     try:
-        url = make_url(settings.dsn)
-    except ArgumentError as error:
-        raise InputError(f"{_DSN} is no URL; write postgresql://…") from error
+        url = make_url(settings.dsn.get_secret_value())
+    except (ArgumentError, ValueError):  # its words could show a part of the password
+        raise InputError(f"{_DSN} is no URL; write postgresql://…") from None
     if not url.drivername.startswith("postgresql"):
         raise InputError(f"{_DSN} must be postgresql://…, not {url.drivername}://")
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_size=settings.pool_size,
         pool_pre_ping=True,
-        connect_args={"connect_timeout": 10, "application_name": "waybill"},
+        hide_parameters=True,  # errors go to logs, and values of events are among them
+        connect_args=_limits(settings, url),
     )
+
+
+def _limits(settings: TrackerSettings, url: URL) -> dict[str, str | int]:
+    """Return libpq's parameters; those that the DSN has by itself win."""
+    ours: dict[str, str | int] = {
+        "application_name": "waybill",
+        "connect_timeout": settings.connect_timeout_s,
+        "keepalives": 1,
+        "keepalives_idle": settings.keepalive_idle_s,
+        "keepalives_interval": _KEEPALIVE_INTERVAL_S,
+        "keepalives_count": _KEEPALIVE_COUNT,
+        "tcp_user_timeout": settings.tcp_user_timeout_s * 1000,
+    }
+    session = {
+        "tcp_user_timeout": settings.tcp_user_timeout_s,
+        "lock_timeout": settings.lock_timeout_s,
+        "statement_timeout": settings.statement_timeout_s,
+        "idle_in_transaction_session_timeout": settings.idle_in_transaction_timeout_s,
+    }
+    given = [url.query["options"]] if isinstance(url.query.get("options"), str) else []
+    options = [f"-c {name}={seconds * 1000}" for name, seconds in session.items()]
+    kept = {name: value for name, value in ours.items() if name not in url.query}
+    return {**kept, "options": " ".join([*options, *map(str, given)])}
 
 
 def _no_tables(error: DBAPIError) -> str:
@@ -118,11 +198,21 @@ def _no_tables(error: DBAPIError) -> str:
     )
 
 
-def _sorted_error(error: OperationalError) -> AwayError | InputError:
-    words = str(error.orig)
-    if "does not exist" in words or "authentication failed" in words:
-        return InputError(f"tracker: {words.strip()}; check {_DSN}")
-    return AwayError(f"tracker did not answer: {words.strip()}", setting=_DSN)
+def _sorted_error(error: DBAPIError) -> AwayError | InputError | RetryError | None:
+    """Return what PostgreSQL, or its driver, says as ours; None: the statement is to blame."""
+    code = getattr(error.orig, "sqlstate", None) or ""
+    said = str(error.orig).strip()
+    if code in _NOT_MIGRATED:
+        return RetryError(_no_tables(error))
+    if code in _AGAIN:
+        return RetryError(f"tracker: rolled back: {_AGAIN[code]}: {said}")
+    if code.startswith(_AWAY) or error.connection_invalidated:
+        return AwayError(f"tracker went away: {said}", setting=_DSN)
+    if not isinstance(error, OperationalError):
+        return None
+    if "does not exist" in said or "authentication failed" in said:
+        return InputError(f"tracker: {said}; check {_DSN}")
+    return AwayError(f"tracker did not answer: {said}", setting=_DSN)
 
 
 def _alembic_config() -> Config:

@@ -1,8 +1,17 @@
-"""The tracker's tables of mappings, and of destinations that are waited for; see ``tables``."""
+"""The tracker's tables of mappings, of destinations that are waited for, or were put back."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Integer, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from waybill.storage.tracker.metadata import METADATA, count_column, time_column
@@ -45,3 +54,43 @@ destination_states = Table(
 ``code``: the error type of what it said; ``told_at``: its owners were told. ``park_asked_at``:
 somebody wants what waits parked; ``parked_from``: the first commit number that the loader parked.
 There is no row of a destination that takes its loads."""
+
+loaded_tables = Table(
+    "loaded_tables",
+    METADATA,
+    Column("destination", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("last_commit", BigInteger, nullable=False),
+    PrimaryKeyConstraint("destination", "table_schema", "table_name"),
+)
+"""The newest commit with rows for a table, of destinations that keep books for each table."""
+
+destination_rewinds = Table(
+    "destination_rewinds",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("destination", Text, nullable=False),
+    time_column("found_at", now=True),
+    count_column("held"),
+    count_column("taken"),
+    Column("commits", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    count_column("rows"),
+    count_column("done_to"),
+    Column("lost", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    count_column("lost_rows"),
+    time_column("reloaded_at"),
+    time_column("settled_at"),
+    Column("settled_by", Text, nullable=False, server_default=text("''")),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+)
+Index(
+    "ix_destination_rewinds_open",
+    destination_rewinds.c.destination,
+    unique=True,
+    postgresql_where=text("reloaded_at IS NULL"),
+)
+"""A destination that was put back to an older point. ``held``: the newest commit it had; ``taken``:
+the newest that it took. ``commits``: spans [first, last] of those that are loaded again, up to
+``done_to`` so far, until ``reloaded_at``. ``lost``: spans of those whose staged objects are not
+kept any more: an alarm until ``settled_at``."""

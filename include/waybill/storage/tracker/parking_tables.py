@@ -58,6 +58,8 @@ parked_partitions = Table(
         for name in ("discarded_to", "marked_segments", "marked_events", "marked_bytes")
     ],
     time_column("marked_at"),
+    *[count_column(name) for name in ("trimmed_replayed", "trimmed_discarded")],
+    *[time_column(name) for name in ("trimmed_first_event_at", "trimmed_last_event_at")],
     UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
     Index("ix_parked_partitions_error_type", "error_type", "pipeline_id"),
     Index("ix_parked_partitions_event_name", "event_name", "pipeline_id"),
@@ -69,7 +71,8 @@ parked_partitions = Table(
 )
 """``discarded_to``: segments up to this id that are parked in their rows are discarded; 0: none.
 
-``marked_...``: how much that is, and when it was said last."""
+``marked_...``: how much that is, and when it was said last. ``trimmed_...``: what the segments held
+whose rows retention has deleted: ``replayed`` and ``discarded`` have them in."""
 
 parked_objects = Table(
     "parked_objects",
@@ -139,6 +142,7 @@ segments = Table(
     Column("ids", LargeBinary),
     Column("copies", ARRAY(Integer)),
     Column("source_id", BigInteger),
+    Column("problem", Text, nullable=False, server_default=text("''")),
     time_column("parked_at", now=True),
     time_column("changed_at", now=True),
     UniqueConstraint("object_key", "position"),
@@ -149,6 +153,7 @@ segments = Table(
     ),
     Index("ix_segments_partition_state", "partition_id", "state", "commit_number"),
 )
+"""``problem``: why a quarantined segment cannot be made again from Kafka."""
 _HELD = text("state IN ('parked', 'replaying')")
 _column = segments.c
 for _name, _columns, _where in (

@@ -1,13 +1,15 @@
 """The tracker's tables.
 
-Books        pipelines, pipeline_versions, consumers, topic_offsets, commit_sequences, batches,
-             ledger, ledger_minutes, ledger_totals, load_positions, connector_positions,
-             intake_watermarks, refused_messages, staged_objects
+Books        pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
+             commit_sequences, batches, ledger, ledger_minutes, ledger_totals, load_positions,
+             connector_positions, intake_watermarks, write_ahead_logs, refused_messages,
+             staged_objects
 Parking      parked_partitions, parked_objects, segments, replays, replay_entries, replay_outcomes,
              auto_replays, pipeline_holds
 Asking       trace_queries, breaches, audit_minutes, audit_rounds
 Being told   notices, notice_messages, notice_digests, digested_partitions
 Who did what audit_log
+Who it is    deployment
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ from waybill.storage.tracker.audit_tables import (
     intake_watermarks,
     trace_queries,
 )
-from waybill.storage.tracker.mapping_tables import destination_states, mapping_versions
+from waybill.storage.tracker.mapping_tables import (
+    destination_rewinds,
+    destination_states,
+    loaded_tables,
+    mapping_versions,
+)
 from waybill.storage.tracker.metadata import METADATA, count_column, time_column
 from waybill.storage.tracker.notice_tables import (
     digested_partitions,
@@ -69,6 +76,8 @@ __all__ = [
     "commit_sequences",
     "connector_positions",
     "consumers",
+    "deployment",
+    "destination_rewinds",
     "destination_states",
     "digested_partitions",
     "intake_watermarks",
@@ -76,6 +85,7 @@ __all__ = [
     "ledger_minutes",
     "ledger_totals",
     "load_positions",
+    "loaded_tables",
     "mapping_versions",
     "notice_digests",
     "notice_messages",
@@ -92,7 +102,9 @@ __all__ = [
     "segments",
     "staged_objects",
     "topic_offsets",
+    "topic_stops",
     "trace_queries",
+    "write_ahead_logs",
 ]
 
 COUNT_COLUMNS = (
@@ -146,7 +158,36 @@ topic_offsets = Table(
     Column("partition", Integer, nullable=False),
     Column("topic", Text, nullable=False),
     Column("next_offset", BigInteger, nullable=False),
+    Column("last_read", JSONB),
+    time_column("known_since", now=True),
+    count_column("trimmed_commit"),
     PrimaryKeyConstraint("cluster_id", "topic_id", "partition"),
+)
+"""``last_read``: what a log that was cut is known by (``waybill.ledger.LastRead``)."""
+
+topic_stops = Table(
+    "topic_stops",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("topic", Text, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("words", Text, nullable=False),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("found_at", now=True),
+    time_column("settled_at"),
+    Column("settled_by", Text, nullable=False, server_default=text("''")),
+    Column("settlement", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    CheckConstraint("kind IN ('cut', 'deleted', 'recreated', 'hole')", name="kind"),
+)
+"""A topic that processing does not read until somebody settles it. ``partition``: -1: all."""
+Index(
+    "uq_topic_stops_open",
+    topic_stops.c.topic,
+    topic_stops.c.partition,
+    topic_stops.c.kind,
+    unique=True,
+    postgresql_where=text("settled_at IS NULL"),
 )
 
 commit_sequences = Table(
@@ -209,7 +250,10 @@ load_positions = Table(
     METADATA,
     Column("destination", Text, primary_key=True),
     Column("last_commit", BigInteger, nullable=False),
+    Column("last_taken", BigInteger),
 )
+"""``last_taken``: the newest commit that the destination itself took; others were parked whole, or
+had no rows. Null: not known, as of releases before this column."""
 
 connector_positions = Table(
     "connector_positions",
@@ -219,7 +263,44 @@ connector_positions = Table(
     Column("cursor", JSONB, nullable=False),
     Column("rows_read", BigInteger, nullable=False),
     time_column("updated_at", now=True),
+    time_column("reread_asked_at"),
 )
+
+LOG_STATES = ("open", "closed", "taken_over", "ended")
+
+write_ahead_logs = Table(
+    "write_ahead_logs",
+    METADATA,
+    Column("wal_id", Text, primary_key=True),
+    *[
+        Column(name, Text, nullable=False)
+        for name in ("pipeline_id", "purpose", "name", "node", "path", "topic")
+    ],
+    Column("rereadable", Boolean, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'open'")),
+    count_column("epoch"),
+    *[count_column(name) for name in ("last_version", "committed_lsn", "unsettled")],
+    Column("offsets", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("counted_to", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    count_column("adoptions"),
+    Column("reread", Boolean, nullable=False, server_default=text("false")),
+    time_column("opened_at", now=True),
+    time_column("seen_at", now=True),
+    time_column("ended_at"),
+    *[
+        Column(name, Text, nullable=False, server_default=text("''"))
+        for name in ("ended_by", "reason")
+    ],
+    CheckConstraint("state IN ('open', 'closed', 'taken_over', 'ended')", name="state"),
+    Index("ix_write_ahead_logs_pipeline_id", "pipeline_id"),
+)
+Index(
+    "uq_write_ahead_logs_source",
+    write_ahead_logs.c.pipeline_id,
+    unique=True,
+    postgresql_where=text("state = 'open' AND purpose = 'ingestion' AND rereadable"),
+)
+"""Write-ahead logs, and by them who reads a source: see ``waybill.ledger.write_ahead_logs``."""
 
 refused_messages = Table(
     "refused_messages",
@@ -242,10 +323,31 @@ staged_objects = Table(
     Column("state", Text, nullable=False, server_default=text("'staged'")),
     time_column("committed_at", now=True),
     time_column("loaded_at"),
-    CheckConstraint("state IN ('staged', 'loaded', 'deleted')", name="state"),
+    Column("taken", Boolean, nullable=False, server_default=text("false")),
+    Column("offsets", JSONB),
+    Column("problem", Text, nullable=False, server_default=text("''")),
+    CheckConstraint("state IN ('staged', 'loaded', 'deleted', 'lost')", name="state"),
     Index("ix_staged_objects_commit", "destination", "commit_number"),
 )
+Index(
+    "ix_staged_objects_lost",
+    staged_objects.c.destination,
+    staged_objects.c.commit_number,
+    postgresql_where=text("state = 'lost'"),
+)
+"""``offsets``: [topic, partition, first offset, offset after the last] of its events. ``lost``:
+gone or damaged when it was to be loaded, ``problem`` says how; ``deleted`` once it was made again
+under another key and commit number, or given up by name."""
 
+deployment = Table(
+    "deployment",
+    METADATA,
+    Column("id", Uuid(as_uuid=True), nullable=False),
+    time_column("created_at", now=True),
+    Column("singleton", Boolean, primary_key=True, server_default=text("true")),
+    CheckConstraint("singleton", name="one_row"),
+)
+"""One row, made with the table and never changed: which deployment this tracker is of."""
 audit_log = Table(
     "audit_log",
     METADATA,

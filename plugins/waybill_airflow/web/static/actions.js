@@ -46,7 +46,7 @@ function free(partition) {
 }
 
 function replayedElsewhere(partition) {
-  return partition.stage === "ingestion" && /^(source|key|payload)_/.test(partition.error_type)
+  return partition.stage === "ingestion" && !partition.error_type.startsWith("delivery_")
     ? "Rows that never were events cannot be replayed: fix them at the source." : "";
 }
 

@@ -128,7 +128,8 @@ def _taken(wire: DuckWire) -> None:
     counts = '{"rows":[["shop-orders","order",29450000,4,0,3,1,0,0]],"replays":{}}'
     wire.connection.execute("ROLLBACK")
     wire.connection.execute(
-        "INSERT INTO waybill._waybill_commits VALUES ('warehouse', 1, ?, NULL, now())", [counts]
+        "INSERT INTO waybill._waybill_commits VALUES ('warehouse', 1, ?, NULL, now(), NULL)",
+        [counts],
     )
     wire.connection.execute("BEGIN")
 

@@ -31,6 +31,8 @@ FORM = Form(
     options=frozenset({"location", "credentials"}),
 )
 PACKAGE = "google-cloud-bigquery>=3.40"
+_REQUEST_TIMEOUT_S = 120
+_JOB_LIMIT_S = 1_900
 _TRIES = 10
 """Jobs with the same contents: ids of failed ones cannot be used again."""
 
@@ -76,8 +78,10 @@ class BigQuerySession(Session):
             config.connection_properties = [
                 bigquery.ConnectionProperty("session_id", self._session_id)
             ]
-        job = self.connection.query(statement, job_config=config, job_retry=None)
-        result = job.result()
+        job = self.connection.query(
+            statement, job_config=config, job_retry=None, timeout=_REQUEST_TIMEOUT_S
+        )
+        result = job.result(timeout=_JOB_LIMIT_S)
         if self._session_id is None:
             self._session_id = job.session_info.session_id
         if statement.startswith("SELECT"):
@@ -129,9 +133,9 @@ class BigQuerySession(Session):
         try:
             job = self.connection.load_table_from_file(
                 sent, f"{self._address.host}.{BOOKS}.{table}", rewind=True, job_id=job_id,
-                job_config=config,
+                job_config=config, timeout=_REQUEST_TIMEOUT_S,
             )  # fmt: skip
-            job.result()
+            job.result(timeout=_JOB_LIMIT_S)
         except exceptions.Conflict:
             return self._found(job_id, table)
         self.execute(f"ALTER TABLE {self.dialect.working(table)} SET{self.dialect.working_suffix}")
@@ -140,8 +144,11 @@ class BigQuerySession(Session):
     def _found(self, job_id: str, table: str) -> bool:
         exceptions = driver("google.api_core.exceptions", PACKAGE, "bigquery")
         try:
-            self.connection.get_job(job_id).result()
-            self.connection.get_table(f"{self._address.host}.{BOOKS}.{table}")
+            job = self.connection.get_job(job_id, timeout=_REQUEST_TIMEOUT_S)
+            job.result(timeout=_JOB_LIMIT_S)
+            self.connection.get_table(
+                f"{self._address.host}.{BOOKS}.{table}", timeout=_REQUEST_TIMEOUT_S
+            )
         except exceptions.GoogleAPICallError as error:
             if isinstance(error, exceptions.ServerError):
                 raise

@@ -27,6 +27,8 @@ FORM = Form(
     needs=frozenset({"catalog", "staging"}),
 )
 PACKAGE = "databricks-sql-connector>=4.1"
+_STATEMENT_LIMIT_S = 1_800
+_ANSWER_TIMEOUT_S = 1_900
 
 
 class DatabricksSession:
@@ -118,7 +120,8 @@ class DatabricksSession:
             http_path="/" + "/".join(self._address.parts),
             access_token=self._address.password or options.get("password"),
             catalog=options["catalog"],
-            session_configuration={"timezone": "UTC"},
+            session_configuration={"timezone": "UTC", "STATEMENT_TIMEOUT": str(_STATEMENT_LIMIT_S)},
+            _socket_timeout=_ANSWER_TIMEOUT_S,
         )
 
 

@@ -19,8 +19,12 @@ class StagingBucket:
 
     def __init__(self, region: str | None) -> None:
         import boto3
+        from botocore.config import Config  # noqa: PLC0415
 
-        self._client = boto3.client("s3", region_name=region)
+        limits = Config(
+            connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 4}
+        )
+        self._client = boto3.client("s3", region_name=region, config=limits)
 
     def put(self, bucket: str, key: str, content: bytes) -> None:
         """Write an object."""

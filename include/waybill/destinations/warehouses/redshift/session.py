@@ -33,7 +33,8 @@ FORM = Form(
 )
 PACKAGE = "redshift-connector>=2.1"
 _STATEMENT_LIMIT_MS = 1_800_000
-_CONNECT_TIMEOUT_S = 10
+_ANSWER_TIMEOUT_S = 1_900
+"""Longer than the server lets a statement run."""
 
 
 class RedshiftSession(Session):
@@ -68,8 +69,11 @@ class RedshiftSession(Session):
             host=self._address.host,
             port=self._address.port or 5439,
             database=self._address.parts[0],
-            timeout=None,
+            timeout=_ANSWER_TIMEOUT_S,
             tcp_keepalive=True,
+            tcp_keepalive_idle=30,
+            tcp_keepalive_interval=10,
+            tcp_keepalive_count=3,
             application_name=f"waybill loading {self.name}"[:63],
         )
         connection.autocommit = True

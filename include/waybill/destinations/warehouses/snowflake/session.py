@@ -38,6 +38,9 @@ _SETTINGS = {
     "ABORT_DETACHED_QUERY": True,
     "AUTOCOMMIT": True,
 }
+_LIMITS = {"login_timeout": 60, "network_timeout": 1_900, "socket_timeout": 120}
+"""Seconds: to sign in; for a request with all its repeats; for one answer (the server answers each
+45 s, "still running")."""
 _CONNECTION_CODES = range(250_000, 260_000)
 
 
@@ -124,5 +127,6 @@ def _arguments(address: Address, name: str) -> dict[str, Any]:
         "user": address.user or given.get("user"),
         "database": address.parts[0],
         "application": "waybill",
+        **_LIMITS,
         "session_parameters": _SETTINGS | {"QUERY_TAG": f"waybill loading {name}"},
     }

@@ -1,0 +1,72 @@
+"""``waybill bucket show|claim``: which deployment the bucket belongs to."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waybill.cli.deciding import Who, Why, decision
+
+if TYPE_CHECKING:
+    from waybill.wiring.bucket import BucketReport
+
+app = typer.Typer(no_args_is_help=True, help="The bucket: which deployment it belongs to.")
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+@app.command()
+def show(*, as_json: AsJson = False) -> None:
+    """Show whose the bucket is. Exit code 1: it is another deployment's."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import bucket_owner  # noqa: PLC0415
+
+    report = bucket_owner(Settings())
+    _print(report, as_json=as_json)
+    if report.owner is not None and not report.is_ours:
+        raise typer.Exit(1)
+
+
+@app.command()
+def claim(
+    owner: Annotated[
+        str | None,
+        typer.Argument(help="Id of the deployment that has it now, as `show` says.", metavar="ID"),
+    ] = None,
+    *,
+    why: Why,
+    who: Who = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take the bucket over from a deployment that is gone for good.
+
+    End its processes first: one that runs looks again only before it deletes. Its objects stay
+    until this deployment's refresh_tracker knows them for garbage.
+    """
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import bucket_owner, claim_bucket  # noqa: PLC0415
+
+    settings = Settings()
+    report = bucket_owner(settings)
+    if not report.is_ours and not yes:
+        _print(report, as_json=False)
+        typer.echo("Taken over, its objects are this deployment's: what no row of this")
+        typer.echo("tracker names is deleted as garbage.")
+        typer.confirm("Take it over?", abort=True)
+    _print(claim_bucket(settings, owner, decision(who, why)), as_json=as_json)
+
+
+def _print(report: BucketReport, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report.to_json()))
+        return
+    typer.echo(f"bucket           {report.bucket} ({report.server})")
+    typer.echo(f"this deployment  {report.deployment}")
+    owner = report.owner
+    if owner is None:
+        typer.echo("belongs to       nobody: the first process that writes claims it")
+        return
+    typer.echo(f"belongs to       {'this one' if report.is_ours else owner.deployment}")
+    typer.echo(f"claimed          {owner.claimed_at} by {owner.claimed_by}")

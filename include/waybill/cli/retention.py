@@ -1,0 +1,77 @@
+"""``waybill retention``: what grows, how long it is kept, and trimming it now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="What grows: show how long it is kept, trim it.")
+AsJson = Annotated[bool, typer.Option("--json", help="As one line of JSON.")]
+
+
+@app.command()
+def show(*, as_json: AsJson = False) -> None:
+    """Show the settings, and for each table of the tracker when rows go."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring.retention import retention_rules  # noqa: PLC0415
+
+    rules = retention_rules(Settings())
+    if as_json:
+        _echo(rules)
+        return
+    for name, days in rules["settings"].items():
+        typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
+    for name, one in rules["tables"].items():
+        typer.echo(f"\n{name}: a row for each {one['by']}\n  {one['trimmed']}")
+
+
+@app.command()
+def run(
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Trim what is older than the settings say, as the DAG apply_retention does each day.
+
+    Exit code 1: some of it could not be done now.
+    """
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring.retention import apply_retention  # noqa: PLC0415
+
+    settings = Settings()
+    if not yes:
+        kept = settings.retention
+        typer.echo(
+            f"deletes for good what is over, loaded, and older than: records in Kafka\n"
+            f"{kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
+            f"{kept.traces_days:g}, rows of the tracker {kept.books_days:g}",
+            err=True,
+        )
+        typer.confirm("Go on?", abort=True, err=True)
+    report = apply_retention(settings)
+    if as_json:
+        _echo(report.to_json())
+    else:
+        _print(report.to_json())
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _print(report: dict[str, Any]) -> None:
+    for topic in report["topics"]:
+        typer.echo(f"{topic['deleted']:,} records of {topic['topic']}")
+    typer.echo(f"{report['payloads'].get('deleted', 0):,} payloads")
+    for pipeline_id, why in report["payloads"].get("kept", {}).items():
+        typer.echo(f"  {pipeline_id} keeps its payloads: {why}")
+    typer.echo(f"{report['trace_objects']:,} objects of traces")
+    for table, number in report["rows"].items():
+        typer.echo(f"{number:,} rows of {table}")
+    for problem in report["problems"]:
+        typer.echo(f"not done: {problem}", err=True)
+
+
+def _echo(value: Any) -> None:  # noqa: ANN401 - JSON
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value).decode())

@@ -1,0 +1,227 @@
+"""``waybill topics list|show|configure|settle``, ``waybill pipelines reread``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.deciding import Who, decision
+from waybill.cli.words import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.operations.topic_stops import Settlement, TopicStop
+    from waybill.operations.topics import TopicLine
+
+app = typer.Typer(
+    no_args_is_help=True, help="Topics of Kafka: where the ledger stands, what is wrong."
+)
+
+Name = Annotated[str, typer.Argument(help="The topic: events.<team>.<destination>.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Why = Annotated[
+    str,
+    typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
+]
+
+
+@app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """List topics: unread records, and what is wrong. Exit code 1 if one is not ok."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import topic_lines  # noqa: PLC0415
+
+    found = topic_lines(Settings())
+    if as_json:
+        _print_json([one.to_json() for one in found])
+    elif not found:
+        typer.echo("No topic: no pipeline is deployed")
+    else:
+        _print_table(
+            ("topic", "partitions", "unread", "state"),
+            [(one.topic, len(one.partitions), one.unread, one.state) for one in found],
+        )
+        for one in found:
+            _print_troubles(one)
+    if any(one.state in {"stopped", "unsafe"} for one in found):
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(name: Name, *, as_json: AsJson = False) -> None:
+    """Show one topic: its partitions, what is wrong, and what was settled."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import topic_lines  # noqa: PLC0415
+
+    [found] = topic_lines(Settings(), name)
+    if as_json:
+        _print_json(found.to_json())
+        return
+    replicas = counted(found.replicas, "replica")
+    _line(f"{found.topic}: {found.state}; id {found.topic_id or '-'}, {replicas}")
+    _line(f"written by {', '.join(found.pipelines) or 'no deployed pipeline'}")
+    _print_table(
+        ("partition", "first", "end", "ledger", "unread"),
+        [(p.partition, p.first, p.end, p.position, p.unread) for p in found.partitions],
+    )
+    _print_troubles(found)
+    for stop in found.settled:
+        _line("")
+        _line(f"settled {stop.settled_at:%Y-%m-%d %H:%M} UTC by {stop.settled_by}: {stop.words}")
+        _line(f"  {stop.settlement.get('words', '')} ({stop.settlement.get('why', '')})")
+
+
+@app.command()
+def configure(
+    name: Name, who: Who = None, why: Why = "", *, yes: Yes = False, as_json: AsJson = False
+) -> None:
+    """Mend a configuration under which events could be lost: shows the changes, and asks."""
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import configure_topic, topic_config_faults  # noqa: PLC0415
+
+    faults = topic_config_faults(Settings(), name)
+    if not as_json:
+        for fault in faults:
+            _line(f"{fault.name}: {fault.value} -> {fault.wanted} ({fault.why})")
+    if faults and not yes:
+        typer.confirm(f"Change {counted(len(faults), 'entry')} of {name}?", abort=True, err=True)
+    changed = configure_topic(Settings(), name, decision(who, why)) if faults else []
+    if as_json:
+        entries = {one.name: {"before": one.value, "after": one.wanted} for one in changed}
+        _print_json({"topic": name, "changed": entries})
+    else:
+        _line(f"{name}: {'changed' if changed else 'safe as it is'}")
+
+
+@app.command()
+def settle(  # noqa: PLR0913 - options
+    name: Name,
+    who: Who = None,
+    why: Why = "",
+    *,
+    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(min=0, help="Offset where it is read on, instead of the one proposed."),
+    ] = None,
+    reread: Annotated[
+        bool, typer.Option("--reread", help="Read the sources of its pipelines again too.")
+    ] = False,
+    plan_only: Annotated[bool, typer.Option("--plan", help="Show what it does; do not.")] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a stopped topic read on: shows what it will do, and asks. Needs --why.
+
+    With --reread the next run of ingestion reads each source from its beginning: what
+    was lost arrives, the rest is a duplicate at its destination.
+    """
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import settle_topic, settlement  # noqa: PLC0415
+
+    plan = settlement(Settings(), name, partition=partition, at=at)
+    if not as_json:
+        _print_plan(plan, reread=reread)
+    done = not plan_only
+    if done:
+        made = decision(who, why)
+        made.require_why()
+        if not yes:
+            typer.confirm(f"Settle {name}?", abort=True, err=True)
+        settle_topic(Settings(), plan, made, reread=reread)
+    if as_json:
+        _print_json(plan.to_json() | {"settled": done, "reread": reread and done})
+    elif done:
+        _line(f"{name}: settled; it is read on within a minute")
+
+
+def reread(
+    name: Annotated[str, typer.Argument(help="The pipeline, by name or id.")],
+    who: Who = None,
+    why: Why = "",
+    *,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have the next run of ingestion read a source from its beginning. Needs --why.
+
+    Events that the destination has are duplicates there; what it lacks arrives.
+    """
+    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.wiring import ask_rereads  # noqa: PLC0415
+
+    made = decision(who, why)
+    made.require_why()
+    if not yes:
+        typer.echo(f"The next run takes in all that the source of {name} has, again.", err=True)
+        typer.confirm("Go on?", abort=True, err=True)
+    fresh = ask_rereads(Settings(), [name], made)
+    if as_json:
+        _print_json({"pipeline": name, "asked": True, "never_read": bool(fresh)})
+    elif fresh:
+        _line(f"{name}: was never read; its first run begins at the beginning anyway")
+    else:
+        _line(f"{name}: its next run begins at the beginning")
+
+
+def _print_plan(plan: Settlement, *, reread: bool) -> None:
+    _line(f"{plan.topic.name}: settling it does this:")
+    for step in plan.steps:
+        _line(f"- {step.words}")
+    names = ", ".join(plan.pipelines)
+    if reread:
+        _line(f"- the next run of ingestion reads these sources from the beginning: {names}")
+    elif plan.lost:
+        _line(
+            f"{counted(plan.lost, 'event')} at least {'is' if plan.lost == 1 else 'are'} gone from "
+            "Kafka unread: `waybill audit breaches` names them once the auditor saw it; --reread, "
+            f"or `waybill pipelines reread`, takes in again what the sources have: {names}"
+        )
+
+
+def _print_troubles(line: TopicLine) -> None:
+    for stop in line.stops:
+        _line("")
+        _line(_stopped(stop))
+        _line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
+    for fault in line.faults:
+        _line("")
+        _line(f"{line.topic}: {fault}")
+        _line(f"  `waybill topics configure {line.topic}` mends it")
+
+
+def _stopped(stop: TopicStop) -> str:
+    return f"{stop.topic}: stopped since {stop.found_at:%Y-%m-%d %H:%M} UTC: {stop.words}"
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for index, head in enumerate(heads):
+        number = bool(rows) and isinstance(rows[0][index], int)
+        table.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
+        table.add_row(*map(Text, cells))
+    Console(highlight=False).print(table)
+
+
+def _line(words: str) -> None:
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    typer.echo(plain(words))
+
+
+def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+    import orjson  # noqa: PLC0415
+
+    typer.echo(orjson.dumps(value, default=str).decode())

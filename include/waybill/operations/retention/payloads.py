@@ -1,0 +1,165 @@
+"""Large payloads in the object store (claim checks) that no event names any more.
+
+Nobody counts who names an object, so it is kept while anything might. Of a pipeline the objects go
+that are older than the margin, and older than everything of it that is on its way: ingestion's
+oldest event that Kafka has not acknowledged, and the oldest intake minute that the auditor is not
+through with. Those that parked events name are kept: the segments are read. A pipeline keeps all
+
+- while a replay of it runs, or ended within the margin: its messages are in the log once more, with
+  payloads as old as they were;
+- where a parked segment cannot be read, or more is parked than ``MOST_PARKED_BYTES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+import orjson
+from sqlalchemy import text
+
+from waybill.events import payload_key
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.reading import read_segment
+from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
+
+MOST_PARKED_BYTES = 1024**3
+"""Of a pipeline's parked segments, compressed; a run reads them where objects are old enough."""
+_MOST_KEYS = 1_000
+_SKEW_S = 60.0
+_MARK = b'"dataref"'
+_PIPELINES = text("SELECT id FROM pipelines ORDER BY id")
+_STANDS = text("""
+SELECT clock_timestamp() - make_interval(secs => :kept_s) AS before,
+  (SELECT min(open_from_minute) FROM intake_watermarks
+    WHERE pipeline_id = :pipeline AND (open OR waiting > 0)) AS taken_in,
+  (SELECT min(minute) FROM audit_minutes WHERE pipeline_id = :pipeline) AS audited,
+  (SELECT count(*) FROM ledger WHERE pipeline_id = :pipeline AND NOT folded) AS unfolded,
+  (SELECT count(*) FROM replays JOIN parked_partitions AS own ON own.id = replays.partition_id
+    WHERE own.pipeline_id = :pipeline AND (replays.finished_at IS NULL
+      OR replays.finished_at > clock_timestamp() - make_interval(secs => :kept_s)
+      OR EXISTS (SELECT FROM replay_entries
+        WHERE replay_id = replays.id AND came_in < marked))) AS replays
+""")
+_PARKED = text("""
+SELECT segments.object_key, segments.position, segments.length, segments.sha256
+FROM segments JOIN parked_partitions AS own ON own.id = segments.partition_id
+JOIN parked_objects AS objects ON objects.key = segments.object_key
+WHERE own.pipeline_id = :pipeline AND objects.state = 'live'
+  AND segments.state IN ('parked', 'replaying', 'quarantined', 'discarded')
+ORDER BY 1, 2
+""")
+
+
+@dataclass(slots=True)
+class PayloadReport:
+    """What was deleted of one or all pipelines."""
+
+    deleted: int = 0
+    bytes: int = 0
+    parked: int = 0
+    """Objects that are old enough, and that parked events name."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Pipelines that keep all their objects, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def trim_payloads(
+    tracker: TrackerStore, objects: ObjectStore, *, kept_s: float, apply: bool = True
+) -> PayloadReport:
+    """Delete payloads that no event names any more; safe to kill, and to run twice at once.
+
+    Args:
+        tracker: the books, folded.
+        objects: the store.
+        kept_s: age that an object has at least when it goes.
+        apply: delete; else only say what would be.
+
+    Raises:
+        RetryError: the tracker or the store does not answer.
+    """
+    report = PayloadReport()
+    with tracker.transaction() as connection:
+        ids = [str(row[0]) for row in connection.execute(_PIPELINES)]
+    for pipeline_id in ids:
+        _trim(tracker, objects, pipeline_id, kept_s, report, apply=apply)
+    return report
+
+
+def _trim(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    pipeline_id: str,
+    kept_s: float,
+    report: PayloadReport,
+    *,
+    apply: bool,
+) -> None:
+    before, why = _before(tracker, pipeline_id, kept_s)
+    named: set[str] | None = None
+    for keys, sizes in _older(objects, payload_key(pipeline_id, ""), before):
+        if not why and named is None:
+            named, why = _named(tracker, objects, pipeline_id)
+        if why or named is None:
+            report.kept[pipeline_id] = why
+            return
+        gone = [key for key in keys if key not in named]
+        report.parked += len(keys) - len(gone)
+        if apply:
+            objects.delete(gone)
+        report.deleted += len(gone)
+        report.bytes += sum(sizes[key] for key in gone)
+
+
+def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[datetime, str]:
+    """Return the time before which no event of a pipeline is on its way, and what keeps all."""
+    with tracker.transaction() as connection:
+        row = connection.execute(_STANDS, {"pipeline": pipeline_id, "kept_s": kept_s}).one()
+    minutes = [m for m in (row.taken_in, row.audited) if m is not None]
+    times = [row.before, *(datetime.fromtimestamp(m * 60, UTC) for m in minutes)]
+    before = min(times) - timedelta(seconds=_SKEW_S)
+    if row.replays:
+        return before, "a replay runs, or ended lately"
+    return before, "its counts are not folded" if row.unfolded else ""
+
+
+def _older(
+    objects: ObjectStore, prefix: str, before: datetime
+) -> Iterator[tuple[list[str], dict[str, int]]]:
+    # taken whole: a listing goes on by key, and these are being deleted
+    old = iter([one for one in objects.list(prefix) if one.modified < before])
+    while some := list(islice(old, _MOST_KEYS)):
+        yield [one.key for one in some], {one.key: one.size for one in some}
+
+
+def _named(
+    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str
+) -> tuple[set[str] | None, str]:
+    """Return the payloads that a pipeline's parked events name; None, and why, if unknown."""
+    with tracker.transaction() as connection:
+        segments = connection.execute(_PARKED, {"pipeline": pipeline_id}).all()
+    if sum(row.length for row in segments) > MOST_PARKED_BYTES:
+        return None, "so much of it is parked that the files are not read"
+    found: set[str] = set()
+    for key, position, length, sha256 in segments:
+        try:
+            frame = objects.get(key, position=position, length=length)
+            for event in read_segment(frame, sha256=sha256, key=key, position=position):
+                found.update(_references((event.value, event.source)))
+        except (CorruptSegmentError, ObjectMissingError, orjson.JSONDecodeError) as error:
+            return None, f"parked events cannot be read: {error}"
+    return found, ""
+
+
+def _references(messages: Sequence[bytes]) -> Iterator[str]:
+    for message in messages:
+        if _MARK in message:
+            value = orjson.loads(message)
+            if isinstance(value, dict) and isinstance(value.get("dataref"), str):
+                yield value["dataref"]

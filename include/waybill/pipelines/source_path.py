@@ -1,0 +1,75 @@
+"""Where the file of a source may lie: what a declaration names is outside input.
+
+A pipeline's author is not the machine's administrator: a worker can read files (passwords among
+them) that the author of a declaration must not get at. A file may lie in the pipeline's own folder,
+in an installed package, or below a root of the settings. Links are resolved before this is judged.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from waybill.errors import InputError
+from waybill.pipelines.form import PACKAGE
+from waybill.pipelines.problems import shown_name
+
+
+def find_file(path: str, folder: Path, roots: Sequence[Path] = ()) -> Path:
+    """Return the real path of the file that a declaration names; it need not be there.
+
+    Nothing of it is opened: who opens it must follow no link then (``connectors.source_file``).
+
+    Args:
+        path: ``source.path`` of the declaration.
+        folder: the pipeline's own, which a relative path starts from.
+        roots: folders of the settings (``sources.roots``) that all pipelines may read.
+
+    Raises:
+        InputError: the package is not installed, or the file lies outside of all of these.
+    """
+    if path.startswith(PACKAGE):
+        return _in_package(path)
+    try:
+        own = folder.resolve()
+        file = (own / path).resolve()
+        allowed = [own, *(root.resolve() for root in roots)]
+    except (OSError, RuntimeError, ValueError) as error:  # NUL, too long, links in a circle
+        raise InputError(f"source.path {shown_name(path)!r} is no path: {error}") from error
+    if not any(file.is_relative_to(place) for place in allowed):
+        also = ", ".join(map(str, roots)) or "none"
+        raise InputError(
+            f"expected a file in the pipeline's folder ({own}), in a package"
+            f" (package:<name>/<path>), or below WAYBILL_SOURCES__ROOTS ({also}); source.path"
+            f" {shown_name(path)!r} is outside of them, or a link leads out"
+        )
+    return file
+
+
+def _in_package(path: str) -> Path:
+    name, _, rest = path.removeprefix(PACKAGE).partition("/")
+    folder = package_folder(name)
+    if folder is None:
+        raise InputError(
+            f"source.path {path!r}: the package {name!r} is not installed here; install it"
+            " (pip install) or give the file's own path"
+        )
+    file = (folder / rest).resolve()
+    if not file.is_relative_to(folder):
+        raise InputError(f"source.path {path!r} leaves the package; name a file inside of it")
+    return file
+
+
+def package_folder(name: str) -> Path | None:
+    """Return the real folder of an installed package, without importing it; None: there is none.
+
+    A folder without ``__init__.py`` is none: any folder beside the code would be a package.
+    """
+    try:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    except ValueError:  # __main__ and the like, which were not imported from a file
+        return None
+    if spec is None or not spec.submodule_search_locations or spec.origin is None:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))).resolve()

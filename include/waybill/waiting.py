@@ -1,0 +1,86 @@
+"""Waiting for a server that is being restarted: what a person started goes on, and says for what.
+
+Off by default: services and tasks are tried again by those who run them, and say so themselves. The
+command line switches it on for as long as a command runs. Only what may be done twice is waited
+for: a connection, a question, a write under a key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from waybill.errors import AwayError, RetryError
+
+T = TypeVar("T")
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 3.0
+
+
+@dataclass(slots=True)
+class _Patience:
+    limit_s: float
+    tell: Callable[[str], None]
+    told: set[str] = field(default_factory=set)
+    """Settings of the servers that were said to be away, and did not answer since."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_now: list[_Patience] = []
+"""The last one counts; of all threads of the process."""
+
+
+@contextmanager
+def waiting(limit_s: float, tell: Callable[[str], None]) -> Iterator[None]:
+    """Have ``answered`` wait inside the block.
+
+    Args:
+        limit_s: longest wait for one answer.
+        tell: gets a line when a wait begins, one for each server.
+    """
+    given = _Patience(limit_s, tell)
+    _now.append(given)
+    try:
+        yield
+    finally:
+        _now.remove(given)
+
+
+def answered(ask: Callable[[], T], *, kind: type[RetryError] = AwayError) -> T:
+    """Return what ``ask`` returns; while it raises an error of a kind it is called again.
+
+    Raises:
+        RetryError: of that kind: the server stayed away, or nobody waits.
+    """
+    if not _now:
+        return ask()
+    patience = _now[-1]
+    deadline = time.monotonic() + patience.limit_s
+    wait_s = _FIRST_WAIT_S
+    told = ""
+    while True:
+        try:
+            answer = ask()
+        except kind as error:
+            if time.monotonic() >= deadline:
+                raise
+            told = getattr(error, "setting", type(error).__name__)
+            _say(patience, told, error)
+        else:
+            patience.told.discard(told)
+            return answer
+        time.sleep(wait_s)
+        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+def _say(patience: _Patience, server: str, error: RetryError) -> None:
+    with patience.lock:
+        if server in patience.told:
+            return
+        patience.told.add(server)
+    first = str(error).partition("\n")[0]
+    patience.tell(f"waiting up to {patience.limit_s:.0f} s: {first}")

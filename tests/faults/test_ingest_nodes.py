@@ -1,0 +1,246 @@
+"""Ingestion on two nodes: one dies, loses its disk, or stands still; the other one goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.support import children, orders, refusals
+from tests.support.recorded import counting
+
+from waybill import wiring
+from waybill.events import decode, wall_us
+from waybill.settings import Settings
+from waybill.storage import open_log, open_tracker
+
+pytestmark = pytest.mark.serves
+ROWS, PAGE_ROWS = 1_000, 100
+PATCHES = """
+import os, signal
+from waybill.operations import ingest as module, takeover
+from waybill.producer import LosslessProducer
+from waybill.wiring import intake
+import confluent_kafka
+
+def act():
+    os.kill(os.getpid(), signal.{signal})
+
+def after(owner, name, number, before=lambda producer: None, act_first=False):
+    real, calls = getattr(owner, name), []
+    def call(*given, **named):
+        calls.append(1)
+        if act_first and len(calls) == number:
+            act()
+        result = real(*given, **named)
+        if not act_first and len(calls) == number:
+            before(*given[:1])
+            act()
+        return result
+    setattr(owner, name, call)
+
+def delivered(producer):
+    assert real_flush(producer, 30.0) == 0
+
+real_flush = LosslessProducer.flush
+real_config = intake.kafka_config
+{patch}
+from waybill.wiring import run_ingest
+print(run_ingest(settings, "orders"))
+"""
+UNSENT = 'intake.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
+SENT = "LosslessProducer.settled = lambda self, lsn: False\n"
+POINTS = {
+    "amid a page, nothing sent": UNSENT + 'after(LosslessProducer, "produce", 350)',
+    "amid a page, all sent": SENT + 'after(LosslessProducer, "produce", 350, delivered)',
+    "marked, nothing sent": UNSENT + 'after(LosslessProducer, "mark", 4)',
+    "marked, all sent": SENT + 'after(LosslessProducer, "mark", 4, delivered)',
+    "about to commit": 'after(module, "commit_intake", 3, act_first=True)',
+    "committed, not confirmed": 'after(module, "commit_intake", 3)',
+    "the watermark closed": 'after(module, "close_source", 1, act_first=True)',
+}
+EACH_TIME = ("amid a page, all sent", "marked, nothing sent")
+"""Points of every run of the tests; the others belong to the campaigns."""
+
+
+@pytest.fixture
+def settings(stack_settings: Settings, tmp_path: Path) -> Settings:
+    orders.write_orders(tmp_path / "pipelines", rows=ROWS, page_rows=PAGE_ROWS)
+    made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
+    wiring.migrate(made)
+    wiring.run_deploy(made, tmp_path / "pipelines" / "orders", who="test")
+    return made
+
+
+def node(settings: Settings, name: str) -> Settings:
+    """Return the settings of a node with disks of its own."""
+    wal = settings.wal.model_copy(update={"dir": settings.wal.dir / name, "node": name})
+    return settings.model_copy(update={"wal": wal})
+
+
+def in_kafka(settings: Settings) -> list[Any]:
+    log = open_log(settings.kafka)
+    topic = log.describe(orders.topic_of(settings.pipelines_dir))
+    return [decode(value) for value in log.read(topic.name, log.watermarks(topic))]
+
+
+def logs(settings: Settings) -> list[tuple[str, str]]:
+    """Return (node, state) of all logs, as they were claimed."""
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        rows = connection.execute(text("SELECT node, state FROM write_ahead_logs ORDER BY epoch"))
+        return [(row.node, row.state) for row in rows]
+
+
+def breaches(settings: Settings) -> list[Any]:
+    assert wiring.audit_round(settings).number > 0
+    return [one.to_json() for one in wiring.breaches(settings, states=None)]
+
+
+def dies(settings: Settings, patch: str) -> None:
+    code = PATCHES.replace("{patch}", patch).replace("{signal}", "SIGKILL")
+    child = children.start(settings, code)
+    try:
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert child.returncode == -signal.SIGKILL, output.decode()
+
+
+def assert_whole(settings: Settings, *, copies: int = 0) -> None:
+    """Each row is in Kafka, and the books have as many events as Kafka."""
+    events = in_kafka(settings)
+    assert len({event.id for event in events}) == ROWS
+    assert len(events) == ROWS + copies
+    report = wiring.balance(settings)
+    assert (report.ingested, report.in_flight) == (ROWS + copies, ROWS + copies)
+    assert (report.unaccounted, report.settling) == (0, {})
+    assert breaches(settings) == []
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in EACH_TIME else pytest.mark.campaign)
+        for point in POINTS
+    ],
+)
+def test_a_node_that_is_gone_leaves_nothing_behind_and_nothing_twice(
+    settings: Settings, point: str
+) -> None:
+    dies(node(settings, "a"), POINTS[point])
+    assert breaches(settings) == []
+    report = wiring.run_ingest(node(settings, "b"), "orders")
+    assert_whole(settings)
+    assert report.accepted <= ROWS
+    assert logs(settings) == [("a", "taken_over"), ("b", "closed")]
+    taken = Counter(trace.event_id for trace in counting(settings) if trace.phase == "ingestion")
+    assert taken == Counter(event.id for event in in_kafka(settings))
+    told = [one for one in wiring.waiting_notices(settings) if one.kind == "log"]
+    assert sum(one.notices for one in told) == 1
+
+    again = wiring.run_ingest(node(settings, "a"), "orders")
+    assert (again.read, again.accepted) == (0, 0)
+    assert_whole(settings)
+    assert logs(settings) == [("a", "ended"), ("b", "closed"), ("a", "closed")]
+
+
+@pytest.mark.campaign
+def test_a_second_death_on_the_other_node_is_told_apart_as_well(settings: Settings) -> None:
+    dies(node(settings, "a"), POINTS["marked, all sent"])
+    dies(node(settings, "b"), SENT + 'after(LosslessProducer, "mark", 2, delivered)')
+    wiring.run_ingest(node(settings, "c"), "orders")
+    assert_whole(settings)
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param(
+            UNSENT + 'after(LosslessProducer, "produce", 350)',
+            id="with events to send",
+            marks=pytest.mark.campaign,
+        ),
+        pytest.param(SENT + 'after(LosslessProducer, "mark", 4, delivered)', id="behind a mark"),
+        pytest.param(
+            'after(module, "commit_intake", 3, act_first=True)',
+            id="before its commit",
+            marks=pytest.mark.campaign,
+        ),
+    ],
+)
+def test_a_run_that_wakes_up_after_another_took_over_ends_and_its_copies_are_counted(
+    settings: Settings, patch: str
+) -> None:
+    patch = patch.replace("60_000", "1_000")
+    code = PATCHES.replace("{patch}", patch).replace("{signal}", "SIGSTOP")
+    child = children.start(node(settings, "a"), code)
+    try:
+        assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
+        wiring.run_ingest(node(settings, "b"), "orders")
+        assert_whole(settings)
+        os.kill(child.pid, signal.SIGCONT)
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert b"FencedError" in output, output.decode()
+    copies = len(in_kafka(settings)) - ROWS
+    assert_whole(settings, copies=copies)
+    assert logs(settings) == [("a", "ended"), ("b", "closed")]
+
+
+def test_a_run_beside_another_takes_over_and_one_of_them_goes_on(settings: Settings) -> None:
+    """Neither stands still: the one that claimed last ends well, the other one is told."""
+    slow = (
+        "import time\n"
+        "real_page = module._Run._page\n"
+        "module._Run._page = lambda *given: (time.sleep(0.4), real_page(*given))[1]\n"
+    )
+    code = PATCHES.replace("{patch}", slow).replace("{signal}", "SIGKILL")
+    child = children.start(node(settings, "a"), code)
+    try:
+        children.wait_until(
+            lambda: logs(settings) == [("a", "open")], limit_s=60, what="a run has the source"
+        )
+        wiring.run_ingest(node(settings, "b"), "orders")
+        output, _ = child.communicate(timeout=120)
+    finally:
+        children.kill(child)
+    assert b"FencedError" in output, output.decode()
+    assert_whole(settings, copies=len(in_kafka(settings)) - ROWS)
+
+
+def test_what_kafka_refused_of_a_lost_log_is_parked_again_and_the_books_balance(
+    stack_settings: Settings, tmp_path: Path
+) -> None:
+    settings = refusals.with_a_big_order(stack_settings, tmp_path)
+    refused = "from waybill.operations.undeliverable import Undeliverable\n"
+    dies(node(settings, "a"), refused + SENT + 'after(Undeliverable, "park", 1)')
+    wiring.run_ingest(node(settings, "b"), "orders")
+    report = wiring.balance(settings)
+    assert (report.ingested, report.parked, report.in_flight) == (41, 2, 39)
+    assert report.unaccounted == 0
+    assert breaches(settings) == []
+
+
+def test_a_clock_that_steps_back_makes_no_version_older_and_the_minutes_are_of_the_clock(
+    settings: Settings,
+) -> None:
+    hour_us = 3_600_000_000
+    now = wall_us()
+    wiring.run_ingest(settings, "orders", now_us=lambda: now + 24 * hour_us)
+    ahead = max(event.intake_version for event in in_kafka(settings))
+    assert ahead >= now + 24 * hour_us
+    source = settings.pipelines_dir / "orders" / "orders.csv"
+    source.write_text(source.read_text().replace("note ", "newer "))
+    wiring.run_ingest(node(settings, "b"), "orders", now_us=lambda: now - hour_us)
+    newer = [event for event in in_kafka(settings) if event.intake_minute < now // 60_000_000]
+    assert len(newer) == ROWS
+    assert min(event.intake_version for event in newer) > ahead
+    assert {event.intake_minute for event in newer} == {(now - hour_us) // 60_000_000}
+    report = wiring.balance(settings)
+    assert (report.ingested, report.in_flight, report.unaccounted) == (2 * ROWS, 2 * ROWS, 0)
+    assert breaches(settings) == []

@@ -1,0 +1,58 @@
+"""Which DAGs are paused, as Airflow's own database and API have it."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from tests.support import web_app
+from typer.testing import CliRunner
+
+from waybill.cli import app, stack
+from waybill.settings import Settings
+from waybill.stack.embedded import ServiceStatus, Stack
+
+pytestmark = pytest.mark.serves
+airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+
+
+@pytest.fixture
+def pause(web, monkeypatch):
+    """Pause the DAG replay, or not, with the command line signed in as the admin."""
+    monkeypatch.setattr(httpx, "Client", lambda **_given: web.client)
+    monkeypatch.setattr(web.client, "close", lambda: None)
+    monkeypatch.setenv("WAYBILL_AIRFLOW__USER", "ann")
+    monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "ann")
+    web.client.cookies.clear()
+    headers = {"authorization": f"Bearer {web.tokens['ann']}"}
+
+    def change(paused):
+        answer = web.client.patch(
+            "/api/v2/dags/replay", json={"is_paused": paused}, headers=headers
+        )
+        assert answer.is_success
+
+    return change
+
+
+def test_what_is_paused_is_named_by_status_and_is_something_to_do(pause, monkeypatch):
+    api = ServiceStatus("airflow-api-server", 1, (), 1, 1.0, healthy=True, log="x.log")
+    monkeypatch.setattr(Stack, "status", lambda _self: [api])
+    pause(True)
+    assert "DAGs paused: replay; what they do is not done" in CliRunner().invoke(
+        app, ["status"]
+    ).output.replace("\n", " ")
+    assert stack._upkeep().ok is False
+    monkeypatch.setenv("WAYBILL_AIRFLOW__UNPAUSED_DAGS", "none")
+    assert Settings().airflow.unpaused_dags == "none"
+    assert stack._upkeep().ok, "it is on purpose"
+    monkeypatch.delenv("WAYBILL_AIRFLOW__UNPAUSED_DAGS")
+    pause(False)
+    assert (stack._upkeep().ok, stack._upkeep().found) == (True, "upkeep is on")
+    assert "DAGs paused" not in CliRunner().invoke(app, ["status"]).output
+
+
+def test_an_airflow_that_refuses_is_said_and_not_taken_for_fine(pause, monkeypatch):
+    monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "wrong")
+    check = stack._upkeep()
+    assert (check.ok, check.found) == (False, "not known")
+    assert "WAYBILL_AIRFLOW__PASSWORD" in check.remedy

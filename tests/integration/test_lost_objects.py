@@ -1,0 +1,162 @@
+"""Staged and parked objects that are gone or damaged: set apart, told, made again from Kafka."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+from tests.integration import parking_lot
+from tests.integration.parking_lot import make_event
+from tests.support import orders
+from tests.support.books import batch, nothing_parked
+from tests.support.loads import opened_loads, some
+from tests.unit.destinations.orders import clean_database
+
+from waybill.events import Event, encode
+from waybill.ledger import commit_batch
+from waybill.ledger.commit import StagedObject
+from waybill.operations.loads.lost_objects import lost_objects, recover, settle_lost
+from waybill.operations.loads.recovery import stages_at
+from waybill.operations.registry import deploy
+from waybill.parking import Decision
+from waybill.pipelines import load_pipeline, topic_of
+from waybill.settings import KafkaSettings
+from waybill.storage import open_log
+
+pytestmark = pytest.mark.serves
+lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
+MINUTE = 29_000_000
+
+
+@pytest.fixture
+def loads(postgres, s3):
+    with opened_loads(postgres, s3, clean_database(postgres)) as opened:
+        yield opened
+
+
+class Processed:
+    """Orders in Kafka, processed by hand: commits with staged objects that know their offsets."""
+
+    def __init__(self, loads, kafka, folder) -> None:
+        self.loads = loads
+        self.log = open_log(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
+        home = orders.write_orders(folder, rows=1)
+        deploy(loads.tracker, home, who="ann")
+        self.home = home
+        self.topic = self.log.ensure_topic(topic_of(load_pipeline(home)))
+        self.run = stages_at(loads.tracker, fetch=loads.objects.get)
+        self._servers, self._end = kafka.bootstrap_servers, 0
+
+    def process(self, *numbers: int) -> tuple[int, str]:
+        """Send orders and commit a batch of them; returns its number and its staged object."""
+        from confluent_kafka import Producer
+
+        producer, name = Producer({"bootstrap.servers": self._servers}), self.topic.name
+        for number in numbers:
+            data = {"number": number, "amount": number * 3, "note": "n"}
+            event = Event(
+                f"e{number}", "test-orders", "t", "order", f"[{number}]", 0, number, MINUTE,
+                "2026-01-01T00:00:00Z", data, stage="transformation",
+            )  # fmt: skip
+            producer.produce(name, encode(event), partition=0)
+        assert producer.flush(30) == 0
+        start, self._end = self._end, self._end + len(numbers)
+        values = list(self.log.read(name, {0: (start, self._end)}))
+        result = self.run(values, datetime.now(UTC))
+        rows, body = result.staged.rows, result.staged.finish()
+        key = f"staged/2026/01/01/{numbers[0]}.wbs"
+        self.loads.objects.put(key, body)
+        done = batch(
+            self.loads._epoch, (0, start, self._end), destination=self.loads.name,
+            topic=name, counts=list(result.counts.by_pipeline()),
+            staged=[StagedObject(key, rows, len(body), [[name, 0, start, self._end]])],
+        )  # fmt: skip
+        return commit_batch(self.loads.tracker, done, nothing_parked), key
+
+    def recover(self):
+        return recover(self.loads.tracker, self.loads.objects, self.log, self.run)
+
+    def numbers(self) -> list[int]:
+        return [row[0] for row in self.loads.ask("SELECT number FROM shop.orders ORDER BY 1")]
+
+
+@pytest.fixture
+def processed(loads, kafka, tmp_path):
+    return Processed(loads, kafka, tmp_path)
+
+
+def test_a_lost_object_is_not_made_of_the_records_of_a_log_that_was_settled_since(loads, processed):
+    last, key = processed.process(10, 11)
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last)
+    with loads.tracker.transaction() as connection:
+        connection.execute(text("UPDATE topic_offsets SET known_since = clock_timestamp()"))
+    assert (processed.recover().recovered, processed.recover().left) == (0, 1)
+    [lost] = lost_objects(loads.tracker, "warehouse")
+    assert "has another log since" in lost.problem
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged"])
+def test_a_lost_staged_object_is_passed_told_and_made_again_from_kafka(loads, processed, damage):
+    _, key = processed.process(10, 11, 12)
+    last, _ = processed.process(13, 14)
+    if damage == "gone":
+        loads.objects.delete([key])
+    else:
+        loads.objects.put(key, b"other bytes")
+    patience = loads.patience()
+    loads.deliver(patience, last)
+    assert processed.numbers() == [13, 14], "others of the destination go on"
+    [lost] = lost_objects(loads.tracker, "warehouse")
+    assert (lost.key, lost.rows) == (key, 3)
+    assert loads.sql("SELECT kind, detail->>'object_key' FROM notices") == [("missing", key)]
+    assert processed.recover().recovered == 1
+    assert processed.recover().recovered == 0, "once"
+    loads.deliver(patience, last + 1)
+    assert processed.numbers() == [10, 11, 12, 13, 14]
+    assert loads.counts() == {"in_first": 5, "passed": 5}
+    in_mapping = "SELECT sum(\"out\")::int FROM ledger_totals WHERE stage = 'mapping'"
+    assert loads.sql(in_mapping) == [(5,)], "counted once when it was processed"
+    assert [action for _, action in loads.audited()] == [
+        "staged_object_lost",
+        "staged_object_recovered",
+    ]
+
+
+def test_what_would_be_other_rows_now_is_left_and_settled_by_name(loads, processed):
+    last, key = processed.process(20, 21)
+    loads.objects.delete([key])
+    loads.sql("UPDATE staged_objects SET rows = 3")
+    loads.deliver(loads.patience(), last)
+    assert processed.recover().left == 1
+    [lost] = lost_objects(loads.tracker)
+    assert "gives 2 rows now, not 3" in lost.problem or "give 2 rows now, not 3" in lost.problem
+    settle_lost(loads.tracker, "warehouse", Decision("ann", "they came from the source again"))
+    assert lost_objects(loads.tracker) == []
+
+
+def test_a_lost_object_of_an_older_release_says_why_it_stays(loads, kafka):
+    last = loads.stage(some(1, 2))
+    loads.objects.delete([row[0] for row in loads.sql("SELECT key FROM staged_objects")])
+    loads.deliver(loads.patience(), last)
+    assert loads.position == last
+    log = open_log(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
+    run = stages_at(loads.tracker, fetch=loads.objects.get)
+    assert recover(loads.tracker, loads.objects, log, run).left == 1
+    assert "older release" in lost_objects(loads.tracker)[0].problem
+
+
+def test_a_parked_object_that_is_gone_is_told_by_the_look_of_each_minute(lot):
+    gone, kept = lot.park([make_event(1)], 1), lot.park([make_event(2)], 2)
+    assert lot.parking.find_missing(datetime.now(UTC)) == []
+    body = lot.objects.get(gone)
+    lot.objects.delete([gone])
+    assert lot.parking.find_missing(datetime.now(UTC)) == [gone]
+    assert kept in lot.keys()
+    told = "SELECT count(*) FROM audit_log WHERE action = 'object_missing'"
+    assert lot.sql(told) == [(1,)]
+    lot.parking.find_missing(datetime.now(UTC))
+    assert lot.sql(told) == [(1,)], "once"
+    lot.objects.put(gone, body)
+    assert lot.parking.find_missing(datetime.now(UTC)) == []

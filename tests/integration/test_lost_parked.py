@@ -1,0 +1,286 @@
+"""Parked events whose object is gone: made again from Kafka, or told as unrecoverable."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+from tests.integration.test_lost_objects import MINUTE, Processed, loads  # noqa: F401 - fixture
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.events import Event, encode
+from waybill.ledger import commit_batch
+from waybill.operations.failed_events import identity_of, parked_event
+from waybill.operations.loads.recovery import failures_at
+from waybill.operations.lost_parked import WHO, lost_parked, recover_parked
+from waybill.operations.retention.records import trim_log
+from waybill.parking import ObjectDescriptor, Packer, Parking, new_key
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.quarantine import quarantine_missing
+from waybill.settings import KafkaSettings, Settings
+from waybill.stages import Chunk
+from waybill.wiring.watching import watch
+
+pytestmark = pytest.mark.serves
+BAD = "no number"
+
+
+class Parked(Processed):
+    """Orders in Kafka, processed by hand by two tasks a batch: what fails is parked."""
+
+    def __init__(self, *given) -> None:
+        super().__init__(*given)
+        self.parking = Parking(self.loads.tracker, self.loads.objects)
+        self.find = failures_at(self.loads.tracker, fetch=self.loads.objects.get)
+        self.next = 0
+
+    def park(self, *messages: bytes, objects: int = 1) -> list[str]:
+        """Send messages and commit a batch of them; returns its parked objects, in order."""
+        from confluent_kafka import Producer
+
+        producer, name = Producer({"bootstrap.servers": self._servers}), self.topic.name
+        for message in messages:
+            producer.produce(name, message, partition=0)
+        assert producer.flush(30) == 0
+        start, self.next = self.next, self.next + len(messages)
+        records = [one for _, one in self.log.records(name, {0: (start, self.next)})]
+        chunk = Chunk(
+            list(messages),
+            [0] * len(messages),
+            [one.offset for one in records],
+            [one.at_ms * 1000 for one in records],
+        )
+        failures = self.find(chunk, datetime.now(UTC), ())
+        described = []
+        for task in range(objects):
+            packer = Packer()
+            for failure in failures[task::objects]:
+                event = parked_event(failure, name, "2026-01-01T00:00:00Z")
+                packer.add(event, identity_of(failure))
+            body, found = packer.finish()
+            key = new_key()
+            self.loads.objects.put(key, body)
+            described.append(ObjectDescriptor(key, len(body), found))
+        scope = self.loads.name
+
+        def record(connection, number):
+            self.parking.record_once(connection, described, scope=scope, commit_number=number)
+            return [one.key for one in described]
+
+        done = batch_of(self, start)
+        self.commit = commit_batch(self.loads.tracker, done, record)
+        return [one.key for one in described]
+
+    def lose(self, *keys: str) -> None:
+        self.loads.objects.delete(list(keys))
+        gone = self.parking.find_missing(datetime.now(UTC))
+        quarantine_missing(self.loads.tracker, gone, who=WHO)
+
+    def recover_parked(self, objects=None, *, again=False):
+        where = self.loads.objects if objects is None else objects
+        return recover_parked(self.loads.tracker, where, self.log, self.find, again=again)
+
+    def events(self) -> list:
+        """All that is parked, by offset; when it was parked may be another moment."""
+        found = [
+            replace(event, parked_at="")
+            for one in self.parking.partitions()
+            for event in self.parking.events(one.id)
+        ]
+        return sorted(found, key=lambda event: event.kafka_offset)
+
+    def sums(self) -> list:
+        return self.loads.sql(
+            "SELECT error_type, parked, quarantined, parked_partitions.bytes, (SELECT sum(bytes) "
+            "FROM segments WHERE partition_id = parked_partitions.id AND state = 'parked') "
+            "FROM parked_partitions ORDER BY 1"
+        )
+
+
+def batch_of(parked, start):
+    from tests.support.books import batch
+
+    return batch(
+        parked.loads._epoch, (0, start, parked.next), destination=parked.loads.name,
+        topic=parked.topic.name,
+    )  # fmt: skip
+
+
+def order(number: int, amount: object = BAD) -> bytes:
+    data = {"number": number, "amount": amount, "note": "n"}
+    return encode(
+        Event(
+            f"e{number}",
+            "test-orders",
+            "t",
+            "order",
+            f"[{number}]",
+            0,
+            number,
+            MINUTE,
+            "2026-01-01T00:00:00Z",
+            data,
+            stage="transformation",
+        )
+    )
+
+
+@pytest.fixture
+def parked(loads, kafka, tmp_path):  # noqa: F811
+    return Parked(loads, kafka, tmp_path)
+
+
+def test_a_parked_object_that_is_gone_is_made_again_from_kafka_once(parked):
+    gone, kept = parked.park(
+        order(1), order(2), order(3, 9), b"no event", b"nor this", order(4), b"\xff", objects=2
+    )
+    parked.park(order(5))
+    before = parked.events()
+    assert len(before) == 7
+    parked.lose(gone)
+    assert len(parked.events()) < 7
+    assert sum(one.events for one in lost_parked(parked.loads.tracker)) == 3
+    assert parked.recover_parked().recovered == 3
+    assert parked.events() == before
+    for _, held, apart, size, real in parked.sums():
+        assert (apart, size) == (0, real)
+        assert held
+    assert parked.recover_parked().recovered == 0, "once"
+    assert lost_parked(parked.loads.tracker) == []
+    parked.lose(kept)
+    parked.recover_parked()
+    assert parked.events() == before
+
+
+def test_the_watch_of_each_minute_does_it_and_a_replay_takes_the_events(parked, kafka):
+    [gone] = parked.park(order(1), order(2))
+    before = parked.events()
+    parked.loads.objects.delete([gone])
+    settings = Settings(
+        tracker=parked.loads.tracker_settings,
+        s3=parked.loads.s3,
+        kafka=KafkaSettings(bootstrap_servers=kafka.bootstrap_servers),
+    )
+    watched = watch(settings)
+    assert not any("parked" in problem for problem in watched.problems), watched.problems
+    assert parked.events() == before
+    actions = [row[0] for row in parked.loads.sql("SELECT action FROM audit_log")]
+    assert {"object_missing", "quarantine", "parked_object_recovered"} <= set(actions)
+    [partition] = parked.parking.partitions()
+    replay = parked.parking.begin_replay(partition.id, who="ann", run_id="r1")
+    taken = [
+        replace(event, parked_at="")
+        for segment in parked.parking.replay_segments(replay.id)
+        for event in parked.parking.read(segment)
+    ]
+    assert taken == before
+
+
+def test_what_a_replay_found_damaged_is_made_again(parked):
+    [gone] = parked.park(order(1), order(2))
+    before = parked.events()
+    parked.loads.objects.put(gone, b"x" * len(parked.loads.objects.get(gone)))
+    [partition] = parked.parking.partitions()
+    replay = parked.parking.begin_replay(partition.id, who="ann", run_id="r1")
+    for segment in parked.parking.replay_segments(replay.id):
+        with pytest.raises(CorruptSegmentError) as failed:
+            list(parked.parking.read(segment))
+        parked.parking.quarantine(replay.id, [(segment, failed.value)])
+    assert parked.recover_parked().recovered == 2
+    assert parked.events() == before
+
+
+def test_a_copy_that_was_left_out_is_left_out_again(parked):
+    parked.park(order(1))
+    [gone] = parked.park(order(1), order(2))
+    before = parked.events()
+    assert len(before) == 2
+    parked.lose(gone)
+    assert parked.recover_parked().recovered == 1
+    assert parked.events() == before
+
+
+def test_a_kill_before_the_transaction_leaves_garbage_only(parked):
+    [gone] = parked.park(order(1), order(2))
+    before = parked.events()
+    parked.lose(gone)
+
+    class Killed(BaseException):
+        pass
+
+    class Dying(type(parked.loads.objects)):
+        def put(self, *given, **more):
+            super().put(*given, **more)
+            raise Killed
+
+    dying = Dying.__new__(Dying)
+    dying.__dict__.update(parked.loads.objects.__dict__)
+    with pytest.raises(Killed):
+        parked.recover_parked(dying)
+    assert len(list(parked.loads.objects.list("parked/cut/"))) == 1
+    assert [sums[:3] for sums in parked.sums()] == [(parked.sums()[0][0], 0, 2)]
+    assert parked.recover_parked().recovered == 2
+    assert parked.events() == before
+
+
+def test_an_object_that_is_back_is_taken_as_it_was(parked):
+    [gone] = parked.park(order(1), order(2))
+    body = parked.loads.objects.get(gone)
+    before = parked.events()
+    parked.lose(gone)
+    parked.loads.objects.put(gone, body)
+    assert parked.recover_parked().mended == 2
+    assert parked.events() == before
+
+
+def test_what_kafka_has_no_more_is_unrecoverable_and_told_once(parked, monkeypatch):
+    [gone] = parked.park(order(1), order(2))
+    parked.lose(gone)
+    parked.log.delete_records(parked.topic.name, {0: 2})
+    assert parked.recover_parked().unrecoverable == 2
+    assert parked.recover_parked(again=True).unrecoverable == 0, "told once"
+    [lost] = lost_parked(parked.loads.tracker)
+    assert (lost.object_key, lost.events, lost.unrecoverable) == (gone, 2, 2)
+    assert "Kafka does not have its events any more" in lost.problem
+    told = "SELECT detail->>'unrecoverable' FROM notices WHERE detail ? 'unrecoverable'"
+    assert parked.loads.sql(told) == [("2",)]
+    assert [sums[:3] for sums in parked.sums()] == [(lost.error_type, 0, 2)]
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", parked.loads.tracker_settings.dsn.get_secret_value())
+    shown = CliRunner().invoke(app, ["parked", "lost"])
+    assert "2 events quarantined, 2 unrecoverable" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80
+    said = orjson.loads(CliRunner().invoke(app, ["parked", "lost", "--json"]).stdout)
+    assert said["unrecoverable"] == 2
+
+
+def test_what_fails_otherwise_now_is_left(parked):
+    [gone] = parked.park(order(1), order(2))
+    parked.lose(gone)
+    parked.find = lambda *_: []
+    assert parked.recover_parked().unrecoverable == 2
+    assert "0 fail now as they did, not " in lost_parked(parked.loads.tracker)[0].problem
+
+
+def test_records_are_kept_while_parked_events_of_them_are_to_be_made_again(parked):
+    [gone] = parked.park(order(1), order(2))
+    parked.park(order(3))
+    loads_ = parked.loads
+    loads_.sql(
+        "INSERT INTO load_positions (destination, last_commit) VALUES (:d, :n) "
+        "ON CONFLICT (destination) DO UPDATE SET last_commit = excluded.last_commit",
+        d=loads_.name, n=parked.commit,
+    )  # fmt: skip
+    loads_.sql(
+        "UPDATE topic_offsets SET cluster_id = :c, topic_id = :t, known_since = 'epoch'",
+        c=parked.topic.cluster_id, t=parked.topic.topic_id,
+    )  # fmt: skip
+    topics = {parked.topic.name: loads_.name}
+    parked.lose(gone)
+    [trim] = trim_log(loads_.tracker, parked.log, topics, kept_s=0)
+    assert (trim.deleted, trim.problem) == (0, "")
+    assert parked.recover_parked().recovered == 2
+    [trim] = trim_log(loads_.tracker, parked.log, topics, kept_s=0)
+    assert (trim.deleted, trim.problem) == (2, "")

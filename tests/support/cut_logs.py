@@ -1,0 +1,105 @@
+"""Damage to a real broker's topics: a log that lost its tail, one made anew, one with holes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from waybill.stack.service import ServiceError
+
+_HEADER = struct.Struct(">qi")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_DELTA_AT = 23
+"""Byte of a record batch where its last offset's distance from its first one stands."""
+
+
+def cut_logs(kafka: Any, ends: Mapping[tuple[str, int], int]) -> None:
+    """Stop the broker, cut the logs of partitions so that they end at offsets, start it again.
+
+    Records were sent one at a time around the ends: a batch is not cut in two.
+
+    Args:
+        kafka: the broker.
+        ends: {(topic, partition): offset after the last record that stays}.
+    """
+    kafka.stop()
+    folder = Path(kafka.service.home) / "kafka" / "data"
+    for (topic, partition), end in ends.items():
+        _cut_files(folder / f"{topic}-{partition}", end)
+    (folder / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    try:
+        kafka.start()
+    except ServiceError:  # a busy machine: it takes longer
+        kafka.start()
+
+
+def _cut_files(folder: Path, at: int) -> None:
+    for segment in sorted(folder.glob("*.log")):
+        content = segment.read_bytes()
+        end = _end_of(content, at)
+        if end < len(content):
+            with segment.open("r+b") as file:
+                file.truncate(end)
+    for pattern in ("*.index", "*.timeindex", "*.snapshot"):
+        for stale in folder.glob(pattern):
+            stale.unlink()
+
+
+def _end_of(content: bytes, at: int) -> int:
+    """Return after which byte a segment's records up to an offset end."""
+    place = 0
+    while place + _HEADER.size <= len(content):
+        base, length = _HEADER.unpack_from(content, place)
+        [delta] = _LAST_OFFSET_DELTA.unpack_from(content, place + _DELTA_AT)
+        if base >= at:
+            return place
+        assert base + delta < at, f"offsets {base} to {base + delta} are in one batch"
+        place += _HEADER.size + length
+    return place
+
+
+def send_one_by_one(servers: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    """Send values, each in a batch of its own."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "batch.num.messages": 1, "log_level": 2})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def send_in_transaction(servers: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+    """Send values in a transaction: its marker takes an offset that has no record."""
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": servers, "transactional.id": f"hole-{topic}", "log_level": 2}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    producer.commit_transaction(60)
+
+
+def make_anew(servers: str, log: Any, topic: str) -> None:
+    """Delete a topic and make it again under the same name."""
+    from confluent_kafka.admin import AdminClient
+    from tests.servers import wait_for
+
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    wait_for(lambda: topic not in log.topics())
+    log.ensure_topic(topic)
+
+
+def delete_records(servers: str, topic: str, partition: int, before: int) -> None:
+    """Have Kafka delete records before an offset."""
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
+    place = TopicPartition(topic, partition, before)
+    admin.delete_records([place])[place].result(30)

@@ -1,0 +1,129 @@
+"""Keeps the figures of benchmarks: ``docs/performance.jsonl``, and ``docs/performance.md`` made of it.
+
+``make bench-processing | make record BENCH=bench-processing`` adds the last line of a full form's
+output, with today's date and the commit, and prints each figure against the one before.
+``python -m tests.support.performance_page`` writes the page alone.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "performance.md"
+FIGURES = ROOT / "docs" / "performance.jsonl"
+SHOWN = {
+    "bench-processing": (
+        "processing_events_per_s", "vs_identity", "identity_events_per_s", "loading_rows_per_s",
+        "processing_cpu_us_per_event", "identity_cpu_us_per_event", "loading_cpu_us_per_row",
+    ),
+    "bench-producer": (
+        "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",
+        "added_cpu_us_1kb", "append_p50_us_1kb", "append_p99_us_1kb", "wal_bytes_per_message_1kb",
+    ),
+    "bench-parking": (
+        "failing_vs_clean", "puts_per_task_batch", "list_p95_ms", "discard_500k_s",
+        "replay_vs_live", "peak_rss_mb",
+    ),
+    "bench-replay-latency": ("live_p95_ms_alone", "live_p95_ms_with_replay", "ratio"),
+    "bench-tracker": (
+        "recorder_overhead_cpu", "bytes_per_trace", "files_per_s", "range_p99_ms", "lookup_p95_s",
+        "lookup_objects_share", "audit_ms", "watch_ms", "balance_ms", "processing_commit_ms",
+    ),
+    "bench-destinations": (
+        "postgres_vs_bare", "postgres_cpu_vs_bare", "duckdb_vs_bare", "duckdb_cpu_vs_bare",
+        "delta_vs_bare", "delta_cpu_vs_bare", "peak_rss_mb", "merge_10m_vs_1m",
+    ),
+}  # fmt: skip
+HEAD = """\
+# Performance
+
+<!-- Written by `python -m tests.support.performance_page` from performance.jsonl; do not edit. -->
+
+What each benchmark gave, by date and commit; in brackets the change since the row before. The full
+forms, on 2 cores and 24 GiB. The machines are shared and differ: compare ratios (`vs_…`) and CPU
+seconds first, events per second last. A row is added by
+`make bench-processing | make record BENCH=bench-processing`. A change of more than a tenth is
+explained in its note, or mended.
+"""
+
+
+def rows() -> list[dict[str, Any]]:
+    """Return all that is kept, oldest first."""
+    return [json.loads(line) for line in FIGURES.read_text(encoding="utf-8").splitlines()]
+
+
+def page() -> str:
+    """Return the whole page."""
+    kept = rows()
+    parts = [HEAD]
+    for name, shown in SHOWN.items():
+        own = [row for row in kept if row["benchmark"] == name]
+        if own:
+            parts += [f"## `make {name}`\n", _table(own, shown)]
+    return "\n".join(parts)
+
+
+def _table(own: list[dict[str, Any]], shown: tuple[str, ...]) -> str:
+    known = [name for name in shown if any(name in row["figures"] for row in own)]
+    lines = [
+        f"| date | commit | {' | '.join(known)} | note |",
+        f"|---|---|{'---|' * len(known)}---|",
+    ]
+    before: dict[str, float] = {}
+    for row in own:
+        cells = [_cell(row["figures"].get(name), before.get(name)) for name in known]
+        lines.append(
+            f"| {row['date']} | {row['commit']} | {' | '.join(cells)} | {row.get('note', '')} |"
+        )
+        before |= row["figures"]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: float | None, before: float | None) -> str:
+    if value is None:
+        return ""
+    words = f"{value:,}"
+    return words if not before else f"{words} ({value / before - 1:+.0%})"
+
+
+def record(name: str, output: str, note: str) -> None:
+    """Add the last line of a benchmark's output."""
+    figures = json.loads(output.strip().splitlines()[-1])
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    row = {
+        "benchmark": name,
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit,
+        "note": note,
+        "figures": figures,
+    }
+    with FIGURES.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def main(arguments: list[str]) -> None:
+    if arguments:
+        name, note = arguments[0], " ".join(arguments[1:])
+        if name not in SHOWN:
+            raise SystemExit(f"BENCH={name!r} is none of {', '.join(SHOWN)}")
+        text = sys.stdin.read()
+        sys.stdout.write(text)
+        record(name, text, note)
+    PAGE.write_text(page(), encoding="utf-8")
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
