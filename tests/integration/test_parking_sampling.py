@@ -140,10 +140,10 @@ def test_damaged_segments_are_left_out_and_counted(lot, n):
     body = lot.objects.get(bad)
     lot.objects.put(bad, b"\0" * len(body))
     events, sample = drawn(lot, n=n)
-    assert (len(events), sample.damaged) == (10, 10)
+    assert (len(events), sample.damage.events) == (10, 10)
     lot.objects.delete([bad])
     events, sample = drawn(lot, n=n)
-    assert (len(events), sample.damaged) == (10, 10)
+    assert (len(events), sample.damage.events) == (10, 10)
     lot.sql("DELETE FROM segments WHERE object_key = :key", key=bad)
     lot.sql("UPDATE parked_partitions SET parked = parked - 10")
     lot.sql(

@@ -144,3 +144,39 @@ def test_the_command_looks_again(books: Books, monkeypatch: pytest.MonkeyPatch) 
     books.objects.put(key, whole)
     again = CliRunner().invoke(app, ["parked", "recheck"])
     assert (again.exit_code, again.stdout) == (0, "5 events parked again\n")
+
+
+def test_a_dry_run_names_what_is_lost_and_fails(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in books.settings.to_env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WAYBILL_HOME", str(books.settings.home))
+
+    def dry(*words: str) -> tuple[int, str]:
+        pipeline, event, stage, error = NAMES.values()
+        names = [pipeline, "-e", event, "-s", stage, "-t", error]
+        done = CliRunner().invoke(app, ["parked", *words, *names], env={"COLUMNS": "80"})
+        return done.exit_code, done.stdout + done.stderr
+
+    keys = [segment.object_key for segment in segments(books)]
+    spoil(books, 1, "gone")
+    for words in (("replay", "--dry-run"), ("dry-run",)):
+        code, said = dry(*words)
+        assert code == 1
+        assert " of 15 would pass" in said
+        assert f"5 events of {keys[1]} could not be read: the object is gone from" in said
+        assert "`waybill parked recheck`" in said
+    for number in (0, 2, 3):
+        spoil(books, number, "gone")
+    code, said = dry("replay", "--dry-run")
+    assert code == 1
+    assert "over order transformation/null_value: none of it can be read" in said
+    assert all(f"5 events of {key} could not be read" in said for key in keys)
+    run(books)  # sets all apart
+    for words in (("replay", "--dry-run"), ("dry-run",)):
+        code, said = dry(*words)
+        assert code == 1
+        assert "20" in said
+        assert "quarantine" in said
+        assert "`waybill parked lost`" in said

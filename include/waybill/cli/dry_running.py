@@ -28,6 +28,11 @@ _MOST_GROUPS = 12
 _MESSAGE_CHARS = 200
 _VALUE_CHARS = 60
 _ALL, _NONE = 1.0, 0.0
+_WAY_OUT = (
+    "what to do: each minute the DAG `watch` makes what is gone again from Kafka, and what a "
+    "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
+    "`waybill parked recheck`"
+)
 _TIME = "2013-01-31, or RFC 3339; UTC without a zone"
 
 
@@ -116,14 +121,16 @@ def _tell(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     else:
-        show(report, request.stage, request.error_type)
+        show(report, request)
+    if report.misses:
+        raise typer.Exit(1)
 
 
-def show(report: DryRunReport, stage: str, error_type: str) -> None:
+def show(report: DryRunReport, request: DryRunRequest) -> None:
     """Print a report: the verdict, the ways to fail, the groups, the good events."""
     console = Console(highlight=False)
-    console.print(_verdict(report, stage, error_type), soft_wrap=True)
-    for line in _ends(report, stage):
+    console.print(_verdict(report, request), soft_wrap=True)
+    for line in _ends(report, request.stage):
         console.print(Text(f"  {line}"), soft_wrap=True)
     if len(report.by_fingerprint) > 1:
         _groups(console, report)
@@ -132,8 +139,11 @@ def show(report: DryRunReport, stage: str, error_type: str) -> None:
     console.print(Text("nothing was written", "dim"))
 
 
-def _verdict(report: DryRunReport, stage: str, error_type: str) -> Text:
-    name = f"{report.pipeline} version {report.version} over {stage}/{error_type}: "
+def _verdict(report: DryRunReport, request: DryRunRequest) -> Text:
+    over = f"{request.event_name} {request.stage}/{request.error_type}"
+    name = f"{report.pipeline} version {report.version} over {over}: "
+    if not report.events and report.misses:
+        return Text.assemble((plain(name), ""), ("none of it can be read", "bold red"))
     if not report.events:
         return Text(plain(f"{name}nothing that was asked for is parked"))
     style = "bold green" if report.would_pass == report.tried else "bold yellow"
@@ -155,8 +165,14 @@ def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
     for way, number in sorted(report.expected_fail.items(), key=lambda item: (-item[1], item[0])):
         message = plain(report.examples[way])[:_MESSAGE_CHARS]
         yield f"{about}{number:,} would fail: {way} — {message}"
-    if report.damaged:
-        yield f"{counted(report.damaged, 'event')} could not be read: their file is damaged or gone"
+    for one in report.unreadable:
+        lost = counted(one["events"], "event")
+        yield f"{lost} of {one['object_key']} could not be read: {one['reason']}"
+    if report.quarantined:
+        apart = counted(report.quarantined, "event")
+        yield f"{apart} of this partition in quarantine: their files are damaged or gone"
+    if report.damaged or report.quarantined:
+        yield _WAY_OUT
     if stage == "destination" and report.would_pass:
         yield "the destination was not asked: it may refuse some of these again"
 

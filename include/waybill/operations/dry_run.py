@@ -53,8 +53,17 @@ class DryRunReport:
     """One message for each way to fail, personal values masked."""
     damaged: int = 0
     """Events that could not be read; they are not tried."""
+    unreadable: list[dict[str, Any]] = field(default_factory=list)
+    """The same by object: ``object_key``, ``events``, ``reason``."""
+    quarantined: int = 0
+    """Events of the partition that were set apart before, as their objects are damaged or gone."""
     good: GoodReport = field(default_factory=GoodReport)
     """Nothing is tried unless another version than the active one is proposed."""
+
+    @property
+    def misses(self) -> bool:
+        """Whether it says less than was asked: some events, or all there are, cannot be read."""
+        return bool(self.damaged or (self.quarantined and not self.events))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -212,7 +221,8 @@ def _report(pipeline: Pipeline, seen: _Seen, sample: EventSample, good: GoodRepo
         expected_fail={way: round(number) for way, number in expected.items()},
         by_fingerprint=_by_fingerprint(seen, weights),
         examples=seen.examples,
-        damaged=sample.damaged,
+        damaged=sample.damage.events,
+        unreadable=[one.to_json() for one in sample.damage.listed],
         good=good,
     )
 

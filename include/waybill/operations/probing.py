@@ -151,8 +151,8 @@ def _sample(
         share = max(1, SAMPLE_EVENTS * events // total)
         sample = parking.draw(partition_id, n=share, seed=seed)
         yield from (event for _, event in sample.events)
-        if sample.damaged:
-            _LOG.warning("a probe leaves out %d damaged events", sample.damaged)
+        if sample.damage.events:
+            _LOG.warning("a probe leaves out %d damaged events", sample.damage.events)
 
 
 def _telling(sample: list[ParkedEvent]) -> list[ParkedEvent]:

@@ -78,7 +78,12 @@ def require_parked(
     """
     if not partition.parked:
         apart = partition.quarantined
-        ways = f", {apart:,} quarantined (see `waybill parked recheck`)" if apart else ""
+        ways = (
+            f", {apart:,} quarantined, as their files are damaged or gone: `waybill parked lost` "
+            "says which and why; restore them, then `waybill parked recheck`"
+            if apart
+            else ""
+        )
         raise InputError(
             f"nothing of {partition.name} is parked now: {partition.replaying:,} events replaying, "
             f"{partition.replayed:,} replayed, {partition.discarded:,} discarded{ways}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from waybill.errors import InputError
@@ -93,7 +93,8 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
         refuse_without_source(event for _, event in everything.events)
     sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
     trial = trials.of(version)
-    return dry_run(version, trial, sample, good, personal=personal, earlier=earlier)
+    report = dry_run(version, trial, sample, good, personal=personal, earlier=earlier)
+    return replace(report, quarantined=found.quarantined)
 
 
 def _refuse_numbers(request: DryRunRequest) -> None:

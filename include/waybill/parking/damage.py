@@ -41,6 +41,11 @@ class Damage:
         """How many segments could not be read, or not to their end."""
 
     @property
+    def events(self) -> int:
+        """Return how many events could not be read so far."""
+        return self._found.total()
+
+    @property
     def listed(self) -> tuple[Unreadable, ...]:
         """Return what was found so far, an object and reason each, in the order it was met."""
         return tuple(Unreadable(key, events, why) for (key, why), events in self._found.items())
@@ -55,5 +60,9 @@ class Damage:
                 given += 1
                 yield event
         except CorruptSegmentError as error:
-            self.segments += 1
-            self._found[error.key, error.reason] += segment.count - given
+            self.note(error, segment.count - given)
+
+    def note(self, error: CorruptSegmentError, events: int) -> None:
+        """Note so many events of one segment as not read."""
+        self.segments += 1
+        self._found[error.key, error.reason] += events

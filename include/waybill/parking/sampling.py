@@ -19,6 +19,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, select, text
 
 from waybill.parking.browsing import read, segments_in_order
+from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
 from waybill.parking.instants import instant, window
@@ -100,8 +101,8 @@ class EventSample:
     events: Iterator[tuple[Stratum, ParkedEvent]]
     """Read as they are taken; memory: a segment."""
     strata: dict[Stratum, Drawn] = field(default_factory=dict)
-    damaged: int = 0
-    """Events that could not be read: their segment is damaged, or its object gone."""
+    damage: Damage = field(default_factory=Damage)
+    """What could not be read: damaged segments, and those whose object is gone."""
 
 
 def fingerprint_of(event: ParkedEvent) -> str:
@@ -271,9 +272,9 @@ def _read(
     sample: EventSample,
     needed: int,
 ) -> Iterator[ParkedEvent]:
-    """Return a segment's events; of one that is damaged none, and ``needed`` count as damaged."""
+    """Return a segment's events; of one that is damaged none, and ``needed`` are noted as such."""
     try:
         return read(tracker, objects, segment)
-    except CorruptSegmentError:
-        sample.damaged += needed
+    except CorruptSegmentError as error:
+        sample.damage.note(error, needed)
         return iter(())

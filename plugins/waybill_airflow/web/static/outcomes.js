@@ -8,7 +8,7 @@ const ENDED = ["success", "failed"];
 const STEPS = ["1%", "10%", "100%"];
 const KNOWN = new Set([
   "pipeline", "version", "events", "tried", "would_pass", "would_filter", "would_fail", "pass_rate", "low", "high", "expected_filter", "expected_fail",
-  "by_fingerprint", "examples", "damaged", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
+  "by_fingerprint", "examples", "damaged", "unreadable", "good", "partition_id", "replay_id", "segments", "sent", "state", "resumed", "seconds", "refused", "problem",
   "delivered", "passed", "parked_again", "superseded", "duplicate", "filtered", "in_flight", "waits_for", "quarantined", "outcome", "step", "steps",
 ]);
 
@@ -117,11 +117,18 @@ function ownSample(report) {
     ["would fail again", "bad", Math.max(0, tried - passing - gone)], report.damaged > 0 && ["could not be read", "bad", report.damaged],
   ];
   const title = report.tried !== undefined && report.tried < report.events ? "A sample of the parked events" : "The parked events";
-  return sample(title, tried, rows.filter(Boolean), [failing(report), byFingerprint(report.by_fingerprint)]);
+  return sample(title, tried, rows.filter(Boolean), [failing(report), unread(report), byFingerprint(report.by_fingerprint)]);
 }
 
 function failing(report) {
   return sumOf(report.would_fail) > 0 && ways("", report.would_fail, report.examples ?? {});
+}
+
+/** Which files could not be read, and what was set apart before. */
+function unread({ unreadable, quarantined }) {
+  const lines = (unreadable ?? []).map((one) => h("li", {}, `${many(one.events, "event")} of `, h("code", {}, one.object_key), `: ${one.reason}`));
+  if (quarantined) lines.push(h("li", {}, `${many(quarantined, "event")} in quarantine: their files are damaged or gone`));
+  return lines.length > 0 && h("ul", { class: "ways" }, lines);
 }
 
 function byFingerprint(groups) {
