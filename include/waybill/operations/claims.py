@@ -2,8 +2,9 @@
 
 Claim checks: a payload too large for a message goes into the object store, the message names it.
 
-The key of a replayed payload is a hash of its bytes: what was parked behind a transformation is not
-what the source gave, and a run that resumes writes the same object again.
+A key is of one intake of one event (its id and intake version), or of one replay (its id and the
+payload's SHA-256, so that a run that resumes writes the same object again). Nobody else puts it:
+retention may delete it once it is old, whatever is read or replayed again meanwhile.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ _LONGEST_WAIT_S = 5.0
 
 def check_in(objects: ObjectStore, event: Event, content: bytes, *, name: str) -> None:
     """Store a payload if it is too large to travel, and let the event name it.
+
+    Args:
+        objects: the store.
+        event: whose it is.
+        content: its payload's bytes.
+        name: of the object, below its pipeline; no other intake or replay may give the same one.
 
     Raises:
         RetryError: the store stayed away for ten minutes.
@@ -188,5 +195,6 @@ def encode_again(event: Event, came: bytes, *, objects: ObjectStore | None = Non
     if content is None:
         content = encode_data(event.data)
     if objects is not None:
-        check_in(objects, event, content, name=hashlib.sha256(content).hexdigest())
+        name = f"{event.replay_id}-{hashlib.sha256(content).hexdigest()}"
+        check_in(objects, event, content, name=name)
     return encode(event, content=content)

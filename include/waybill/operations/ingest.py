@@ -399,7 +399,7 @@ class _Run:
     ) -> None:
         pipeline = self._intake.pipeline
         try:
-            event, value, taken = self._build(row)
+            event, content, taken = self._build(row)
         except ParkError as error:
             self._park(orjson_or_repr(row), error.code, error.message, error.where, counts, packer)
             return
@@ -413,7 +413,9 @@ class _Run:
             self._resumed += 1
         else:
             minute = event.intake_minute
-            lsn = self._produce(value, event.key.encode())
+            name = f"{event.id}-{event.intake_version:x}"
+            check_in(self._intake.objects, event, content, name=name)
+            lsn = self._produce(encode(event, content=content), event.key.encode())
         passed.add(event.id, event.key, minute, lsn, taken)
         key = (pipeline.id, event.name, "ingestion", minute)
         for name in ("in_first", "passed", "out"):
@@ -451,8 +453,7 @@ class _Run:
             time=moment.isoformat().replace("+00:00", "Z"),
             data=row,
         )
-        check_in(self._intake.objects, event, content, name=identity)
-        return event, encode(event, content=content), taken
+        return event, content, taken
 
     def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:
         self._park(bad.raw, bad.code, bad.message, f"line {bad.line}", counts, packer)

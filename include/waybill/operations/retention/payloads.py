@@ -8,6 +8,15 @@ through with. Those that parked events name are kept: the segments are read. A p
 - while a replay of it runs, or ended within the margin: its messages are in the log once more, with
   payloads as old as they were;
 - where a parked segment cannot be read, or more is parked than ``MOST_PARKED_BYTES``.
+
+Invariants
+  I1  A key is put by one intake of one event, or by one replay (``operations.claims``). A record
+      that is read again, or an event that is replayed again, gets an object of its own: nothing
+      that is written while this runs needs an object that was old when it began.
+  I2  What is on its way is read first, then the store is listed, then parked segments are read,
+      then replays. Each way from one to the other is so seen at one of its ends: an event that was
+      on its way and parks is younger than what was listed; one that was parked and goes back is
+      named, or its replay is there.
 """
 
 from __future__ import annotations
@@ -15,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import orjson
@@ -37,12 +45,7 @@ SELECT clock_timestamp() - make_interval(secs => :kept_s) AS before,
   (SELECT min(open_from_minute) FROM intake_watermarks
     WHERE pipeline_id = :pipeline AND (open OR waiting > 0)) AS taken_in,
   (SELECT min(minute) FROM audit_minutes WHERE pipeline_id = :pipeline) AS audited,
-  (SELECT count(*) FROM ledger WHERE pipeline_id = :pipeline AND NOT folded) AS unfolded,
-  (SELECT count(*) FROM replays JOIN parked_partitions AS own ON own.id = replays.partition_id
-    WHERE own.pipeline_id = :pipeline AND (replays.finished_at IS NULL
-      OR replays.finished_at > clock_timestamp() - make_interval(secs => :kept_s)
-      OR EXISTS (SELECT FROM replay_entries
-        WHERE replay_id = replays.id AND came_in < marked))) AS replays
+  (SELECT count(*) FROM ledger WHERE pipeline_id = :pipeline AND NOT folded) AS unfolded
 """)
 _PARKED = text("""
 SELECT segments.object_key, segments.position, segments.length, segments.sha256
@@ -51,6 +54,12 @@ JOIN parked_objects AS objects ON objects.key = segments.object_key
 WHERE own.pipeline_id = :pipeline AND objects.state = 'live'
   AND segments.state IN ('parked', 'replaying', 'quarantined', 'discarded')
 ORDER BY 1, 2
+""")
+_REPLAYS = text("""
+SELECT count(*) FROM replays JOIN parked_partitions AS own ON own.id = replays.partition_id
+WHERE own.pipeline_id = :pipeline AND (replays.finished_at IS NULL
+  OR replays.finished_at > clock_timestamp() - make_interval(secs => :kept_s)
+  OR EXISTS (SELECT FROM replay_entries WHERE replay_id = replays.id AND came_in < marked))
 """)
 
 
@@ -102,19 +111,25 @@ def _trim(
     apply: bool,
 ) -> None:
     before, why = _before(tracker, pipeline_id, kept_s)
-    named: set[str] | None = None
-    for keys, sizes in _older(objects, payload_key(pipeline_id, ""), before):
-        if not why and named is None:
-            named, why = _named(tracker, objects, pipeline_id)
-        if why or named is None:
-            report.kept[pipeline_id] = why
-            return
-        gone = [key for key in keys if key not in named]
-        report.parked += len(keys) - len(gone)
+    # taken whole: a listing goes on by key, and these are being deleted
+    prefix = payload_key(pipeline_id, "")
+    old = [one for one in objects.list(prefix) if one.modified < before]
+    if not old:
+        return
+    named = set[str]()
+    if not why:
+        named, why = _named(tracker, objects, pipeline_id, kept_s)
+    if why:
+        report.kept[pipeline_id] = why
+        return
+    for start in range(0, len(old), _MOST_KEYS):
+        some = old[start : start + _MOST_KEYS]
+        gone = [one for one in some if one.key not in named]
+        report.parked += len(some) - len(gone)
         if apply:
-            objects.delete(gone)
+            objects.delete([one.key for one in gone])
         report.deleted += len(gone)
-        report.bytes += sum(sizes[key] for key in gone)
+        report.bytes += sum(one.size for one in gone)
 
 
 def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[datetime, str]:
@@ -124,28 +139,20 @@ def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[dat
     minutes = [m for m in (row.taken_in, row.audited) if m is not None]
     times = [row.before, *(datetime.fromtimestamp(m * 60, UTC) for m in minutes)]
     before = min(times) - timedelta(seconds=_SKEW_S)
-    if row.replays:
-        return before, "a replay runs, or ended lately"
     return before, "its counts are not folded" if row.unfolded else ""
 
 
-def _older(
-    objects: ObjectStore, prefix: str, before: datetime
-) -> Iterator[tuple[list[str], dict[str, int]]]:
-    # taken whole: a listing goes on by key, and these are being deleted
-    old = iter([one for one in objects.list(prefix) if one.modified < before])
-    while some := list(islice(old, _MOST_KEYS)):
-        yield [one.key for one in some], {one.key: one.size for one in some}
-
-
 def _named(
-    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str
-) -> tuple[set[str] | None, str]:
-    """Return the payloads that a pipeline's parked events name; None, and why, if unknown."""
+    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str, kept_s: float
+) -> tuple[set[str], str]:
+    """Return the payloads that a pipeline's parked events name, and what keeps all."""
+    asked = {"pipeline": pipeline_id}
     with tracker.transaction() as connection:
-        segments = connection.execute(_PARKED, {"pipeline": pipeline_id}).all()
+        segments = connection.execute(_PARKED, asked).all()
+        if connection.execute(_REPLAYS, asked | {"kept_s": kept_s}).scalar_one():
+            return set(), "a replay runs, or ended lately"
     if sum(row.length for row in segments) > MOST_PARKED_BYTES:
-        return None, "so much of it is parked that the files are not read"
+        return set(), "so much of it is parked that the files are not read"
     found: set[str] = set()
     for key, position, length, sha256 in segments:
         try:
@@ -153,7 +160,7 @@ def _named(
             for event in read_segment(frame, sha256=sha256, key=key, position=position):
                 found.update(_references((event.value, event.source)))
         except (CorruptSegmentError, ObjectMissingError, orjson.JSONDecodeError) as error:
-            return None, f"parked events cannot be read: {error}"
+            return set(), f"parked events cannot be read: {error}"
     return found, ""
 
 
