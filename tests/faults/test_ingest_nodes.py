@@ -15,6 +15,7 @@ from tests.support.recorded import counting
 
 from waybill import wiring
 from waybill.events import decode, wall_us
+from waybill.ledger import IntakeWatermark, read_watermarks
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.serves
 ROWS, PAGE_ROWS = 1_000, 100
 PATCHES = """
 import os, signal
+from waybill.ledger import write_ahead_logs
 from waybill.operations import ingest as module, takeover
 from waybill.producer import LosslessProducer
 from waybill.wiring import intake
@@ -61,7 +63,7 @@ POINTS = {
     "marked, all sent": SENT + 'after(LosslessProducer, "mark", 4, delivered)',
     "about to commit": 'after(module, "commit_intake", 3, act_first=True)',
     "committed, not confirmed": 'after(module, "commit_intake", 3)',
-    "the watermark closed": 'after(module, "close_source", 1, act_first=True)',
+    "about to give the source back": 'after(module, "close_source", 1, act_first=True)',
 }
 EACH_TIME = ("amid a page, all sent", "marked, nothing sent")
 """Points of every run of the tests; the others belong to the campaigns."""
@@ -190,6 +192,53 @@ def test_a_run_that_wakes_up_after_another_took_over_ends_and_its_copies_are_cou
     copies = len(in_kafka(settings)) - ROWS
     assert_whole(settings, copies=copies)
     assert logs(settings) == [("a", "ended"), ("b", "closed")]
+
+
+def watermark(settings: Settings) -> IntakeWatermark:
+    with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+        [found] = read_watermarks(connection).values()
+        return found
+
+
+def test_a_run_that_wakes_up_at_its_end_does_not_close_the_minutes_of_the_newer_one(
+    settings: Settings,
+) -> None:
+    """The newer run still reads: no minute from its first one on may be taken for whole."""
+    code = PATCHES.replace("{signal}", "SIGSTOP")
+    ends = children.start(
+        node(settings, "a"), code.replace("{patch}", 'after(module._Run, "_deliver_all", 1)')
+    )
+    try:
+        assert os.WIFSTOPPED(os.waitpid(ends.pid, os.WUNTRACED)[1])
+        reads = children.start(
+            node(settings, "b"), code.replace("{patch}", 'after(module._Run, "_look_elsewhere", 1)')
+        )
+        try:
+            assert os.WIFSTOPPED(os.waitpid(reads.pid, os.WUNTRACED)[1])
+            before = watermark(settings)
+            assert before.open
+            os.kill(ends.pid, signal.SIGCONT)
+            output, _ = ends.communicate(timeout=120)
+            assert watermark(settings) == before
+            assert logs(settings) == [("a", "ended"), ("b", "open")]
+        finally:
+            children.kill(reads)
+    finally:
+        children.kill(ends)
+    assert b"FencedError" in output, output.decode()
+    wiring.run_ingest(node(settings, "c"), "orders")
+    assert_whole(settings)
+    assert not watermark(settings).open
+
+
+def test_a_kill_amid_the_end_of_a_run_leaves_the_source_to_the_next_one(settings: Settings) -> None:
+    dies(settings, 'after(write_ahead_logs, "close_watermark", 1, act_first=True)')
+    assert watermark(settings).open
+    assert [state for _, state in logs(settings)] == ["open"]
+    assert wiring.run_ingest(settings, "orders").read == 0
+    assert not watermark(settings).open
+    assert [state for _, state in logs(settings)] == ["closed"]
+    assert_whole(settings)
 
 
 def test_a_run_beside_another_takes_over_and_one_of_them_goes_on(settings: Settings) -> None:

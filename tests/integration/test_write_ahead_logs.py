@@ -18,13 +18,18 @@ from waybill.errors import InputError
 from waybill.ledger import (
     FencedError,
     IntakeCommit,
+    IntakeWatermark,
     LogIdentity,
     LogProgress,
+    ask_reread,
+    begin_position,
     claim_source,
     close_source,
     commit_intake,
+    open_source,
     read_logs,
     read_position,
+    read_watermarks,
     register_log,
     replaced_logs,
     settle_log,
@@ -71,7 +76,7 @@ def test_of_two_runs_the_one_that_claimed_last_commits(tracker: TrackerStore) ->
     for refused in (
         lambda: commit_intake(tracker, page(first, 2), lambda *_: None),
         lambda: tell_progress(tracker, LogProgress(first, 5000, 0)),
-        lambda: close_source(tracker, first, last_version=5000),
+        lambda: close_source(tracker, first, last_version=5000, minute=9, left=None),
     ):
         with pytest.raises(FencedError, match="waybill logs list"):
             refused()
@@ -80,9 +85,44 @@ def test_of_two_runs_the_one_that_claimed_last_commits(tracker: TrackerStore) ->
     (gone,) = replaced_logs(tracker, "p")
     assert (gone.committed_lsn, gone.offsets) == (1, {0: 10, 1: 7})
     assert claimed(tracker, 1) is None, "its log must not be sent any more"
-    close_source(tracker, second, last_version=900)
+    close_source(tracker, second, last_version=900, minute=9, left=None)
     assert claimed(tracker, 3).last_version == 1001, "no version is given twice"
     assert states(tracker) == {1: "taken_over", 2: "closed", 3: "open"}
+
+
+def watermark(tracker: TrackerStore) -> IntakeWatermark:
+    with tracker.transaction() as connection:
+        return read_watermarks(connection)["p"]
+
+
+def test_a_fenced_run_changes_nothing_of_the_watermark_nor_of_where_the_next_begins(
+    tracker: TrackerStore,
+) -> None:
+    first = claimed(tracker, 1)
+    assert open_source(tracker, LogProgress(first, 0, 0), minute=100) is None
+    assert commit_intake(tracker, page(first, 1), lambda *_: None)
+    with tracker.transaction() as connection:
+        assert ask_reread(connection, "p")
+    second = claimed(tracker, 2)
+    assert open_source(tracker, LogProgress(second, 0, 0), minute=103) == 100
+    before = watermark(tracker)
+    late = LogProgress(first, 0, 0)
+    for refused in (
+        lambda: open_source(tracker, late, minute=90),
+        lambda: tell_progress(tracker, late, waiting=7),
+        lambda: begin_position(tracker, late),
+        lambda: close_source(tracker, first, last_version=0, minute=200, left=3),
+    ):
+        with pytest.raises(FencedError, match="waybill logs list"):
+            refused()
+    assert watermark(tracker) == before
+    assert (before.open, before.open_from_minute) == (True, 100)
+    assert begin_position(tracker, LogProgress(second, 0, 0)).cursor is None, "asked for, once"
+    tell_progress(tracker, LogProgress(second, 0, 0), waiting=4)
+    assert (watermark(tracker).waiting, watermark(tracker).open) == (4, True)
+    close_source(tracker, second, last_version=0, minute=104, left=3)
+    closed = watermark(tracker)
+    assert (closed.open, closed.waiting, closed.source["left"]) == (False, 0, 3)
 
 
 def test_the_same_log_is_claimed_again_and_its_dead_run_is_fenced(tracker: TrackerStore) -> None:

@@ -65,7 +65,8 @@ class Way:
         assert producer.flush(30) == 0
 
     def begin(self, minute: int = 0) -> None:
-        open_watermark(self.tracker, PIPELINE, minute=MINUTE + minute)
+        with self.tracker.transaction() as connection:
+            open_watermark(connection, PIPELINE, minute=MINUTE + minute)
 
     def page(
         self, number: int, minute: int = 0, *, open_from: int | None = None, waiting: int = 0,
@@ -80,7 +81,8 @@ class Way:
         commit_intake(self.tracker, commit, nothing_parked)
 
     def end(self, minute: int = 0, *, left: int | None = None) -> None:
-        close_watermark(self.tracker, PIPELINE, minute=MINUTE + minute, left=left)
+        with self.tracker.transaction() as connection:
+            close_watermark(connection, PIPELINE, minute=MINUTE + minute, left=left)
 
     def process(self, *, swallow: Collection[str] = (), most: int | None = None) -> None:
         """Commit what is in the log; the events ``swallow`` names get lost before they count."""

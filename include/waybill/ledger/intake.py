@@ -74,14 +74,18 @@ def ask_reread(connection: Connection, pipeline_id: str) -> bool:
     return asked.rowcount == 1
 
 
-def begin_position(tracker: TrackerStore, pipeline_id: str) -> Position:
+def begin_position(tracker: TrackerStore, progress: LogProgress) -> Position:
     """Return where a run begins: where the connector stands, or, if that was asked for, anew.
 
     Pages keep their numbers. To be called once the pages that a dead run left are committed: they
     would set the cursor forward again.
+
+    Raises:
+        FencedError: another run has the source.
     """
-    table = connector_positions
+    table, pipeline_id = connector_positions, progress.lease.pipeline_id
     with tracker.transaction() as connection:
+        move_lease(connection, progress)
         connection.execute(
             update(table)
             .where(table.c.pipeline_id == pipeline_id, table.c.reread_asked_at.is_not(None))

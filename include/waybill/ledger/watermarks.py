@@ -2,7 +2,9 @@
 
 Whole: all its first-pass events are counted in the ledger, and acknowledged by Kafka, or parked. A
 run of ingestion opens the watermark at its minute, before it makes the first event; each page's
-commit moves it, in the page's own transaction; a clean end closes it. What it says while it is open
+commit moves it, in the page's own transaction; a clean end closes it, in the one that gives the
+source back. Each of these transactions checks the lease of the source first: a run that another one
+took over changes nothing here. What it says while it is open
 
     open_from_minute   least minute of an event that is counted and not acknowledged, or not counted
     waiting            events of counted pages that were not acknowledged when it was told last
@@ -23,8 +25,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, text
-
-from waybill.storage.tracker import TrackerStore
 
 _OPEN = text("""
 INSERT INTO intake_watermarks AS known (pipeline_id, version, open, open_from_minute)
@@ -92,16 +92,16 @@ class IntakeWatermark:
     told_at: datetime
 
 
-def open_watermark(tracker: TrackerStore, pipeline_id: str, *, minute: int) -> tuple[int, bool]:
+def open_watermark(connection: Connection, pipeline_id: str, *, minute: int) -> int | None:
     """Open a pipeline's watermark before a run makes its first event.
 
     Returns:
-        The least minute that is not whole, and whether another run left it open.
+        The least minute that is not whole, if another run left it open; None: none did.
     """
     asked = {"pipeline": pipeline_id, "minute": minute}
-    with tracker.transaction() as connection:
-        was_open = bool(connection.execute(_WAS_OPEN, asked).scalar())
-        return int(connection.execute(_OPEN, asked).scalar_one()), was_open
+    was_open = bool(connection.execute(_WAS_OPEN, asked).scalar())
+    least = int(connection.execute(_OPEN, asked).scalar_one())
+    return least if was_open else None
 
 
 def move_watermark(connection: Connection, pipeline_id: str, mark: PageMark) -> None:
@@ -116,25 +116,23 @@ def move_watermark(connection: Connection, pipeline_id: str, mark: PageMark) -> 
     connection.execute(_MOVE, values)
 
 
-def tell_waiting(tracker: TrackerStore, pipeline_id: str, waiting: int) -> None:
+def tell_waiting(connection: Connection, pipeline_id: str, waiting: int) -> None:
     """Say how many events Kafka has not acknowledged; the watermark stays open where it is."""
-    with tracker.transaction() as connection:
-        connection.execute(_TELL, {"pipeline": pipeline_id, "waiting": waiting})
+    connection.execute(_TELL, {"pipeline": pipeline_id, "waiting": waiting})
 
 
 def close_watermark(
-    tracker: TrackerStore, pipeline_id: str, *, minute: int, left: int | None
+    connection: Connection, pipeline_id: str, *, minute: int, left: int | None
 ) -> None:
     """Close a watermark at the clean end of a run: all is counted, and Kafka has it all.
 
     Args:
-        tracker: the books.
+        connection: the transaction that gives the source back.
         pipeline_id: whose.
         minute: of now, by the clock that stamps events.
         left: records that the source says were not read; None: it cannot count.
     """
-    with tracker.transaction() as connection:
-        connection.execute(_CLOSE, {"pipeline": pipeline_id, "minute": minute, "left": left})
+    connection.execute(_CLOSE, {"pipeline": pipeline_id, "minute": minute, "left": left})
 
 
 def read_watermarks(

@@ -1,7 +1,8 @@
 """Write-ahead logs known to the tracker, and by them who reads a source.
 
 A run of ingestion claims its pipeline's source for its log, before it sends anything. The log's row
-is the lease: each page's transaction changes it, and fails once another log has claimed the source.
+is the lease: each page's transaction changes it, and fails once another log has claimed the source;
+so does each that opens, tells or closes the intake watermark.
 
     open         a run has it, or died with it; of a source that can be read again there is one
     closed       its run came to a clean end: nothing in it is unsettled
@@ -29,6 +30,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from waybill.errors import InputError, RetryError
 from waybill.ledger.commit import FencedError, PackedCounts, write_counts
+from waybill.ledger.watermarks import close_watermark, open_watermark, tell_waiting
 from waybill.notices import write_notice
 from waybill.storage import AdvisoryLock
 from waybill.storage.tracker import TrackerStore
@@ -312,19 +314,47 @@ def move_lease(connection: Connection, progress: LogProgress) -> None:
         raise _fenced(lease)
 
 
-def tell_progress(tracker: TrackerStore, progress: LogProgress) -> None:
-    """Do ``move_lease`` in a transaction of its own."""
+def open_source(tracker: TrackerStore, progress: LogProgress, *, minute: int) -> int | None:
+    """Open the intake watermark before a run makes its first event; see ``open_watermark``.
+
+    Raises:
+        FencedError: another run has the source.
+    """
     with tracker.transaction() as connection:
         move_lease(connection, progress)
+        return open_watermark(connection, progress.lease.pipeline_id, minute=minute)
 
 
-def close_source(tracker: TrackerStore, lease: SourceLease, *, last_version: int) -> None:
-    """Give a source back: the run ended, and all that its log held is settled.
+def tell_progress(
+    tracker: TrackerStore, progress: LogProgress, *, waiting: int | None = None
+) -> None:
+    """Do ``move_lease`` in a transaction of its own.
+
+    Args:
+        tracker: the books.
+        progress: of the log.
+        waiting: events that Kafka has not acknowledged, for the watermark; None: not told.
+
+    Raises:
+        FencedError: another run has the source.
+    """
+    with tracker.transaction() as connection:
+        move_lease(connection, progress)
+        if waiting is not None:
+            tell_waiting(connection, progress.lease.pipeline_id, waiting)
+
+
+def close_source(
+    tracker: TrackerStore, lease: SourceLease, *, last_version: int, minute: int, left: int | None
+) -> None:
+    """Give a source back and close its watermark: the run ended, and all of its log is settled.
 
     Args:
         tracker: the books.
         lease: the run's.
         last_version: the highest intake version that was given.
+        minute: of now, by the clock that stamps events.
+        left: records that the source says were not read; None: it cannot count.
 
     Raises:
         FencedError: another run has the source.
@@ -334,6 +364,7 @@ def close_source(tracker: TrackerStore, lease: SourceLease, *, last_version: int
         if connection.execute(_CLOSE, values).rowcount != 1:
             raise _fenced(lease)
         connection.execute(_REREAD, {"pipeline_id": lease.pipeline_id})
+        close_watermark(connection, lease.pipeline_id, minute=minute, left=left)
 
 
 def _fenced(lease: SourceLease) -> FencedError:

@@ -58,6 +58,7 @@ from waybill.ledger import (
     close_source,
     commit_intake,
     note_run,
+    open_source,
     replaced_logs,
     tell_progress,
 )
@@ -180,7 +181,7 @@ class _Run:
         self._topic = topic_of(pipeline)
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
-        self._settling = Settling(intake.tracker, intake.producer, pipeline.id, self._clock.minute)
+        self._settling = Settling(intake.producer, self._clock.minute)
         self._waiting: deque[_Marked] = deque()
         self._in_log = 0
         """Events in the log whose page is not committed."""
@@ -202,12 +203,13 @@ class _Run:
     def _run(self) -> IngestReport:
         began = time.monotonic()
         intake = self._intake
-        self._settling.begin()
         unfinished = _unfinished(intake.producer)
         self._in_log = sum(map(len, unfinished.values()))
+        minute = self._clock.minute()
+        self._settling.begin(open_source(intake.tracker, self._progress(), minute=minute))
         self._finish_marks()
         self._look_elsewhere()
-        position = begin_position(intake.tracker, intake.pipeline.id)
+        position = begin_position(intake.tracker, self._progress())
         total = intake.connector.count()
         first = position.rows_read
         for page in intake.connector.read(position.cursor):
@@ -220,8 +222,13 @@ class _Run:
         if unfinished:
             position = self._page(_nothing_at(position), position, unfinished)
         self._deliver_all()
-        self._settling.end(left=self._count_between(position.cursor, None))
-        close_source(intake.tracker, intake.lease, last_version=self._clock.last)
+        close_source(
+            intake.tracker,
+            intake.lease,
+            last_version=self._clock.last,
+            minute=self._clock.minute(),
+            left=self._count_between(position.cursor, None),
+        )
         note_run(intake.tracker, intake.pipeline.id)
         return IngestReport(
             pipeline=intake.pipeline.name,
@@ -255,15 +262,15 @@ class _Run:
 
     def _reserve(self, version: int) -> int:
         limit = version + _RESERVED_US
-        tell_progress(self._intake.tracker, self._progress(limit))
+        tell_progress(self._intake.tracker, replace(self._progress(), last_version=limit))
         return limit
 
-    def _progress(self, last_version: int) -> LogProgress:
-        return LogProgress(self._intake.lease, last_version, self._in_log)
+    def _progress(self) -> LogProgress:
+        return LogProgress(self._intake.lease, self._clock.reserved, self._in_log)
 
     def _tell_waiting(self) -> None:
-        self._settling.tell_waiting(len(self._intake.producer))
-        tell_progress(self._intake.tracker, self._progress(self._clock.reserved))
+        waiting = len(self._intake.producer)
+        tell_progress(self._intake.tracker, self._progress(), waiting=waiting)
 
     # Delivery
 

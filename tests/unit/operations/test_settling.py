@@ -6,11 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from waybill.ledger.watermarks import PageMark
-from waybill.operations import settling
+from waybill.ledger import PageMark
 from waybill.operations.settling import Settling
 from waybill.producer import LosslessProducer
-from waybill.storage import TrackerStore
 
 
 class Producer:
@@ -33,15 +31,12 @@ def producer() -> Producer:
 
 
 @pytest.fixture
-def begun(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Begin a run at minute 100, which a dead one left open where ``left`` says."""
+def begun(producer: Producer) -> Any:
+    """Begin a run at minute 105; a dead one left the watermark open where ``left`` says."""
 
     def begin(left: int | None = None) -> Settling:
-        found = (100 if left is None else left, left is not None)
-        monkeypatch.setattr(settling, "open_watermark", lambda *_, **__: found)
-        tracker = cast("TrackerStore", None)
-        made = Settling(tracker, cast("LosslessProducer", producer), "p", lambda: 105)
-        made.begin()
+        made = Settling(cast("LosslessProducer", producer), lambda: 105)
+        made.begin(left)
         return made
 
     return begin
