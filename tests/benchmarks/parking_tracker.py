@@ -27,7 +27,8 @@ from typing import Any
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.parking_fill import STORM, Size, fill, settle
 
-from waybill.parking import Decision, ObjectDescriptor, Parking, PartitionFilter, new_key
+from waybill.access import Decision
+from waybill.parking import ObjectDescriptor, Parking, PartitionFilter, new_key
 from waybill.parking.packed import SegmentDescriptor
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore

@@ -22,20 +22,13 @@ from tests.support.memory_objects import MemoryObjects
 from tests.support.mortal_producer import Death, Fate, Log, MortalProducer, mortal
 from tests.unit.destinations.orders import Order, commit_of
 
+from waybill.access import Decision
 from waybill.destinations import Destination
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, decode, encode
 from waybill.operations.marking import Limits
 from waybill.operations.replay import ReplayParts, ReplayRequest, replay
-from waybill.parking import (
-    Decision,
-    Packer,
-    ParkedEvent,
-    Parking,
-    PartitionFilter,
-    ReplayConditions,
-    new_key,
-)
+from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, ReplayConditions, new_key
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore

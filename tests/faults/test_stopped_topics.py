@@ -11,9 +11,10 @@ import pytest
 from tests.support import cut_logs
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.ledger import read_positions
 from waybill.operations.topic_stops import read_stops
-from waybill.parking import Decision, Parking
+from waybill.parking import Parking
 from waybill.parking.browsing import segments_in_order
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.streaming.consumers import Consumers

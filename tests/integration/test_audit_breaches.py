@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from tests.support.books import MINUTE, counts, nothing_parked, open_books
 
+from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.ledger import IntakeCommit, commit_intake, fold
 from waybill.operations.auditing import (
@@ -20,7 +21,6 @@ from waybill.operations.auditing import (
     read_breaches,
     settle,
 )
-from waybill.parking import Decision
 from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves

@@ -12,6 +12,7 @@ from tests.servers import S3Server
 from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 
+from waybill.access import Decision
 from waybill.operations.auditing import (
     NamingLimits,
     NamingReport,
@@ -19,7 +20,6 @@ from waybill.operations.auditing import (
     name_breaches,
     read_breaches,
 )
-from waybill.parking import Decision
 from waybill.settings import TraceSettings
 from waybill.storage import ObjectStore
 from waybill.tracing import DuckDbTraces, Recorder, run_shipper, traces

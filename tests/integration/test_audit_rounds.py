@@ -10,8 +10,8 @@ import pytest
 from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 
+from waybill.access import Decision
 from waybill.operations.auditing import Breach, close_breach, read_breaches
-from waybill.parking import Decision
 
 pytestmark = pytest.mark.serves
 BALANCED = dict.fromkeys(("ingestion", "transformation", "mapping", "destination"), "balanced")

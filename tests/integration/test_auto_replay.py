@@ -12,6 +12,7 @@ from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError
 from waybill.operations.auto_replay import (
@@ -21,7 +22,7 @@ from waybill.operations.auto_replay import (
     launched,
     mark_for_auto_replay,
 )
-from waybill.parking import Decision, Packer, Parking, new_key
+from waybill.parking import Packer, Parking, new_key
 from waybill.parking.auto_replays import read_mark, remove_mark
 from waybill.settings import DestinationSettings
 from waybill.storage import open_objects, open_tracker

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
-from waybill.parking import Decision
 from waybill.settings import Settings
 from waybill.storage import bucket_owner, open_objects, open_owned_objects, open_tracker
 from waybill.storage.bucket_owner import (

@@ -9,6 +9,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support.books import batch, nothing_parked
 
+from waybill.access import Decision
 from waybill.ledger import (
     IntakeCommit,
     LoadCommit,
@@ -20,7 +21,7 @@ from waybill.ledger import (
     commit_refusal,
     committed,
 )
-from waybill.parking import Decision, PartitionFilter
+from waybill.parking import PartitionFilter
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves

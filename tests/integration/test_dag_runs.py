@@ -13,8 +13,9 @@ from tests.support.dag_runs import AS_TRIGGERED, DagRuns
 from tests.support.parked_orders import order, parked
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.operations.auto_replay import mark_for_auto_replay
-from waybill.parking import Decision, Packer, Parking, new_key
+from waybill.parking import Packer, Parking, new_key
 from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 

@@ -15,8 +15,9 @@ from tests.support.loads import opened_loads, some
 from tests.support.warehouses import MAKERS
 from tests.unit.destinations.orders import Order, clean_database
 
+from waybill.access import Decision
 from waybill.operations.loads import rewinds
-from waybill.parking import Decision, Parking
+from waybill.parking import Parking
 from waybill.streaming.loader import Loader
 
 pytestmark = pytest.mark.serves

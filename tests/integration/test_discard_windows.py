@@ -6,7 +6,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import Decision, PartitionFilter
+from waybill.access import Decision
+from waybill.parking import PartitionFilter
 from waybill.parking.browsing import segments_in_order
 from waybill.storage.tracker.tables import segments
 

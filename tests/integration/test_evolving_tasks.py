@@ -14,17 +14,16 @@ from tests.support import children, evolving
 from tests.support.evolving import order, plan_of, run_task, staged, staged_rows
 
 from waybill import wiring
+from waybill.access.personal import personal_of
 from waybill.errors import AwayError, InputError
-from waybill.mappings import rules_of
+from waybill.mappings import InForce, rules_of
 from waybill.mappings.versions import history, in_force
 from waybill.operations.learning import TrackerLearner, TrialLearner, mappings_once_deployed
-from waybill.operations.personal import personal_of
 from waybill.operations.registry import ActivePipelines, active_pipeline
 from waybill.operations.trial import Trial
 from waybill.parking import read_directory
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.settings import Settings
-from waybill.stages import InForce
 from waybill.storage import TrackerStore, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves

@@ -12,12 +12,12 @@ from tests.integration import parking_lot
 from tests.support import orders, parked_orders
 from typer.testing import CliRunner
 
+from waybill.access import Decision
 from waybill.cli import holding, lazy
 from waybill.errors import InputError
 from waybill.operations import probing
 from waybill.operations.probing import probe_held
 from waybill.operations.registry import deploy
-from waybill.parking import Decision
 from waybill.parking.holds import (
     BREAKER,
     begin_probe,

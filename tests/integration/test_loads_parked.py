@@ -7,10 +7,11 @@ from tests.support.loads import opened_loads, some
 from tests.support.lost_commits import answer_lost, commits_changed
 from tests.unit.destinations.orders import Order, clean_database
 
+from waybill.access import Decision
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
 from waybill.operations.loads.states import all_waiting, ask_to_park, take_back
-from waybill.parking import Decision, read_segment
+from waybill.parking import read_segment
 from waybill.streaming import patience as room
 from waybill.streaming.patience import StoppedError
 

@@ -13,13 +13,13 @@ from tests.support.books import batch, nothing_parked
 from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import clean_database
 
+from waybill.access import Decision
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
 from waybill.ledger.commit import StagedObject
 from waybill.operations.loads.lost_objects import lost_objects, recover, settle_lost
 from waybill.operations.loads.recovery import stages_at
 from waybill.operations.registry import deploy
-from waybill.parking import Decision
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log

@@ -12,9 +12,10 @@ from tests.integration.parking_lot import make_event
 from tests.support.books import open_books
 from tests.support.told import Kept, declare
 
+from waybill.access import Decision
 from waybill.notices import send_notices, write_notice
 from waybill.notices.digests import write_digests
-from waybill.parking import Decision, ObjectDescriptor, PartitionFilter, SegmentDescriptor
+from waybill.parking import ObjectDescriptor, PartitionFilter, SegmentDescriptor
 from waybill.parking.recording import record_objects
 from waybill.settings import NoticeSettings
 

@@ -7,16 +7,9 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support.parked_orders import order
 
+from waybill.access import Decision
 from waybill.events import encode
-from waybill.parking import (
-    Decision,
-    ObjectDescriptor,
-    Packer,
-    PartitionFilter,
-    discards,
-    identify,
-    new_key,
-)
+from waybill.parking import ObjectDescriptor, Packer, PartitionFilter, discards, identify, new_key
 from waybill.parking.whereabouts import COPY, ParkedPlace, whereabouts
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -6,8 +6,9 @@ import pytest
 from tests.integration import parking_lot, test_parking_cli
 from tests.integration.parking_lot import make_event
 
+from waybill.access import Decision
 from waybill.errors import InputError, RetryError
-from waybill.parking import Decision, ParkedEvent, PartitionFilter
+from waybill.parking import ParkedEvent, PartitionFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -7,8 +7,9 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
+from waybill.access import Decision
 from waybill.errors import InputError, RetryError
-from waybill.parking import Decision, Parking, PartitionFilter
+from waybill.parking import Parking, PartitionFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -4,7 +4,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import Decision, PartitionFilter, ReplayConditions
+from waybill.access import Decision
+from waybill.parking import PartitionFilter, ReplayConditions
 from waybill.parking.replays import read_ended
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -4,8 +4,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
+from waybill.access import Decision
 from waybill.parking import (
-    Decision,
     ObjectDescriptor,
     Packer,
     PartitionFilter,

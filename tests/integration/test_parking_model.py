@@ -10,7 +10,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 
-from waybill.parking import Decision, PartitionFilter, ReplayConditions
+from waybill.access import Decision
+from waybill.parking import PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -4,7 +4,8 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
-from waybill.parking import Decision, PartitionFilter, read_directory
+from waybill.access import Decision
+from waybill.parking import PartitionFilter, read_directory
 from waybill.storage import ObjectStore
 
 pytestmark = pytest.mark.serves

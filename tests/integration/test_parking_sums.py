@@ -7,8 +7,9 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 
+from waybill.access import Decision
 from waybill.errors import InputError, RetryError
-from waybill.parking import Decision, PartitionFilter, ReplayConditions
+from waybill.parking import PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -9,15 +9,10 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 from tests.support.books import batch
 
+from waybill.access import Decision
 from waybill.errors import InputError, RetryError
 from waybill.ledger import acquire_lease, commit_batch
-from waybill.parking import (
-    CorruptSegmentError,
-    Decision,
-    ObjectDescriptor,
-    PartitionFilter,
-    ReplayConditions,
-)
+from waybill.parking import CorruptSegmentError, ObjectDescriptor, PartitionFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -10,9 +10,9 @@ from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.operations.outcome import ReplayOutcome, ReplayWatch
-from waybill.parking import Decision
 
 pytestmark = pytest.mark.serves
 NAMES = {

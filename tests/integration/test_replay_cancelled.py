@@ -17,10 +17,11 @@ from tests.integration.test_replay_from_source import MENDED, ROWS, World, parke
 from tests.support import refusals
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.errors import InputError, StopError
 from waybill.events import decode
 from waybill.operations.undeliverable import Undeliverable
-from waybill.parking import Decision, Parking, PartitionFilter
+from waybill.parking import Parking, PartitionFilter
 from waybill.producer import LosslessProducer
 
 pytestmark = pytest.mark.serves

@@ -7,8 +7,9 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
+from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import Decision, EventChoice, PartitionFilter, ReplayConditions
+from waybill.parking import EventChoice, PartitionFilter, ReplayConditions
 from waybill.parking.fingerprints import fingerprint
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

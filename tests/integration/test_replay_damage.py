@@ -12,8 +12,9 @@ from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.cli import app
-from waybill.parking import Decision, Segment
+from waybill.parking import Segment
 
 pytestmark = pytest.mark.serves
 COMMITS, EACH = 4, 5

@@ -18,6 +18,7 @@ from tests.support import orders
 from tests.support.books import batch
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
@@ -33,7 +34,7 @@ from waybill.ledger.commit import StagedObject, write_copies
 from waybill.operations.balancing import BalanceReport
 from waybill.operations.standing import read_newest, read_standings
 from waybill.operations.trying import DryRunRequest
-from waybill.parking import Decision, Parking, PartitionFilter
+from waybill.parking import Parking, PartitionFilter
 from waybill.producer import LosslessProducer
 from waybill.settings import Settings
 from waybill.stages import Counts

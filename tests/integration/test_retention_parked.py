@@ -8,8 +8,9 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
+from waybill.access import Decision
 from waybill.operations.retention import trim_payloads, trim_rows
-from waybill.parking import Decision, PartitionFilter
+from waybill.parking import PartitionFilter
 from waybill.tracing import expire_traces
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout, object_key
 

@@ -14,13 +14,14 @@ from tests.integration.parking_lot import make_event
 from tests.support import orders
 
 from waybill import wiring
+from waybill.access import Decision
 from waybill.events import Event, decode, encode
 from waybill.ledger import fold
-from waybill.operations.claims import LARGEST_MESSAGE_BYTES, message_again
+from waybill.operations.claims import message_again
 from waybill.operations.retention import trim_payloads
-from waybill.parking import Decision
 from waybill.settings import Settings
 from waybill.storage import ObjectStore, open_log, open_tracker
+from waybill.storage.payloads import LARGEST_MESSAGE_BYTES
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -12,6 +12,7 @@ import pytest
 from tests.support import cut_logs
 from tests.support.books import batch, nothing_parked, open_books
 
+from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.ledger import (
     LastRead,
@@ -32,7 +33,6 @@ from waybill.operations.topic_stops import (
     record_stops,
     settled_holes,
 )
-from waybill.parking import Decision
 from waybill.settings import KafkaSettings
 from waybill.storage import TopicInfo, open_log
 

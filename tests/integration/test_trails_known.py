@@ -9,9 +9,10 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support.memory_traces import made
 
+from waybill.access import Decision
 from waybill.operations.trails.known import read_known
 from waybill.operations.trails.verdict import verdict_of
-from waybill.parking import Decision, PartitionFilter
+from waybill.parking import PartitionFilter
 from waybill.parking.selection import select_segments, to_segment
 from waybill.parking.whereabouts import whereabouts
 

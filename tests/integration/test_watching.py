@@ -14,6 +14,7 @@ from sqlalchemy import text
 from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
 from tests.unit.destinations.orders import Order, clean_database, rows_of
 
+from waybill.access import Decision
 from waybill.destinations import Commit, open_destination
 from waybill.errors import AwayError
 from waybill.events import Event, encode
@@ -22,7 +23,6 @@ from waybill.operations.auditing import close_breach, read_breaches
 from waybill.operations.watching.checks import WatchParts, tell, watch
 from waybill.operations.watching.drift import DriftLimits
 from waybill.operations.watching.limits import WatchLimits
-from waybill.parking import Decision
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec, topic_of
 from waybill.settings import DestinationSettings, KafkaSettings
 from waybill.storage import KafkaLog, TrackerStore

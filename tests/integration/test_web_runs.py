@@ -6,7 +6,7 @@ import pytest
 from tests.integration.parking_lot import make_event
 from tests.support import web_app
 
-from waybill.parking import Decision
+from waybill.access import Decision
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from waybill.parking import Decision
+    from waybill.access import Decision
 
 Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
 Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
@@ -15,7 +15,7 @@ Who = Annotated[str | None, typer.Option(help="Your name, if not the system user
 
 def decision(who: str | None, why: str = "") -> Decision:
     """Return a decision of the system user, or of whom they name: the audit log has both."""
-    from waybill.parking import Decision  # noqa: PLC0415
+    from waybill.access import Decision  # noqa: PLC0415
     from waybill.wiring import current_user  # noqa: PLC0415
 
     user = current_user()

@@ -13,7 +13,7 @@ Versions are in ``waybill.mappings.versions``, by itself: it needs the tracker, 
 payloads on a worker does not.
 """
 
-from waybill.mappings.evolution import ITEM, Given, item_of, learn, row_of, takes_any_item
+from waybill.mappings.evolution import ITEM, Given, InForce, item_of, learn, row_of, takes_any_item
 from waybill.mappings.flattening import decode_path, encode_path, fields_of, flatten, whole_fields
 from waybill.mappings.inference import type_of, type_of_all
 from waybill.mappings.laying_over import over
@@ -22,6 +22,7 @@ from waybill.mappings.naming import NameRules, name_fields, plain_name, rules_of
 __all__ = [
     "ITEM",
     "Given",
+    "InForce",
     "NameRules",
     "decode_path",
     "encode_path",

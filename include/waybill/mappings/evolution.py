@@ -47,6 +47,15 @@ class Given:
     """Other tables of the schema."""
 
 
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What an event name maps to now."""
+
+    number: int
+    """Of the mapping's version; 0: what the pipeline declares, nothing was learned."""
+    declaration: EventDeclaration
+
+
 def learn(
     declared: EventDeclaration,
     payloads: Iterable[Mapping[str, Any]],

@@ -16,11 +16,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from waybill.access import Decision
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.operations.registry import active_pipelines
 from waybill.operations.replayable import refuse_ingestion
-from waybill.parking import Decision, Parking, Partition
+from waybill.parking import Parking, Partition
 from waybill.parking.auto_replays import AutoReplay, note_seen, read_marks, set_mark
 from waybill.parking.holds import held_pipelines
 from waybill.pipelines import Pipeline

@@ -9,11 +9,11 @@ from typing import Literal
 
 from sqlalchemy import Connection, text
 
+from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.operations.auditing import Breach, Verdict, close_breach, read_breaches
 from waybill.operations.heat_map import MOST_ROWS, STAGES, Cell, Grid, Span, grid, read_rows, worst
 from waybill.operations.registry import deployed_names
-from waybill.parking import Decision
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import COUNT_COLUMNS
 

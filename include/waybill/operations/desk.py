@@ -14,17 +14,17 @@ from typing import Any, Literal
 
 from sqlalchemy import select
 
+from waybill.access import Decision, read_audit, write_audit
+from waybill.access.personal import Personal, personal_of
 from waybill.errors import InputError
+from waybill.events.times import rfc3339
 from waybill.operations import standing
 from waybill.operations.access import Access, access_of
-from waybill.operations.audit_trail import read_audit
 from waybill.operations.looks import Looks
 from waybill.operations.messages import Explained, Messages
-from waybill.operations.personal import Personal, personal_of
 from waybill.operations.registry import active_version, deployed_names, keeps_source
 from waybill.operations.shown import ShownEvent, ShownPage
 from waybill.parking import (
-    Decision,
     DiscardReport,
     FingerprintGroup,
     ParkedEvent,
@@ -38,9 +38,7 @@ from waybill.parking.damage import Damage
 from waybill.parking.event_pages import read_event_page
 from waybill.parking.exporting import KINDS, contents
 from waybill.parking.holds import Hold, release
-from waybill.parking.instants import rfc3339
 from waybill.parking.masking import masked_event
-from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, matches
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import ObjectStore, TrackerStore

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from waybill.access.personal import KEY, same_name
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.operations.trial import Fate, Trial
-from waybill.parking.masking import KEY, MASK, masked_words, same_name
+from waybill.parking.masking import MASK, masked_words
 from waybill.storage.log import TopicInfo
 
 _FIRST_LOOK = 500

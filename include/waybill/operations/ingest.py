@@ -62,7 +62,6 @@ from waybill.ledger import (
     replaced_logs,
     tell_progress,
 )
-from waybill.operations.claims import check_in
 from waybill.operations.ingest_traces import PageTraces
 from waybill.operations.settling import Settling, least_minute
 from waybill.operations.takeover import InKafka, count_sent, taken_us
@@ -72,6 +71,7 @@ from waybill.pipelines import EventDeclaration, Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.stages import Counts
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore
+from waybill.storage.payloads import check_in
 from waybill.tracing import Recorder
 
 _LOG = logging.getLogger(__name__)

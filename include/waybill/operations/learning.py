@@ -15,11 +15,10 @@ from tenacity import (
 )
 
 from waybill.errors import RetryError
-from waybill.mappings import NameRules, learn, over, rules_of
+from waybill.mappings import InForce, NameRules, learn, over, rules_of
 from waybill.mappings.versions import in_force, learn_once
 from waybill.pipelines import EventDeclaration, Pipeline, topic_of
 from waybill.settings import DestinationSettings
-from waybill.stages import InForce
 from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)

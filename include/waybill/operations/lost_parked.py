@@ -25,19 +25,19 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, cast, func, select, update
 
+from waybill.access import Decision, write_audit
 from waybill.events import HELD_ERROR
+from waybill.events.times import rfc3339
 from waybill.notices import write_notice
 from waybill.operations.failed_events import identity_of, parked_event
 from waybill.operations.loads.lost_objects import LeftError, WaitingError, check_in_log
 from waybill.operations.loads.recovery import FindFailures
-from waybill.parking import Decision, Packer, ParkedEvent, storable
+from waybill.parking import Packer, ParkedEvent, storable
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.damage import Damage
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.identities import ID_BYTES, NO_ID, Identity
-from waybill.parking.instants import rfc3339
 from waybill.parking.model import Segment
-from waybill.parking.moves import write_audit
 from waybill.parking.packed import PartitionKey
 from waybill.parking.quarantine import park_made_again, park_mended
 from waybill.parking.selection import NAMES

@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from waybill.access import write_audit
+from waybill.access.personal import ANY_EVENT, Personal, personal_of
 from waybill.operations.access import Access
 from waybill.operations.looks import Looks, look_at
-from waybill.operations.personal import ANY_EVENT, Personal, personal_of
 from waybill.parking import FingerprintGroup, Partition
 from waybill.parking.holds import Hold
 from waybill.parking.masking import MASK
-from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 
 _MESSAGE = "message"

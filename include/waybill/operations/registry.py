@@ -13,10 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import IntegrityError
 
 from waybill.errors import InputError
-from waybill.mappings import NameRules, rules_of
+from waybill.mappings import InForce, NameRules, rules_of
 from waybill.mappings.versions import keep_declared, numbers_in_force, versions_numbered
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
-from waybill.stages import InForce
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import audit_log, pipeline_versions, pipelines
 

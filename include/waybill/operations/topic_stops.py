@@ -28,12 +28,11 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError, StopError
 from waybill.ledger import LastRead, TopicPosition, read_positions
 from waybill.notices import write_notice
 from waybill.operations.registry import active_pipelines
-from waybill.parking import Decision
-from waybill.parking.moves import write_audit
 from waybill.pipelines import topic_of
 from waybill.storage import KafkaLog, LogRecord, TopicInfo, TrackerStore
 from waybill.storage.log import RecordReader

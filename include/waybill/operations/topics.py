@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass
 
 from sqlalchemy import select
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError, StopError
 from waybill.ledger import TopicPosition, ask_reread, read_positions
 from waybill.operations.registry import active_pipelines
 from waybill.operations.topic_stops import TopicStop, read_stops
-from waybill.parking import Decision
-from waybill.parking.moves import write_audit
 from waybill.pipelines import topic_of
 from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
 from waybill.storage.tracker.tables import topic_offsets

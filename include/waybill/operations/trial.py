@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
-from waybill.stages import Chain, ChainResult, ChildClock, Chunk, InForce, Learner, Plan
+from waybill.stages import Chain, ChainResult, ChildClock, Chunk, Learner, Plan
 
 Fetch = Callable[[str], bytes]
 _CHUNK = 512

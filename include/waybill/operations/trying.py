@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from waybill.access.personal import personal_of, proposed_by
 from waybill.errors import InputError
-from waybill.operations.claims import payloads_at_once
 from waybill.operations.dry_run import DryRunReport, dry_run
 from waybill.operations.entering import enters_earlier, refuse_without_source
 from waybill.operations.good_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.operations.learning import TrialLearner, mappings_once_deployed, rules_for
-from waybill.operations.personal import personal_of, proposed_by
 from waybill.operations.registry import active_pipeline
 from waybill.operations.replayable import find_replayable
 from waybill.operations.trial import Trial
@@ -20,6 +19,7 @@ from waybill.parking import EventChoice, Parking
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.settings import DestinationSettings
 from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.payloads import payloads_at_once
 
 GOOD_EVENTS = 500
 

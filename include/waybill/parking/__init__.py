@@ -19,7 +19,6 @@ The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the 
 a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
 """
 
-from waybill.parking.decision import Decision
 from waybill.parking.event import ParkedEvent
 from waybill.parking.exporting import ExportReport, export
 from waybill.parking.fingerprints import fingerprint
@@ -58,7 +57,6 @@ __all__ = [
     "ANY_REPLAY",
     "CleanUpReport",
     "CorruptSegmentError",
-    "Decision",
     "DiscardReport",
     "Drawn",
     "EventChoice",

@@ -18,8 +18,8 @@ from typing import Any
 from sqlalchemy import Connection, Integer, Select, and_, cast, func, literal, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
+from waybill.access import write_audit
 from waybill.parking.marks import IS_MARKED, IS_UNMARKED
-from waybill.parking.moves import write_audit
 from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import parked_partitions as partitions

@@ -15,10 +15,9 @@ from typing import Any, Literal, get_args
 from sqlalchemy import Connection, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.parking.decision import Decision
-from waybill.parking.instants import rfc3339
-from waybill.parking.moves import write_audit
+from waybill.events.times import rfc3339
 from waybill.parking.selection import lock_partition
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import auto_replays as marks

@@ -24,10 +24,10 @@ from sqlalchemy import (
 
 from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES
+from waybill.events.times import instant, window
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.instants import instant, window
 from waybill.parking.marks import STATE_NOW, now_in
 from waybill.parking.model import Partition, PartitionFilter, Segment
 from waybill.parking.names import storable

@@ -29,12 +29,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import and_
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.parking.decision import Decision
 from waybill.parking.edges import Edges, cut_edges, partly, within
 from waybill.parking.marks import mark, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter
-from waybill.parking.moves import Moved, move, write_audit
+from waybill.parking.moves import Moved, move
 from waybill.parking.selection import (
     lock_partitions,
     matches,

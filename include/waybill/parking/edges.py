@@ -28,9 +28,9 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
+from waybill.events.times import instant
 from waybill.parking.cutting import cut
 from waybill.parking.event import ParkedEvent
-from waybill.parking.instants import instant
 from waybill.parking.marks import now_in
 from waybill.parking.model import PartitionFilter, Segment
 from waybill.parking.packed import CorruptSegmentError

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Double, cast, func, select
 
 from waybill.errors import InputError
-from waybill.parking.instants import window_edge
+from waybill.events.times import window_edge
 from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.model import FingerprintGroup
 from waybill.parking.selection import IS_HELD

@@ -17,12 +17,11 @@ from typing import Any
 from sqlalchemy import Connection, Float, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import HELD_ERROR
+from waybill.events.times import rfc3339
 from waybill.notices import Kind, write_notice
-from waybill.parking.decision import Decision
-from waybill.parking.instants import rfc3339
-from waybill.parking.moves import write_audit
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.columns import json_value
 from waybill.storage.tracker.tables import parked_partitions as partitions

@@ -16,18 +16,15 @@ object store: what they quote cannot be known.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
 from typing import Any
 
+from waybill.access.personal import KEY, same_name
 from waybill.events import dumps, loads
 from waybill.parking.event import ParkedEvent
 from waybill.parking.quoting import MASK, QuotedValues
 
-KEY = "(key)"
-"""Stands among personal fields for an event's key, which the envelope holds as `subject`."""
 _SAID = ("message", "where", "errors")
 _ENVELOPE = "specversion"
 _SUBJECT = "subject"
@@ -41,17 +38,6 @@ _SOURCES = frozenset(("id", "dataref", _SUBJECT))
 _ATTRIBUTES = _WAYBILLS | _SOURCES
 """Masked as personal fields only where one has exactly this name."""
 _NAMELESS = "*"
-
-
-@lru_cache(maxsize=4096)
-def same_name(name: str) -> str:
-    """Return a name without what does not count in it: case, blanks, Unicode's ways to write it."""
-    composed = unicodedata.normalize("NFKC", name).casefold()
-    return "".join(character for character in composed if not _is_blank(character))
-
-
-def _is_blank(character: str) -> bool:
-    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
 
 
 def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:  # noqa: ANN401

@@ -13,8 +13,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import write_audit
 from waybill.parking.marks import IS_UNMARKED
-from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.advisory_locks import AdvisoryLock
 from waybill.storage.tracker.tables import audit_log, notices, segments

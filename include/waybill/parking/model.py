@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from waybill.events.times import rfc3339, window
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.instants import rfc3339, window
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, select, update
 
-from waybill.errors import InputError
 from waybill.parking.selection import HELD
-from waybill.storage.tracker.columns import json_value, text_value
-from waybill.storage.tracker.tables import audit_log, segments
 from waybill.storage.tracker.tables import parked_partitions as partitions
-
-_DEEPEST = 32
+from waybill.storage.tracker.tables import segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +78,3 @@ def move(
         *[func.coalesce(func.sum(changed.c[n]), 0) for n in ("segments", "events", "bytes")],
     ).select_from(changed)
     return Moved(*(int(number) for number in connection.execute(total).one()))
-
-
-def write_audit(
-    connection: Connection, *, who: str, action: str, target: str, **detail: object
-) -> None:
-    """Write who did what, in the transaction that does it; what SQL cannot hold is escaped."""
-    connection.execute(
-        audit_log.insert().values(
-            who=text_value(who),
-            action=action,
-            target=text_value(target),
-            detail=json_value(detail, deepest=_DEEPEST),
-        )
-    )
-
-
-def words(value: str, name: str) -> str:
-    """Return a text that a person must give.
-
-    Raises:
-        InputError: it is empty.
-    """
-    cleaned = text_value(value.replace("\x00", "")).strip()
-    if not cleaned:
-        raise InputError(f"`{name}` must not be empty: it goes into the audit log")
-    return cleaned

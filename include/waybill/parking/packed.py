@@ -37,10 +37,10 @@ import orjson
 import zstandard
 
 from waybill.errors import StopError
+from waybill.events.times import instant, rfc3339
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.identities import Identity, Origins, pack_ids
-from waybill.parking.instants import instant, rfc3339
 from waybill.parking.names import storable, summary
 
 LARGEST_SEGMENT_BYTES = 8 * 1024**2

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, exists, select
 
+from waybill.access import Decision
 from waybill.parking import (
     browsing,
     cleaning,
@@ -22,7 +23,6 @@ from waybill.parking import (
     taking,
 )
 from waybill.parking.copies import CopyKey
-from waybill.parking.decision import Decision
 from waybill.parking.holds import Hold
 from waybill.parking.looking import Looking
 from waybill.parking.marks import IS_UNMARKED_ALONE

@@ -15,13 +15,13 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select, update
 
+from waybill.access import Decision, write_audit
 from waybill.errors import StopError
 from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.cutting import new_cut_key, swap
-from waybill.parking.decision import Decision
 from waybill.parking.model import RecheckReport, Segment
-from waybill.parking.moves import move, write_audit
+from waybill.parking.moves import move
 from waybill.parking.packed import CorruptSegmentError, PackedObject
 from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore

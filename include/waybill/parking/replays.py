@@ -14,9 +14,10 @@ from uuid import UUID
 
 from sqlalchemy import ARRAY, BigInteger, Connection, Select, cast, func, select, update
 
+from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
 from waybill.parking.model import Replay
-from waybill.parking.moves import move, words, write_audit
+from waybill.parking.moves import move
 from waybill.parking.selection import lock_partition, read_replay
 from waybill.storage.tracker import TrackerStore
 from waybill.storage.tracker.tables import replays, segments
@@ -81,7 +82,7 @@ def finish_replay(tracker: TrackerStore, replay_id: UUID) -> Replay:
 
 def cancel_replay(tracker: TrackerStore, replay_id: UUID, *, who: str) -> Replay:
     """Stop a replay and put the rest back; see ``Parking.cancel_replay``."""
-    asked_by = words(who, "who")
+    asked_by = required_text(who, "who")
     with tracker.transaction(long_statements=True) as connection:
         replay = _locked(connection, replay_id)
         if replay.state == "cancelled":
@@ -139,7 +140,7 @@ def read_step(tracker: TrackerStore, partition_id: int, run_id: str, step: str) 
     """Return a step of a run; see ``Parking.replay_step``."""
     wanted = (
         replays.c.partition_id == partition_id,
-        replays.c.run_id == words(run_id, "run_id"),
+        replays.c.run_id == required_text(run_id, "run_id"),
         replays.c.step == step,
     )
     with tracker.transaction() as connection:

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
+from waybill.events.times import instant, window
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.instants import instant, window
 from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError

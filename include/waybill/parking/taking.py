@@ -35,16 +35,17 @@ from sqlalchemy import (
     update,
 )
 
+from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
+from waybill.events.times import instant
 from waybill.parking import browsing
 from waybill.parking.cutting import Sides, cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.instants import instant
 from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.merging import group_of, merged
 from waybill.parking.model import Replay, ReplayConditions, Segment
-from waybill.parking.moves import move, words, write_audit
+from waybill.parking.moves import move
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine
 from waybill.parking.replays import read_known, was_cancelled
@@ -121,8 +122,8 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: Asked) -> R
 
 
 def _check(asked: Asked) -> None:
-    words(asked.who, "who")
-    words(asked.run_id, "run_id")
+    required_text(asked.who, "who")
+    required_text(asked.run_id, "run_id")
     most = asked.conditions.max_events
     if most is not None and most < 1:
         raise InputError(f"a replay of {most} events sends nothing; the limit is 1 or more")
@@ -133,7 +134,7 @@ def _already(connection: Connection, asked: Asked) -> Replay | None:
     known = read_replay(
         connection,
         replays.c.partition_id == asked.partition_id,
-        replays.c.run_id == words(asked.run_id, "run_id"),
+        replays.c.run_id == required_text(asked.run_id, "run_id"),
         replays.c.step == asked.step,
     )
     if known is not None and known.state == "cancelled":
@@ -340,7 +341,7 @@ def _cut_first(tracker: TrackerStore, objects: ObjectStore, segment: Segment, qu
 def _take(connection: Connection, asked: Asked, known: _Known) -> Replay:
     conditions, replay_id = asked.conditions, uuid4()
     since, until = conditions.window
-    who, run_id = words(asked.who, "who"), words(asked.run_id, "run_id")
+    who, run_id = required_text(asked.who, "who"), required_text(asked.run_id, "run_id")
     connection.execute(
         replays.insert().values(
             id=replay_id,

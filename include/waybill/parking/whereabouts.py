@@ -16,8 +16,8 @@ from sqlalchemy import RowMapping, select, text
 
 from waybill.errors import ParkError
 from waybill.events import decode
+from waybill.events.times import instant
 from waybill.parking.browsing import events_of, read_frame
-from waybill.parking.instants import instant
 from waybill.parking.model import Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError

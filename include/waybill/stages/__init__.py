@@ -22,7 +22,7 @@ from waybill.stages.columns import MappingFault
 from waybill.stages.counts import COUNT_NAMES, Counts
 from waybill.stages.failures import EventTimeoutError, Fault, describe
 from waybill.stages.mapping import map_rows
-from waybill.stages.plan import InForce, Learner, Plan
+from waybill.stages.plan import Learner, Plan
 from waybill.stages.results import ChainResult, Chunk, Failure, Mapped
 from waybill.stages.retrying import Retries
 from waybill.stages.staged import (
@@ -44,7 +44,6 @@ __all__ = [
     "EventTimeoutError",
     "Failure",
     "Fault",
-    "InForce",
     "Learner",
     "Mapped",
     "MappingFault",

@@ -7,14 +7,14 @@ with room for them the event's plan is made anew, and they are mapped again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from waybill.errors import ParkError
 from waybill.events import Event
-from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.mappings import InForce
+from waybill.pipelines import Pipeline
 from waybill.stages.columns import MappingFault
 from waybill.stages.failures import Fault
 from waybill.stages.isolation import compile_isolated
@@ -22,15 +22,6 @@ from waybill.stages.mapping import Mapper
 from waybill.stages.reading import Reading
 from waybill.stages.staged import StagedHead, staged_schema
 from waybill.stages.transformation import NoWatch, Transform, Watch, compile_transformation
-
-
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """What an event name maps to now."""
-
-    number: int
-    """Of the mapping's version; 0: what the pipeline declares, nothing was learned."""
-    declaration: EventDeclaration
 
 
 class Learner(Protocol):

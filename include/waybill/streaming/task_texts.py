@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import orjson
 
+from waybill.mappings import InForce
 from waybill.operations.registry import Mappings
 from waybill.pipelines import EventDeclaration, Pipeline
-from waybill.stages import InForce
 
 
 class Texts(NamedTuple):

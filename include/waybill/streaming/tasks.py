@@ -17,12 +17,13 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from waybill.operations.claims import PayloadReader
+from waybill.mappings import InForce
 from waybill.operations.learning import TrackerLearner, rules_for
 from waybill.pipelines import Pipeline
 from waybill.settings import Settings
-from waybill.stages import Chain, Chunk, Clock, InForce, Plan, Retries
+from waybill.stages import Chain, Chunk, Clock, Plan, Retries
 from waybill.storage import ObjectStore, digest_of, open_owned_objects, open_tracker
+from waybill.storage.payloads import PayloadReader
 from waybill.streaming.memory import give_memory_back
 from waybill.streaming.task_output import TaskOutput
 from waybill.streaming.task_texts import read_mapping

@@ -13,8 +13,8 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.operations.auditing import AuditReport, Breach, NamingReport
-    from waybill.parking import Decision
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from waybill.storage import open_objects, open_tracker
 from waybill.storage.bucket_owner import BucketOwner, claim, deployment_id, read_owner
 
 if TYPE_CHECKING:
-    from waybill.parking import Decision
+    from waybill.access import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def claim_bucket(settings: Settings, owner: str | None, decision: Decision) -> B
     Raises:
         InputError: it is not, or no longer, the named deployment's.
     """
-    from waybill.parking.moves import write_audit  # noqa: PLC0415
+    from waybill.access import write_audit  # noqa: PLC0415
 
     why = decision.require_why()
     now = bucket_owner(settings)

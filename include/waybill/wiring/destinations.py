@@ -9,12 +9,12 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.destinations import Finding
     from waybill.operations.loads.desk import DestinationLine
     from waybill.operations.loads.lost_objects import LostObject, Recovery
     from waybill.operations.loads.rewinds import Rewind
     from waybill.operations.loads.states import Waiting
-    from waybill.parking import Decision
 
 
 def destinations(settings: Settings) -> list[DestinationLine]:

@@ -10,8 +10,8 @@ from waybill.storage import open_log, open_tracker
 from waybill.wiring.opening import open_recording
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.ledger import LogLine
-    from waybill.parking import Decision
 
 
 def write_ahead_logs(

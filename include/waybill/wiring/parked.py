@@ -11,11 +11,12 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.notices import SendReport, Waiting
     from waybill.operations.auto_replay import AutoLaunch
     from waybill.operations.lost_parked import LostParked, ParkedRecovery
     from waybill.operations.probing import ProbeReport
-    from waybill.parking import CleanUpReport, Decision, Partition, RecheckReport, RefreshReport
+    from waybill.parking import CleanUpReport, Partition, RecheckReport, RefreshReport
     from waybill.parking.auto_replays import AutoReplay
 from waybill.wiring.opening import opened_parking
 
@@ -159,9 +160,9 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
 
 def probe_held_pipelines(settings: Settings) -> ProbeReport:
     """Probe the held pipelines that are due, release those that pass, list what is to go back."""
-    from waybill.operations.claims import payloads_at_once  # noqa: PLC0415
     from waybill.operations.probing import probe_held  # noqa: PLC0415
     from waybill.parking import Parking  # noqa: PLC0415
+    from waybill.storage.payloads import payloads_at_once  # noqa: PLC0415
 
     objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:

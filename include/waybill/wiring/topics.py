@@ -10,9 +10,9 @@ from waybill.storage import open_log, open_tracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from waybill.access import Decision
     from waybill.operations.topic_stops import Settlement, TopicStop
     from waybill.operations.topics import TopicLine
-    from waybill.parking import Decision
     from waybill.storage import ConfigFault
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from waybill.events.times import rfc3339
 from waybill.operations.auditing import Breach, Verdict
 from waybill.operations.balance_desk import EventRows, Overview, PipelineRow, RowOf
 from waybill.operations.heat_map import Cell, Grid
-from waybill.parking.instants import rfc3339
 from waybill_airflow.web.models import Why
 
 State = Verdict | Literal["nothing"]

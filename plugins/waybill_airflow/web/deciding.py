@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException, status
 
+from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import Decision, Partition
+from waybill.parking import Partition
 from waybill.parking.edges import TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
+from waybill.events.times import window
 from waybill.operations.standing import ReplayStanding, Standing
 from waybill.parking import Partition, Replay
 from waybill.parking.auto_replays import OnChange
-from waybill.parking.instants import window
 from waybill.settings import Permission
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.stages.made import pipeline
 
+from waybill.access.personal import ANY_EVENT, KEY, Personal, proposed_by
 from waybill.events import HELD_ERROR
-from waybill.operations.personal import ANY_EVENT, Personal, proposed_by
 from waybill.parking import Partition
-from waybill.parking.masking import KEY
 
 TIME = "2026-01-01T00:00:00Z"
 

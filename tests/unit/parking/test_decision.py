@@ -2,8 +2,8 @@
 
 import pytest
 
+from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import Decision
 
 
 @pytest.mark.parametrize("who", ["", "  ", "\0"])

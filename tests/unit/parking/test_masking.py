@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from tests.support.parked_orders import order, parked
 
+from waybill.access.personal import KEY
 from waybill.parking import ParkedEvent
-from waybill.parking.masking import KEY, MASK, masked_event, masked_words
+from waybill.parking.masking import MASK, masked_event, masked_words
 
 
 def made(value, message="", where="") -> ParkedEvent:

@@ -11,7 +11,6 @@ def test_the_public_names_are_these():
         "ANY_REPLAY",
         "CleanUpReport",
         "CorruptSegmentError",
-        "Decision",
         "DiscardReport",
         "Drawn",
         "EventChoice",

@@ -11,11 +11,11 @@ from tests.unit.stages.made import chunk, event, faults, pipeline, rows
 
 from waybill.errors import RetryError
 from waybill.events import encode
-from waybill.mappings import rules_of
+from waybill.mappings import InForce, rules_of
 from waybill.operations.learning import TrialLearner
 from waybill.operations.trial import Trial
 from waybill.pipelines import Pipeline
-from waybill.stages import Chain, InForce, Plan, read_staged
+from waybill.stages import Chain, Plan, read_staged
 
 
 class Watched(TrialLearner):

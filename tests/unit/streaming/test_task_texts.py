@@ -5,8 +5,8 @@ from __future__ import annotations
 import orjson
 from tests.unit.stages.made import pipeline
 
+from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
-from waybill.stages import InForce
 from waybill.streaming.task_texts import TaskTexts, read_mapping
 
 

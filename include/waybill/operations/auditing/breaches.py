@@ -17,10 +17,9 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, text
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.notices import write_notice
-from waybill.parking import Decision
-from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.columns import json_value
 

@@ -24,12 +24,12 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, func, select, update
 
+from waybill.access import Decision
 from waybill.errors import InputError, StopError, WaybillError
 from waybill.ledger.commit import next_commit_number, write_counts
 from waybill.notices import write_notice
 from waybill.operations.loads.states import audit_destination, pipelines_into
 from waybill.operations.topic_stops import stops_in
-from waybill.parking import Decision
 from waybill.stages import ChainResult
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore
 from waybill.storage.tracker.columns import text_value

@@ -7,10 +7,11 @@ from datetime import datetime
 
 from sqlalchemy import func, select
 
+from waybill.mappings import InForce
 from waybill.operations.loads.lost_objects import Run
 from waybill.operations.registry import ActivePipelines
 from waybill.pipelines import Pipeline, topic_of
-from waybill.stages import Chain, ChainResult, ChildClock, Chunk, Failure, InForce, Plan
+from waybill.stages import Chain, ChainResult, ChildClock, Chunk, Failure, Plan
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipeline_versions
 

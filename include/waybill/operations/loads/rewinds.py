@@ -26,10 +26,10 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision
 from waybill.destinations import Expected, Held
 from waybill.errors import InputError
 from waybill.operations.loads.states import LOADER, audit_destination, tell_owners
-from waybill.parking import Decision
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import COUNT_COLUMNS, load_positions, loaded_tables
 from waybill.storage.tracker.tables import destination_rewinds as rewinds

@@ -14,10 +14,9 @@ from typing import Any
 from sqlalchemy import Connection, Float, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.notices import write_notice
-from waybill.parking import Decision
-from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.columns import text_value
 from waybill.storage.tracker.tables import destination_states as states

@@ -13,14 +13,14 @@ from uuid import UUID
 
 from sqlalchemy import or_, select
 
+from waybill.access.personal import ANY_EVENT, KEY, personal_of
 from waybill.errors import InputError
-from waybill.operations.personal import ANY_EVENT, personal_of
 from waybill.operations.trails import queries as trace_queries
 from waybill.operations.trails.answer import pipelines_of
 from waybill.operations.trails.queries import Asked
 from waybill.operations.trails.question import KeyOf, Question
 from waybill.operations.trails.runner import Runner
-from waybill.parking.masking import KEY, MASK
+from waybill.parking.masking import MASK
 from waybill.parking.names import storable
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.tables import pipelines

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select
 
-from waybill.parking.instants import rfc3339
+from waybill.events.times import rfc3339
 from waybill.parking.names import storable
 from waybill.parking.whereabouts import ParkedPlace, Whereabouts
 from waybill.storage import TrackerStore

@@ -16,10 +16,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
 
+from waybill.access import write_audit
 from waybill.errors import RetryError
+from waybill.events.times import rfc3339
 from waybill.operations.trails.question import Question
-from waybill.parking.instants import rfc3339
-from waybill.parking.moves import write_audit
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.columns import json_value, text_value
 from waybill.storage.tracker.tables import trace_queries as queries

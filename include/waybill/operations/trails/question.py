@@ -17,7 +17,7 @@ from typing import Any
 
 from waybill.errors import InputError
 from waybill.events import dumps, loads
-from waybill.parking.instants import window_edge
+from waybill.events.times import window_edge
 
 MOST_IDS = 1000
 MOST_ID_CHARS = 500

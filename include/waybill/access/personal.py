@@ -6,16 +6,16 @@ the events that a transformation makes, which keep the key of the one that they 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 from sqlalchemy import select
 
 from waybill.events import HELD_ERROR
 from waybill.mappings import decode_path
-from waybill.parking import Partition
-from waybill.parking.masking import KEY, same_name
 from waybill.pipelines import ChildTable, EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
 from waybill.storage.tracker.mapping_tables import mapping_versions
@@ -23,8 +23,41 @@ from waybill.storage.tracker.tables import pipeline_versions
 
 Proposed = tuple[str, dict[str, dict[str, Any]]]
 """A pipeline's id, and its event names with their declarations as JSON."""
+KEY = "(key)"
+"""Stands among personal fields for an event's key, which the envelope holds as `subject`."""
 ANY_EVENT = ""
 """No event name that a pipeline declares: its personal fields are those of all its events."""
+
+
+@lru_cache(maxsize=4096)
+def same_name(name: str) -> str:
+    """Return a name without what does not count in it: case, blanks, Unicode's ways to write it."""
+    composed = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(character for character in composed if not _is_blank(character))
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or unicodedata.category(character) in ("Cf", "Cc")
+
+
+class Failed(Protocol):
+    """Parked events of one kind."""
+
+    @property
+    def pipeline_id(self) -> str:
+        """Return whose they are."""
+
+    @property
+    def event_name(self) -> str:
+        """Return what they are."""
+
+    @property
+    def stage(self) -> str:
+        """Return where they failed."""
+
+    @property
+    def error_type(self) -> str:
+        """Return why."""
 
 
 @dataclass(slots=True)
@@ -65,11 +98,11 @@ class Personal:
         own = any(_overlap(event.key, event.personal) for event in events.values())
         return tuple(sorted(found | {KEY} if own or _overlap(keys, found) else found))
 
-    def of(self, partition: Partition) -> tuple[str, ...] | None:
+    def of(self, partition: Failed) -> tuple[str, ...] | None:
         """Return the personal fields of a partition's events, as of ``fields``."""
         return self.fields(partition.pipeline_id, _meant(partition))
 
-    def are_in(self, partition: Partition) -> bool:
+    def are_in(self, partition: Failed) -> bool:
         """Tell whether a partition's events may hold something personal."""
         return self.of(partition) != ()
 
@@ -113,7 +146,7 @@ def proposed_by(version: Pipeline, mappings: Iterable[EventDeclaration]) -> list
     return [(version.id, events), *((version.id, {m.name: m.to_json()}) for m in mappings)]
 
 
-def _meant(partition: Partition) -> str:
+def _meant(partition: Failed) -> str:
     """Return the event name whose personal fields count.
 
     What came in raw may become any event of its pipeline: rows, and what a held pipeline left as it
