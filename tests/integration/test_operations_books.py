@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import threading
 from collections.abc import Iterator
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
 
+from waybill.cli.demo.progress import Figures, table
 from waybill.errors import InputError
 from waybill.events import Event, encode
 from waybill.ledger import (
@@ -297,6 +300,25 @@ def test_the_balance_counts_what_is_in_the_log_and_staged(
     assert told(balance(books, log, pipeline_id="test-orders")) == told(report)
     assert told(balance(books, log, pipeline_id="another")) == (0, 0, 0, 0, 0)
     assert told(balance(books, log, since_minute=29_000_001))[0] == 0
+
+
+def test_the_demo_shows_what_is_on_the_way_and_an_event_that_is_counted_twice(
+    books: TrackerStore, log: KafkaLog
+) -> None:
+    figures = Figures(balance(books, log).pipelines, [])
+    assert str(figures).endswith("on the way 3")
+    query(
+        books,
+        "UPDATE ledger_minutes SET in_first = 9, passed = 9, out = 9 WHERE stage = 'destination'",
+    )
+    figures = Figures(balance(books, log).pipelines, [])
+    assert (figures.ingested, figures.delivered, figures.in_flight) == (6, 9, 3)
+    assert "on the way 3  7 too many: see waybill balance" in str(figures)
+    assert not figures.at_rest
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    console.print(table(figures))
+    shown = console.file.getvalue()
+    assert "orders: 7 too many; see waybill balance" in shown
 
 
 def test_an_event_that_nobody_took_in_is_found_in_the_log(

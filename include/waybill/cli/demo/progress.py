@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.errors import RetryError, StopError
@@ -61,28 +63,28 @@ class Figures:
 
     @property
     def in_flight(self) -> int:
-        """Events on their way."""
+        """Events on their way: measured, as of one moment."""
         return self._sum("in_flight", "in_flight_replayed")
 
     @property
-    def on_the_way(self) -> int:
-        """Events that are not at an end yet, by what came in and what ended.
-
-        What is measured to be in flight, queue by queue, may hold an event twice while it moves.
-        """
-        return max(0, self.ingested - self.delivered - self.parked)
+    def unaccounted(self) -> str:
+        """Events that the books miss, or have too many of, in words; empty: they balance."""
+        gaps = [gap for group in self.groups for gap in group.breaches.values()]
+        missing, extra = sum(gap for gap in gaps if gap > 0), -sum(gap for gap in gaps if gap < 0)
+        words = ((missing, "missing"), (extra, "too many"))
+        return ", ".join(f"{number:,} {word}" for number, word in words if number)
 
     @property
     def at_rest(self) -> bool:
         """Whether something came in, and nothing moves or is missing."""
-        breaches = any(gap for group in self.groups for gap in group.breaches.values())
-        return bool(self.ingested) and not self.in_flight and not breaches
+        return bool(self.ingested) and not self.in_flight and not self.unaccounted
 
     def __str__(self) -> str:
         """Return one line."""
+        wrong = f"  {self.unaccounted}: see waybill balance" if self.unaccounted else ""
         return (
             f"taken in {self.ingested:,}  delivered {self.delivered:,}  parked {self.parked:,}  "
-            f"replayed {self.replayed:,}  on the way {self.on_the_way:,}"
+            f"replayed {self.replayed:,}  on the way {self.in_flight:,}{wrong}"
         )
 
 
@@ -109,7 +111,7 @@ def follow(
             began = time.monotonic()
             figures = answered(lambda: _figures(settings, names), kind=RetryError)
             if console.is_terminal:
-                live.update(_table(figures), refresh=True)
+                live.update(table(figures), refresh=True)
             elif began - said > _SAY_S:
                 said = began
                 console.print(str(figures), highlight=False)
@@ -154,21 +156,28 @@ def ended(airflow: AirflowClient, dag_id: str) -> bool:
     return newest["state"] in END_STATES
 
 
-def _table(figures: Figures) -> Table:
-    table = Table(header_style="bold", title="Events", title_justify="left")
-    table.add_column("pipeline")
-    for name in ("taken in", "transformed", "mapped", "delivered", "parked", "on the way"):
-        table.add_column(name, justify="right")
+def table(figures: Figures) -> Table:
+    """Return the live view: a line a pipeline, and below them what is wrong with their sums."""
+    grid = Table(
+        header_style="bold", title="Events", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    grid.caption_style, grid.caption_justify, wrong = "bold red", "left", list[str]()
+    grid.add_column("pipeline", overflow="fold")
+    for name in ("taken\nin", "transformed", "mapped", "delivered", "parked", "on the\nway"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for group in figures.groups:
         theirs = [p for p in figures.partitions if p.pipeline == group.pipeline]
         its = Figures([group], theirs)
-        table.add_row(
-            group.pipeline,
+        grid.add_row(
+            Text(group.pipeline),
             f"{its.ingested:,}",
             f"{group.stages['transformation'].passed:,}",
             f"{group.stages['mapping'].passed:,}",
             f"{its.delivered:,}",
             f"{its.parked:,}",
-            f"{its.on_the_way:,}",
+            f"{its.in_flight:,}",
         )
-    return table
+        if its.unaccounted:
+            wrong.append(f"{group.pipeline}: {its.unaccounted}; see waybill balance")
+    grid.caption = Text("\n".join(wrong)) if wrong else None
+    return grid
