@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -129,9 +130,9 @@ def _tell(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
 def show(report: DryRunReport, request: DryRunRequest) -> None:
     """Print a report: the verdict, the ways to fail, the groups, the good events."""
     console = Console(highlight=False)
-    console.print(_verdict(report, request), soft_wrap=True)
+    _say(console, _verdict(report, request))
     for line in _ends(report, request.stage):
-        console.print(Text(f"  {line}"), soft_wrap=True)
+        _say(console, Text(line), indent=2)
     if len(report.by_fingerprint) > 1:
         _groups(console, report)
     if report.good.tried or report.good.examples:
@@ -178,21 +179,21 @@ def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
 
 
 def _groups(console: Console, report: DryRunReport) -> None:
-    grid = Table(header_style="bold")
-    grid.add_column("fingerprint", no_wrap=True)
+    """Print a group a row: its numbers and fingerprint, and its message below that."""
+    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     for name in ("events", "tried", "would pass"):
         grid.add_column(name, justify="right", no_wrap=True)
-    grid.add_column("message", max_width=60, overflow="ellipsis", no_wrap=True)
+    grid.add_column("fingerprint, message")
     rows = list(report.by_fingerprint.items())
     for fingerprint, row in rows[:_MOST_GROUPS]:
         share = row["would_pass"] / row["tried"]
         style = {_ALL: "green", _NONE: "red"}.get(share, "yellow")
+        message = plain(row["message"])[:_MESSAGE_CHARS]
         grid.add_row(
-            Text(plain(fingerprint)),
             Text(f"{row['events']:,}"),
             Text(f"{row['tried']:,}"),
             Text(_percent(share), style),
-            Text(plain(row["message"])),
+            Text(f"{plain(fingerprint)}\n{message}"),
         )
     console.print(grid)
     if len(rows) > _MOST_GROUPS:
@@ -209,13 +210,20 @@ def _good(console: Console, good: GoodReport) -> None:
     line = Text(f"of {counted(good.tried, 'recent good event')}: ")
     for place, (words, style) in enumerate(numbers):
         line.append(", " if place else "").append(words, style)
-    console.print(line, soft_wrap=True)
+    _say(console, line)
     for way, number in sorted(good.ways.items(), key=lambda item: (-item[1], item[0])):
-        console.print(Text(f"  {number:,} newly broken: {way}"), soft_wrap=True)
+        _say(console, Text(f"{number:,} newly broken: {way}"), indent=2)
     for kind in ("newly_broken", "changed"):
         found = next((one for one in good.examples if one["kind"] == kind), None)
         for words in _example(found) if found else ():
-            console.print(Text(f"  {words}"), soft_wrap=True)
+            _say(console, Text(words.lstrip()), indent=4 if words.startswith(" ") else 2)
+
+
+def _say(console: Console, words: Text, indent: int = 0) -> None:
+    """Print a sentence, broken between words; what is broken off stands two columns further in."""
+    for number, line in enumerate(words.wrap(console, console.width - indent - 2)):
+        line.rstrip()
+        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))
 
 
 def _example(found: dict[str, Any]) -> Iterator[str]:

@@ -104,9 +104,9 @@ def status(*, as_json: AsJson = False) -> None:
     else:
         Console().print(_status_table(lines))
         if not runs:
-            typer.echo("nothing runs; `waybill up` starts the stack")
+            _say("nothing runs; `waybill up` starts the stack")
         elif ill:
-            typer.echo(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+            _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
         _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
@@ -124,21 +124,19 @@ def _who_starts(lines: Sequence[ServiceStatus]) -> str:
 
 def _show_restarts(lines: Sequence[ServiceStatus]) -> None:
     """Print a line for each service that the supervisor started again."""
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
-
     for line in lines:
         if line.restarts:
             times = "once" if line.restarts == 1 else f"{line.restarts} times"
-            typer.echo(f"{line.name} was started again {times}; last at {line.last_exit}")
+            _say(f"{line.name} was started again {times}; last at {line.last_exit}")
         if line.problem:
-            typer.echo(plain(f"{line.name} did not come up: {line.problem}"))
+            _say(f"{line.name} did not come up: {line.problem}")
 
 
 def _show_paused() -> None:
     """Print which DAGs of upkeep are paused."""
     check = _upkeep()
     if not check.ok:
-        typer.echo(f"DAGs {check.found}; {check.remedy}")
+        _say(f"DAGs {check.found}; {check.remedy}")
 
 
 def _upkeep() -> Check:
@@ -165,7 +163,6 @@ def _upkeep() -> Check:
 def _show_waiting() -> None:
     """Print a line for each destination that takes no loads, and each topic that is stopped."""
     from waybill.cli.destinations import waits  # noqa: PLC0415
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
     from waybill.errors import WaybillError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import stopped_topics, waiting_destinations  # noqa: PLC0415
@@ -174,36 +171,45 @@ def _show_waiting() -> None:
         found = waiting_destinations(Settings())
         stopped = stopped_topics(Settings())
     except WaybillError as error:
-        typer.echo(f"destinations and topics: not known: {error}")
+        _say(f"destinations and topics: not known: {error}")
         return
     for one in found:
-        typer.echo(plain(f"destination {one.destination} {waits(one)}"))
+        _say(f"destination {one.destination} {waits(one)}")
     if found:
-        typer.echo("`waybill destination list` says what they said")
+        _say("`waybill destination list` says what they said")
     for stop in stopped:
-        typer.echo(
-            plain(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
-        )
+        _say(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
     if stopped:
-        typer.echo("`waybill topics list` says why, `waybill topics settle` what to do")
+        _say("`waybill topics list` says why, `waybill topics settle` what to do")
+
+
+def _say(words: str) -> None:
+    """Print a sentence, broken between words, with what is not printable written out."""
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    Console(highlight=False).print(Text(plain(words)))
 
 
 def _status_table(lines: Sequence[ServiceStatus]) -> Table:
-    table = Table(box=None)
-    for head in ("service", "state", "pid", "ports", "memory", "up for"):
-        table.add_column(head, overflow="fold")
+    """Return a line a service; 80 columns hold it, with two ports a line."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("service", overflow="fold")
+    for head in ("state", "pid", "memory", "up for", "ports"):
+        right = head in {"pid", "memory", "up for"}
+        table.add_column(head, justify="right" if right else "left", no_wrap=True)
     for line in lines:
-        state = "[green]healthy[/]" if line.healthy else "[red]does not answer[/]"
+        state = "[green]healthy[/]" if line.healthy else "[red]no answer[/]"
         if line.pid is None or line.up_since is None:
             table.add_row(line.name, "[dim]down[/]")
             continue
+        ports = [str(port) for port in line.ports]
         table.add_row(
             line.name,
             state,
             str(line.pid),
-            " ".join(map(str, line.ports)),
             f"{line.memory_bytes / 1024**2:,.0f} MiB",
             _span(time.time() - line.up_since),
+            "\n".join(" ".join(ports[at : at + 2]) for at in range(0, len(ports), 2)),
         )
     return table
 

@@ -170,10 +170,10 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         runner.step("2  Airflow runs the stream and the connectors")
         _ingest(runner, airflow)
         event_id = _look(runner)
-        runner.step("5  The corrected pipelines, tried on what is parked; nothing is written")
+        runner.step("5  The corrected pipelines, tried on what is parked")
         for row in _partitions(runner):
             _dry_run(runner, row)
-        runner.step("6  Deploy the corrections, and replay each partition by an Airflow run")
+        runner.step("6  Deploy the corrections, replay what is parked")
         for name in PIPELINES:
             runner.run("pipelines", "deploy", str(_fixes(settings) / name))
         _replay(runner, airflow)
@@ -214,7 +214,7 @@ def _ingest(runner: Demo, airflow: AirflowClient) -> None:
 
 def _look(runner: Demo) -> str:
     """Show what is parked and a sample; return the id of one parked flight."""
-    runner.step("3  What could not go on is parked, by pipeline, event, stage and error type")
+    runner.step("3  What could not go on is parked, by stage and error type")
     runner.run("parked", "list")
     runner.step("4  One of them, with its error")
     known = _state(runner.settings).get("event_id")
