@@ -20,6 +20,7 @@ from waybill.operations.auditing import (
     name_breaches,
     read_breaches,
 )
+from waybill.operations.loads.lost_objects import note_lost
 from waybill.settings import TraceSettings
 from waybill.storage import ObjectStore
 from waybill.tracing import DuckDbTraces, Recorder, run_shipper, traces
@@ -112,6 +113,29 @@ def test_missing_events_are_named_once_the_traces_are_in(traced: Traced) -> None
     assert traced.name().compared == 0
     told = traced.way.query("SELECT detail->>'breach' FROM notices WHERE kind = 'breach'")
     assert told == [("on_the_way, opened",), ("on_the_way, named",)]
+
+
+def test_what_was_lost_with_a_staged_object_is_named_and_is_no_open_breach(traced: Traced) -> None:
+    way = traced.way
+    traced.taken(*range(6))
+    traced.sent(0, 1)
+    way.process()
+    for phase in ("transformation", "mapping"):
+        traced.write([0, 1], phase, "passed", way.batches[-1], kafka_partition=0)
+    [(key,)] = way.query("SELECT key FROM staged_objects")
+    way.load(lose=True, record=lambda c: note_lost(c, "warehouse", {key: "it is gone"}))
+    way.query("UPDATE staged_objects SET not_recovered = 'Kafka has no more' WHERE key = :k", k=key)
+    traced.sent(*range(2, 6))
+    traced.through(*range(2, 6))
+    traced.ship()
+    traced.audit()
+    [named] = traced.name().named
+    assert (named.stage, named.missing, named.harmless) == ("destination", ["e0", "e1"], True)
+    [found] = read_breaches(way.tracker)
+    assert (found.state, found.missing) == ("explained", ("e0", "e1"))
+    assert "lost with staged objects" in found.reason
+    told = way.query("SELECT detail->>'breach' FROM notices WHERE kind = 'breach'")
+    assert told == [("ids, explained",)]
 
 
 def test_minutes_in_balance_are_compared_and_are_through(traced: Traced) -> None:

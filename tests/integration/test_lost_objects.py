@@ -5,24 +5,27 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support import orders
-from tests.support.books import batch, nothing_parked
+from tests.support.books import batch, counts, nothing_parked
 from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import clean_database
 
 from waybill.access import Decision
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
-from waybill.ledger.commit import StagedObject
+from waybill.ledger.commit import StagedObject, write_counts
+from waybill.operations.auditing import audit
+from waybill.operations.balancing import balance
 from waybill.operations.loads.lost_objects import lost_objects, recover, settle_lost
 from waybill.operations.loads.recovery import stages_at
 from waybill.operations.registry import deploy
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log
+from waybill.storage.tracker.tables import staged_objects
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -69,13 +72,23 @@ class Processed:
         self.loads.objects.put(key, body)
         done = batch(
             self.loads._epoch, (0, start, self._end), destination=self.loads.name,
-            topic=name, counts=list(result.counts.by_pipeline()),
+            topic=name, cluster_id=self.topic.cluster_id, topic_id=self.topic.topic_id, counts=list(result.counts.by_pipeline()),
             staged=[StagedObject(key, rows, len(body), [[name, 0, start, self._end]])],
         )  # fmt: skip
+        with self.loads.tracker.transaction() as connection:
+            taken = len(numbers)
+            write_counts(
+                connection, f"taken:{key}",
+                counts("ingestion", pipeline="test-orders", in_first=taken, passed=taken, out=taken),
+            )  # fmt: skip
         return commit_batch(self.loads.tracker, done, nothing_parked), key
 
-    def recover(self):
-        return recover(self.loads.tracker, self.loads.objects, self.log, self.run)
+    def recover(self, *, again: bool = False):
+        return recover(self.loads.tracker, self.loads.objects, self.log, self.run, again=again)
+
+    def balance(self):
+        """The books, with each event counted as taken in."""
+        return balance(self.loads.tracker, self.log)
 
     def numbers(self) -> list[int]:
         return [row[0] for row in self.loads.ask("SELECT number FROM shop.orders ORDER BY 1")]
@@ -94,7 +107,7 @@ def test_a_lost_object_is_not_made_of_the_records_of_a_log_that_was_settled_sinc
         connection.execute(text("UPDATE topic_offsets SET known_since = clock_timestamp()"))
     assert (processed.recover().recovered, processed.recover().left) == (0, 1)
     [lost] = lost_objects(loads.tracker, "warehouse")
-    assert "has another log since" in lost.problem
+    assert "has another log since" in lost.not_recovered
 
 
 @pytest.mark.parametrize("damage", ["gone", "damaged"])
@@ -131,7 +144,7 @@ def test_what_would_be_other_rows_now_is_left_and_settled_by_name(loads, process
     loads.deliver(loads.patience(), last)
     assert processed.recover().left == 1
     [lost] = lost_objects(loads.tracker)
-    assert "gives 2 rows now, not 3" in lost.problem or "give 2 rows now, not 3" in lost.problem
+    assert "give 2 rows now, not 3" in lost.not_recovered
     settle_lost(loads.tracker, "warehouse", Decision("ann", "they came from the source again"))
     assert lost_objects(loads.tracker) == []
 
@@ -144,7 +157,91 @@ def test_a_lost_object_of_an_older_release_says_why_it_stays(loads, kafka):
     log = open_log(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
     run = stages_at(loads.tracker, fetch=loads.objects.get)
     assert recover(loads.tracker, loads.objects, log, run).left == 1
-    assert "older release" in lost_objects(loads.tracker)[0].problem
+    assert "older release" in lost_objects(loads.tracker)[0].not_recovered
+
+
+@pytest.mark.parametrize("damage", ["gone", "damaged"])
+def test_the_books_balance_at_each_step_of_a_lost_object(loads, processed, damage):
+    _, key = processed.process(10, 11, 12)
+    last, _ = processed.process(13, 14)
+    if damage == "gone":
+        loads.objects.delete([key])
+    else:
+        loads.objects.put(key, b"other bytes")
+    patience = loads.patience()
+    for moves, delivered in ((5, 0), (3, 2), (3, 2), (0, 5)):
+        found = processed.balance()
+        assert (found.unaccounted, found.unrecoverable) == (0, 0), found.pipelines
+        assert (found.in_flight, found.delivered) == (moves, delivered)
+        assert audit(loads.tracker, processed.log).opened == []
+        if delivered == 0:
+            loads.deliver(patience, last)
+        elif loads.sql("SELECT 1 FROM staged_objects WHERE state = 'lost'"):
+            assert processed.recover().recovered == 1
+        else:
+            loads.deliver(patience, last + 1)
+
+
+def test_what_cannot_be_made_again_is_unrecoverable_also_once_it_is_given_up(loads, processed):
+    _, key = processed.process(10, 11, 12)
+    last, _ = processed.process(13, 14)
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last)
+    processed.log.delete_records(processed.topic.name, {0: 3})
+    assert processed.recover().left == 1
+    [lost] = lost_objects(loads.tracker)
+    assert lost.to_json()["unrecoverable"] == 3
+    assert "Kafka does not have its events any more" in lost.not_recovered
+    told = "SELECT detail->>'unrecoverable' FROM notices WHERE detail ? 'unrecoverable'"
+    assert (processed.recover(again=True).left, loads.sql(told)) == (1, [("3",)]), "told once"
+    for step in ("lost", "given up"):
+        found = processed.balance()
+        assert (found.unaccounted, found.in_flight, found.unrecoverable) == (0, 0, 3), step
+        assert found.ingested == found.delivered + found.unrecoverable == 5
+        [group] = found.pipelines
+        assert group.unrecoverable == {"destination": 3}
+        assert [row.stage("destination").unrecoverable for row in found.minutes] == [3]
+        assert audit(loads.tracker, processed.log).opened == []
+        if step == "lost":
+            settle_lost(loads.tracker, loads.name, Decision("ann", "nobody wants them"))
+
+
+def test_of_two_lost_objects_of_a_commit_the_one_that_is_made_again_is_not_counted(
+    loads, processed
+):
+    last, first = processed.process(10, 11)
+    [[rows, size, offsets]] = loads.sql("SELECT rows, bytes, offsets FROM staged_objects")
+    assert (rows, offsets[0][2:]) == (2, [0, 2])
+    half = [[*offsets[0][:3], 1]]
+    with loads.tracker.transaction() as connection:
+        connection.execute(update(staged_objects).values(rows=1, offsets=half))
+        connection.execute(
+            staged_objects.insert().values(
+                key="staged/2026/01/01/other.wbs",
+                destination=loads.name,
+                commit_number=last,
+                rows=7,
+                bytes=size,
+                offsets=[[*offsets[0][:2], 1, 2]],
+            )
+        )
+    loads.objects.delete([first])
+    loads.deliver(loads.patience(), last)
+    found = processed.balance()
+    assert (found.unaccounted, found.in_flight, found.unrecoverable) == (0, 2, 0)
+    assert (processed.recover().recovered, len(lost_objects(loads.tracker))) == (1, 1)
+    found = processed.balance()
+    assert (found.unaccounted, found.in_flight, found.unrecoverable) == (0, 1, 1)
+
+
+def test_a_lost_object_that_an_older_release_did_not_count_is_made_again(loads, processed):
+    last, key = processed.process(10, 11)
+    loads.objects.delete([key])
+    loads.deliver(loads.patience(), last)
+    loads.sql("DELETE FROM ledger WHERE reference LIKE 'lost:%'")
+    assert processed.balance().unaccounted == 2
+    assert processed.recover().recovered == 1
+    assert (processed.balance().unaccounted, processed.balance().in_flight) == (0, 2)
 
 
 def test_a_parked_object_that_is_gone_is_told_by_the_look_of_each_minute(lot):

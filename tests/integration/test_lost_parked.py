@@ -11,8 +11,10 @@ from tests.integration.test_lost_objects import MINUTE, Processed, loads  # noqa
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.errors import RetryError
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
+from waybill.operations.balancing import balance
 from waybill.operations.failed_events import identity_of, parked_event
 from waybill.operations.loads.recovery import failures_at
 from waybill.operations.lost_parked import WHO, lost_parked, recover_parked
@@ -105,7 +107,8 @@ def batch_of(parked, start):
 
     return batch(
         parked.loads._epoch, (0, start, parked.next), destination=parked.loads.name,
-        topic=parked.topic.name,
+        topic=parked.topic.name, cluster_id=parked.topic.cluster_id,
+        topic_id=parked.topic.topic_id,
     )  # fmt: skip
 
 
@@ -254,6 +257,29 @@ def test_what_kafka_has_no_more_is_unrecoverable_and_told_once(parked, monkeypat
     assert max(map(len, shown.output.splitlines())) <= 80
     said = orjson.loads(CliRunner().invoke(app, ["parked", "lost", "--json"]).stdout)
     assert said["unrecoverable"] == 2
+
+
+def test_the_balance_tells_what_is_unrecoverable_from_what_waits_in_quarantine(parked):
+    [gone], [other] = parked.park(order(1), order(2)), parked.park(order(4))
+    parked.lose(gone, other)
+    parked.log.delete_records(parked.topic.name, {0: 2})
+    found = balance(parked.loads.tracker, parked.log)
+    assert (found.quarantined, found.unrecoverable) == (3, 0)
+    find = parked.find
+
+    def away(*_):
+        raise RetryError("a payload's store is away")
+
+    parked.find = away
+    with pytest.raises(RetryError):
+        parked.recover_parked()
+    found = balance(parked.loads.tracker, parked.log)
+    assert (found.quarantined, found.unrecoverable, found.parked) == (1, 2, 0)
+    assert [one.unrecoverable for one in found.pipelines] == [{"mapping": 2}]
+    parked.find = find
+    parked.recover_parked()
+    found = balance(parked.loads.tracker, parked.log)
+    assert (found.quarantined, found.unrecoverable, found.parked) == (0, 2, 1)
 
 
 def test_what_fails_otherwise_now_is_left(parked):

@@ -109,7 +109,7 @@ def test_totals_are_those_since_the_first_event(web):
     [row] = web.get("uma", "/api/balance")["pipelines"]
     assert row["totals"] == {
         "taken_in": 100, "made": 10, "delivered": 90, "filtered": 4, "superseded": 2,
-        "duplicate": 3, "parked": 3, "discarded": 0,
+        "duplicate": 3, "parked": 3, "discarded": 0, "quarantined": 0, "unrecoverable": 0,
     }  # fmt: skip
     assert row["state"] == "nothing"
 

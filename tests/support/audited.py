@@ -130,14 +130,17 @@ class Way:
         commit_batch(self.tracker, done, nothing_parked)
         self.batches.append(str(done.batch_id))
 
-    def load(self, *, lose: bool = False) -> None:
-        """Load all that was committed; ``lose``: its rows are counted nowhere."""
+    def load(self, *, lose: bool = False, record: Any = nothing_parked) -> None:
+        """Load all that was committed; ``lose``: its rows are counted nowhere.
+
+        ``record``: what is written in the same transaction.
+        """
         epoch = acquire_lease(self.tracker, "loading/warehouse", holder="test")
         what = {} if lose else dict(enumerate(self._staged[self._loaded :], self._loaded + 1))
         commit = LoadCommit(
             "loading/warehouse", epoch, "warehouse", self._loaded, self._commits, what
         )
-        commit_load(self.tracker, commit, nothing_parked)
+        commit_load(self.tracker, commit, record)
         self._loaded = self._commits
 
     def audit(self, **limits: Any) -> AuditReport:

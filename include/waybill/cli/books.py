@@ -24,11 +24,13 @@ _COUNTERS = (
     ("superseded", "superseded"),
     ("duplicate", "duplicate"),
     ("in_flight", "in flight"),
+    ("unrecoverable", "unrecoverable"),
     ("unaccounted", "unaccounted"),
 )
 _ENDS = (
     "parked",
     "quarantined",
+    "unrecoverable",
     "discarded",
     "filtered",
     "superseded",
@@ -90,18 +92,30 @@ def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> No
     console.print(_equation(report))
     for line in _notes(report):
         console.print(line, markup=False, soft_wrap=True)
-    if not report.unaccounted and report.quarantined:
-        console.print(
-            f"in balance; {report.quarantined:,} quarantined: `waybill parked recheck` once their "
-            "files are back",
-            style="yellow",
-        )
+    if not report.unaccounted and (report.quarantined or report.unrecoverable):
+        console.print(f"in balance; {_lost(report)}", style="yellow")
     elif report.unaccounted:
         console.print(f"{report.unaccounted:,} unaccounted for", style=alarm)
     elif report.accounted:
         console.print("in balance but for what was explained or closed by name", style="green")
     else:
         console.print("in balance", style="bold green")
+
+
+def _lost(report: BalanceReport) -> str:
+    """Return what is quarantined or unrecoverable, and what to do about it."""
+    said = []
+    if report.quarantined:
+        said.append(
+            f"{report.quarantined:,} quarantined: `waybill parked recheck` once their files are "
+            "back"
+        )
+    if report.unrecoverable:
+        said.append(
+            f"{report.unrecoverable:,} unrecoverable: `waybill parked lost` and `waybill "
+            "destination lost` name them"
+        )
+    return "; ".join(said)
 
 
 def _notes(report: BalanceReport) -> Iterator[str]:
@@ -184,6 +198,8 @@ def _count(group: PipelineBalance, stage: str, name: str) -> int:
     counts = group.stages[stage]
     if name == "in_flight":
         return counts.in_flight + counts.in_flight_replayed
+    if name == "unrecoverable":
+        return group.unrecoverable.get(stage, 0)
     if name == "unaccounted":
         return sum(
             abs(gap)

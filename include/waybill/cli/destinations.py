@@ -144,7 +144,7 @@ def lost(
     from waybill.wiring import lost_objects, recover_lost_objects  # noqa: PLC0415
 
     settings = Settings()
-    done = recover_lost_objects(settings) if recover else None
+    done = recover_lost_objects(settings, again=True) if recover else None
     found = lost_objects(settings, name)
     if as_json:
         recovered = {} if done is None else {"recovery": done.to_json()}
@@ -154,8 +154,12 @@ def lost(
         _line(f"{counted(done.recovered, 'object')} made again, {counted(done.rows, 'row')}")
     for one in found:
         place = f"{one.destination}, commit {one.commit_number:,}"
-        _line(f"{place}: {counted(one.rows, 'row')}\n  {one.key}\n  {one.problem}")
-    if not found:
+        ends = one.not_recovered or "made again by the next watch, once its topic is not stopped"
+        _line(f"{place}: {counted(one.rows, 'row')}\n  {one.key}\n  {one.problem}\n  {ends}")
+    if found:
+        rows = counted(sum(one.rows for one in found), "row")
+        _line(f"{rows} lost, {sum(one.unrecoverable for one in found):,} unrecoverable")
+    else:
         _line("No staged object is lost")
 
 

@@ -5,7 +5,7 @@ Equations (G5)
   transformation  in = passed + parked + filtered;  first-pass in + in flight = ingestion's out
   mapping         in = passed + parked;             first-pass in = transformation's out
   destination     in = delivered + superseded + duplicate + parked;
-                  first-pass in + in flight = mapping's out
+                  first-pass in + in flight + unrecoverable = mapping's out
   At each stage in counts duplicate as well: copies of events that are parked there.
   Both equations of a stage must hold: a mistake in what came in shows in both, with two signs.
   replays         replayed in + in flight = events of the segments marked replayed, at each stage,
@@ -18,8 +18,10 @@ Equations (G5)
                   ``parents``)
   parking         parked = events of the segments that are parked, replaying, replayed, discarded
 
-In flight is measured: records between the ledger's offsets and the log's end, and rows of staged
-objects beyond the load position. It is never the residual.
+In flight is measured: records between the ledger's offsets and the log's end, rows of staged
+objects beyond the load position, and those of lost ones that may be made again. It is never the
+residual. What else was lost with staged objects is unrecoverable: the ledger's rows "lost" have it,
+less what was made again (``waybill.operations.loads.lost_objects``).
 """
 
 from __future__ import annotations
@@ -88,6 +90,19 @@ SELECT waiting.pipeline_id, row->>0 AS event_name, (row->>2)::int AS minute,
 FROM waiting, jsonb_array_elements(waiting.counts) AS row
 WHERE row->>1 = 'staged' GROUP BY 1, 2, 3
 """  # noqa: S608 - fixed names only
+_LOST_IN_FLIGHT = """
+WITH commits AS (
+  SELECT DISTINCT destination, commit_number FROM staged_objects
+  WHERE state = 'lost' AND not_recovered = ''),
+written AS (
+  SELECT 'lost:' || destination || ':' || commit_number AS reference FROM commits
+  UNION ALL
+  SELECT 'found:' || key FROM commits JOIN staged_objects USING (destination, commit_number))
+SELECT ledger.pipeline_id, row->>0 AS event_name, (row->>2)::int AS minute,
+  sum((row->3->>0)::bigint)::bigint AS in_first, sum((row->3->>1)::bigint)::bigint AS in_replayed
+FROM written JOIN ledger USING (reference), jsonb_array_elements(ledger.counts) AS row
+GROUP BY 1, 2, 3
+"""
 _SEGMENTS = """
 SELECT parked_partitions.pipeline_id, parked_partitions.event_name, parked_partitions.stage,
   sum(parked + replaying + replayed + discarded + quarantined)::bigint AS recorded,
@@ -101,6 +116,8 @@ _EARLIER = {
     "earlier/transformation": ("transformation", "parents"),
 }
 """Rows of the ledger that say what a replay sent to an earlier stage: the counter they are."""
+LOST = "lost"
+"""Stage of the ledger's rows of what was lost with staged objects."""
 _BEFORE = {
     "transformation": "ingestion",
     "mapping": "transformation",
@@ -142,6 +159,10 @@ class StageCounts:
     """Events parked here and marked replayed, whose parents were sent to an earlier stage."""
     parents: int = 0
     """Parents that were sent here for events that a later stage had parked."""
+    unrecoverable: int = 0
+    """First-pass events that were lost on their way to this stage, and cannot be made again."""
+    unrecoverable_replayed: int = 0
+    """Replayed events of which the same is true."""
 
     def left_over(self) -> int:
         """Return events that went in and did not come out in any way; 0 when exact."""
@@ -183,8 +204,7 @@ class BalanceRow:
         before = _BEFORE.get(stage)
         if before is None:
             return 0
-        after = self.stage(stage)
-        return self.stage(before).out - after.in_first - after.in_flight
+        return _on_the_way(self.stage(before), self.stage(stage))
 
     def to_json(self) -> dict[str, Any]:
         """Return the row with its stages and breaches."""
@@ -199,11 +219,15 @@ class BalanceRow:
 
 def _gap(before: StageCounts, after: StageCounts) -> int:
     """Return the events unaccounted for between the end of one stage and the end of the next."""
-    on_the_way = before.out - after.in_first - after.in_flight
+    on_the_way = _on_the_way(before, after)
     within = after.left_over()
     if on_the_way * within >= 0:
         return on_the_way + within
     return max(on_the_way, within, key=abs)
+
+
+def _on_the_way(before: StageCounts, after: StageCounts) -> int:
+    return before.out - after.in_first - after.in_flight - after.unrecoverable
 
 
 def fold(tracker: TrackerStore, *, most: int = 5000) -> int:
@@ -273,6 +297,7 @@ def read_books(
     for found in counted:
         add_counted(rows, found)
     add_in_flight(rows, staged, in_log or {})
+    add_lost_in_flight(rows, read_lost_in_flight(connection))
     return list(rows.values()), parked
 
 
@@ -307,6 +332,25 @@ def read_staged(connection: Connection, *, leave_out: Collection[str] = ()) -> S
     return connection.execute(text(_STAGED_IN_FLIGHT), asked).mappings().all()
 
 
+def read_lost_in_flight(connection: Connection) -> Sequence[RowMapping]:
+    """Return the rows of lost staged objects that may be made again, by minute key.
+
+    Of a commit with several lost objects: all of them, until each was tried.
+    """
+    return connection.execute(text(_LOST_IN_FLIGHT)).mappings().all()
+
+
+def add_lost_in_flight(rows: Mapping[MinuteKey, BalanceRow], lost: Iterable[RowMapping]) -> None:
+    """Take events that may be made again for what is in flight, not for unrecoverable."""
+    for found in lost:
+        if row := rows.get((found["pipeline_id"], found["event_name"], found["minute"])):
+            counts = row.stage("destination")
+            counts.in_flight += found["in_first"]
+            counts.unrecoverable -= found["in_first"]
+            counts.in_flight_replayed += found["in_replayed"]
+            counts.unrecoverable_replayed -= found["in_replayed"]
+
+
 def add_in_flight(
     rows: Mapping[MinuteKey, BalanceRow],
     staged: Iterable[RowMapping],
@@ -336,6 +380,10 @@ def _add_counted(row: BalanceRow, found: Mapping[Any, Any]) -> None:
     if found["stage"] in _EARLIER:
         stage, name = _EARLIER[found["stage"]]
         setattr(row.stage(stage), name, found["in_replayed"])
+    elif found["stage"] == LOST:
+        counts = row.stage("destination")
+        counts.unrecoverable = found["in_first"]
+        counts.unrecoverable_replayed = found["in_replayed"]
     elif found["stage"] != "staged":
         counts = row.stage(found["stage"])
         for name in COLUMNS.split(", "):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +12,9 @@ from sqlalchemy import Connection, text
 
 from waybill.access import Decision
 from waybill.errors import InputError
+from waybill.ledger.balance import LOST, read_lost_in_flight
 from waybill.operations.auditing import Breach, Verdict, close_breach, read_breaches
+from waybill.operations.balancing import read_unrecoverable
 from waybill.operations.heat_map import MOST_ROWS, STAGES, Cell, Grid, Span, grid, read_rows, worst
 from waybill.operations.registry import deployed_names
 from waybill.storage import TrackerStore
@@ -25,8 +28,13 @@ SELECT pipeline_id, stage, sum(in_first)::bigint, sum(passed)::bigint, sum(out):
 FROM ledger_totals WHERE pipeline_id = ANY(:pipelines) AND stage = ANY(:stages) GROUP BY 1, 2
 """)
 _PARKED = text("""
-SELECT pipeline_id, sum(parked + replaying)::bigint, sum(discarded)::bigint
+SELECT pipeline_id, sum(parked + replaying)::bigint, sum(discarded)::bigint,
+  sum(quarantined)::bigint
 FROM parked_partitions WHERE pipeline_id = ANY(:pipelines) GROUP BY 1
+""")
+_LOST = text("""
+SELECT pipeline_id, sum(in_first + in_replayed)::bigint
+FROM ledger_totals WHERE pipeline_id = ANY(:pipelines) AND stage = :stage GROUP BY 1
 """)
 _BREACHES = text("""
 SELECT pipeline_id, count(*) FROM breaches
@@ -50,6 +58,10 @@ class Totals:
     parked: int = 0
     """Parked now, or being replayed."""
     discarded: int = 0
+    quarantined: int = 0
+    """Parked in files that are damaged or gone, and may be made again."""
+    unrecoverable: int = 0
+    """Lost with parked or staged files, and cannot be made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,12 +218,26 @@ def _totals(connection: Connection, ids: Sequence[str]) -> dict[str, Totals]:
     by_stage: dict[tuple[str, str], Sequence[int]] = {
         (row[0], row[1]): row[2:] for row in connection.execute(_TOTALS, given)
     }
-    parked = {row[0]: (row[1], row[2]) for row in connection.execute(_PARKED, given)}
-    return {one: _total(one, by_stage, parked.get(one, (0, 0))) for one in ids}
+    parked = {row[0]: row[1:] for row in connection.execute(_PARKED, given)}
+    lost, staged = Counter[str](), Counter[str]()
+    for (pipeline_id, *_), number in read_unrecoverable(connection, ids).items():
+        lost[pipeline_id] += number
+    for row in connection.execute(_LOST, {"pipelines": list(ids), "stage": LOST}):
+        staged[row[0]] += int(row[1])
+    for found in read_lost_in_flight(connection):
+        staged[found["pipeline_id"]] -= found["in_first"] + found["in_replayed"]
+    return {
+        one: _total(one, by_stage, parked.get(one, (0, 0, 0)), lost[one], max(0, staged[one]))
+        for one in ids
+    }
 
 
 def _total(
-    pipeline_id: str, by_stage: dict[tuple[str, str], Sequence[int]], parked: tuple[int, int]
+    pipeline_id: str,
+    by_stage: dict[tuple[str, str], Sequence[int]],
+    parked: Sequence[int],
+    lost_parked: int,
+    lost_staged: int,
 ) -> Totals:
     nothing = (0,) * _SIX
     stages = [by_stage.get((pipeline_id, stage), nothing) for stage in STAGES]
@@ -225,6 +251,8 @@ def _total(
         duplicate=sum(stage[5] for stage in stages),
         parked=int(parked[0] or 0),
         discarded=int(parked[1] or 0),
+        quarantined=int(parked[2] or 0) - lost_parked,
+        unrecoverable=lost_parked + lost_staged,
     )
 
 

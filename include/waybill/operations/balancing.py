@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -17,11 +18,22 @@ from waybill.operations.parked_sums import STAGES, check_segments
 from waybill.operations.registry import active_pipelines
 from waybill.stages import COUNT_NAMES
 from waybill.storage import KafkaLog, TrackerStore
-from waybill.storage.tracker.tables import parked_partitions
+from waybill.storage.tracker.tables import parked_partitions, segments
 
-_BESIDE = ("in_flight", "in_flight_replayed", "replayed_as_parents", "parents")
+_BESIDE = (
+    "in_flight",
+    "in_flight_replayed",
+    "replayed_as_parents",
+    "parents",
+    "unrecoverable",
+    "unrecoverable_replayed",
+)
 _Books: TypeAlias = tuple[
-    list[BalanceRow], dict[tuple[str, str, str], ParkedEvents], Counter[str], int
+    list[BalanceRow],
+    dict[tuple[str, str, str], ParkedEvents],
+    Counter[str],
+    dict[tuple[str, str, str], int],
+    int,
 ]
 _ACCOUNTED = text("""
 SELECT coalesce(sum(abs(gap)), 0) FROM breaches WHERE state <> 'open'
@@ -42,6 +54,9 @@ class PipelineBalance:
     breaches: dict[str, int]
     """Stage to events unaccounted for, where it is not 0. "<stage> (replays)": marked replayed and
     never seen again; "<stage> (parked)": counted as parked and in no segment."""
+    unrecoverable: dict[str, int] = field(default_factory=dict)
+    """Stage to events that were lost and cannot be made again, where it is not 0: those that were
+    parked there, and those that were staged on their way to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,11 @@ class BalanceReport:
     open_breaches: list[dict[str, Any]] = field(default_factory=list)
     """What the auditor has found and nobody has closed, the newest first."""
     quarantined: int = 0
-    """Parked events whose files are damaged or gone: they wait until these are mended."""
+    """Parked events whose files are damaged or gone, and that may be made again: they wait."""
+    unrecoverable: int = 0
+    """Events whose parked or staged files are damaged or gone, and that cannot be made again:
+    ``waybill parked lost`` and ``waybill destination lost`` name them. Only a restored parked file
+    brings them back."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -123,10 +142,12 @@ def balance(
             replays_in_log=in_log.replayed,
         )
         accounted = _accounted(connection, pipeline_id, since_minute)
-        return rows, parked, _parked_states(connection, pipeline_id), accounted
+        states = _parked_states(connection, pipeline_id)
+        lost = read_unrecoverable(connection, None if pipeline_id is None else [pipeline_id])
+        return rows, parked, states, lost, accounted
 
     found, moment = take_moment(tracker, log, pipelines.values(), read, strict=True)
-    rows, parked, states, accounted = found
+    rows, parked, states, lost, accounted = found
     names = {pipeline.id: pipeline.name for pipeline in pipelines.values()}
     totals: dict[tuple[str, str], dict[str, StageCounts]] = {}
     breaches: dict[tuple[str, str], Counter[str]] = {}
@@ -146,13 +167,16 @@ def balance(
             key[1],
             stages,
             {stage: gap for stage, gap in breaches[key].items() if gap},
+            _unrecoverable(stages, {stage: lost.get((*key, stage), 0) for stage in STAGES}),
         )
         for key, stages in sorted(totals.items())
     ]
-    report = _report(groups, rows, states, max(0, unaccounted - accounted))
+    apart = Counter({**states, "quarantined": states["quarantined"] - sum(lost.values())})
+    report = _report(groups, rows, apart, max(0, unaccounted - accounted))
     asked = None if pipeline_id is None else [pipeline_id]
     return replace(
         report,
+        unrecoverable=sum(sum(group.unrecoverable.values()) for group in groups),
         sent_unmarked=sum(one.unmarked for one in parked.values()),
         uncounted=-sum(
             row.on_the_way("transformation")
@@ -168,6 +192,14 @@ def balance(
             one.to_json() for one in read_breaches(tracker, pipeline_ids=asked, states=["open"])
         ],
     )
+
+
+def _unrecoverable(stages: dict[str, StageCounts], parked: dict[str, int]) -> dict[str, int]:
+    found = {
+        name: counts.unrecoverable + counts.unrecoverable_replayed + parked[name]
+        for name, counts in stages.items()
+    }
+    return {name: number for name, number in found.items() if number}
 
 
 def _verdicts(rows: list[BalanceRow], moment: Moment) -> dict[str, int]:
@@ -235,6 +267,32 @@ def _report(
         minutes=rows,
         quarantined=states["quarantined"],
     )
+
+
+def read_unrecoverable(
+    connection: Connection, pipeline_ids: Sequence[str] | None
+) -> dict[tuple[str, str, str], int]:
+    """Return parked events that cannot be made again, by (pipeline id, event name, stage).
+
+    Args:
+        connection: reads the books.
+        pipeline_ids: only of these; None: of all.
+
+    Cost: the segments in quarantine, by index.
+    """
+    own, names = (
+        segments.c,
+        [parked_partitions.c[n] for n in ("pipeline_id", "event_name", "stage")],
+    )
+    query = (
+        select(*names, func.sum(own.count))
+        .join_from(parked_partitions, segments, own.partition_id == parked_partitions.c.id)
+        .where(parked_partitions.c.quarantined > 0, own.state == "quarantined", own.problem != "")
+        .group_by(*names)
+    )
+    if pipeline_ids is not None:
+        query = query.where(parked_partitions.c.pipeline_id.in_(pipeline_ids))
+    return {(row[0], row[1], row[2]): int(row[3]) for row in connection.execute(query)}
 
 
 def _parked_states(connection: Connection, pipeline_id: str | None) -> Counter[str]:

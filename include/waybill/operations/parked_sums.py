@@ -17,7 +17,7 @@ def check_segments(
     """Hold the counts against the tracker's segments; returns the events unaccounted for.
 
     What was counted as parked is in a segment; what was marked replayed, or sent without a mark,
-    came in again, or is on its way; or its parent did, at an earlier stage.
+    came in again, is on its way, or is unrecoverable; or its parent did, at an earlier stage.
     """
     unaccounted = 0
     for pipeline_id, event_name in {*totals, *((p, e) for p, e, _ in parked)}:
@@ -34,7 +34,8 @@ def check_segments(
                 - counts.replayed_as_parents
                 + counts.parents
                 - counts.in_replayed
-                - counts.in_flight_replayed,
+                - counts.in_flight_replayed
+                - counts.unrecoverable_replayed,
             }
             for words, gap in gaps.items():
                 missing[f"{stage} ({words})"] = gap

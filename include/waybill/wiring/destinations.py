@@ -82,8 +82,12 @@ def lost_objects(settings: Settings, name: str | None = None) -> list[LostObject
         return lost.lost_objects(tracker, name)
 
 
-def recover_lost_objects(settings: Settings) -> Recovery:
+def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery:
     """Make lost staged objects again from their events in Kafka.
+
+    Args:
+        settings: where everything is.
+        again: try also those that could not be made again before.
 
     Raises:
         RetryError: Kafka, the store or the tracker is away.
@@ -97,7 +101,7 @@ def recover_lost_objects(settings: Settings) -> Recovery:
             return lost.Recovery()
         timeout_s = settings.spark.event_timeout_s
         run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
-        return lost.recover(tracker, objects, open_log(settings.kafka), run)
+        return lost.recover(tracker, objects, open_log(settings.kafka), run, again=again)
 
 
 def settle_lost_objects(settings: Settings, name: str, decision: Decision) -> list[LostObject]:

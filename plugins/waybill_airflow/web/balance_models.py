@@ -69,6 +69,12 @@ class TotalsOut(BaseModel):
     duplicate: int
     parked: int = Field(description="Parked now, or being replayed.")
     discarded: int
+    quarantined: int = Field(
+        description="Parked in files that are damaged or gone, and may be made again."
+    )
+    unrecoverable: int = Field(
+        description="Lost with parked or staged files, and cannot be made again."
+    )
 
 
 class PipelineBalance(BaseModel):

@@ -142,6 +142,20 @@ def test_what_is_quarantined_is_in_the_sum_and_never_plainly_in_balance(
     assert "quarantined" not in shown(report(), *words)
 
 
+def test_what_is_unrecoverable_is_in_the_sum_and_its_names_are_shown_where(shown: Any) -> None:
+    found = replace(
+        report(), ingested=100, delivered=90, parked=0, discarded=0, filtered=0, superseded=0,
+        duplicate=0, quarantined=4, unrecoverable=6,
+    )  # fmt: skip
+    found.pipelines[0].unrecoverable["destination"] = 6
+    said = " ".join(shown(found).split())
+    assert "100 taken in = 90 delivered + 4 quarantined + 6 unrecoverable" in said
+    assert "6 unrecoverable: `waybill parked lost` and `waybill destination lost` name them" in said
+    assert "│ unrecoverable │ · │ · │ · │ 6 │" in said
+    assert '"unrecoverable":6' in shown(found, "--json")
+    assert "unrecoverable" not in shown(report())
+
+
 def test_what_transformations_made_is_in_the_sum(shown: Any) -> None:
     found = replace(
         report(), ingested=96, made=4, delivered=35, parked=58, discarded=0, filtered=2,

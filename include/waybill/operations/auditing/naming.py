@@ -213,7 +213,9 @@ class _Minute:
             if "ids" in kinds:
                 settle(connection, own, reason=_ALIKE)
             return
-        gap = row.on_the_way(stage) + row.stage(stage).left_over()
+        off = row.on_the_way(stage) + row.stage(stage).left_over()
+        lost = _unrecoverable(row, stage)
+        gap = off + lost
         exact = len(ids.missing) - len(ids.doubled) == gap
         named = NamedMinute(pipeline_id, event_name, minute, stage, ids.missing, ids.doubled, exact)
         self._report.named.append(named)
@@ -226,6 +228,10 @@ class _Minute:
         if stage == "transformation" and _is_harmless(row, found, ids, gap):
             named.harmless = True
             settle(connection, key, reason=_harmless_words(row, ids), stands=True)
+        elif exact and lost and not off:
+            named.harmless = True
+            words = f"{lost:,} of them were lost with staged objects, and are unrecoverable"
+            settle(connection, key, reason=words, stands=True)
         else:
             tell_of(connection, key, words=_named_words(named, gap), event="named", gap=gap)
 
@@ -271,6 +277,11 @@ def _expected(row: BalanceRow, stage: str) -> int:
     return extra + sum(
         (counts.passed, counts.parked, counts.filtered, counts.superseded, counts.duplicate)
     )
+
+
+def _unrecoverable(row: BalanceRow, stage: str) -> int:
+    counts = row.stage(stage)
+    return counts.unrecoverable + counts.unrecoverable_replayed
 
 
 def _is_harmless(row: BalanceRow, found: MinuteIds, ids: StageIds, gap: int) -> bool:

@@ -20,7 +20,14 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping
 
 from waybill.ledger import ParkedEvents, fold
-from waybill.ledger.balance import BalanceRow, add_in_flight, read_parked, read_staged
+from waybill.ledger.balance import (
+    BalanceRow,
+    add_in_flight,
+    add_lost_in_flight,
+    read_lost_in_flight,
+    read_parked,
+    read_staged,
+)
 from waybill.ledger.minutes import read_minutes, read_totals
 from waybill.ledger.positions import unloaded_commits
 from waybill.ledger.watermarks import IntakeWatermark, read_watermarks
@@ -135,6 +142,7 @@ def _read(
     totals = read_totals(connection)
     staged = read_staged(connection, leave_out=behind)
     add_in_flight(rows, staged, in_log.counts)
+    add_lost_in_flight(rows, read_lost_in_flight(connection))
     _add_replayed_in_flight(totals, staged, in_log)
     reached = Reached.from_json(last_report(connection).get("ranges", {}))
     return _Books(

@@ -3,10 +3,11 @@
 ``in_stage``     what came in became something: in = passed + parked + filtered + superseded +
                  duplicate. Both sides are written in one transaction: it holds always, also while
                  events move.
-``on_the_way``   first-pass in + in flight = what the stage before passed on. To mapping and to the
-                 destination all of it stands in the tracker; to the transformation it is judged
-                 once the minute is whole (see ``snapshot``), and the log was read, or the
-                 ledger has passed all that was in the log when the minute was whole.
+``on_the_way``   first-pass in + in flight + unrecoverable = what the stage before passed on. To
+                 mapping and to the destination all of it stands in the tracker; to the
+                 transformation it is judged once the minute is whole (see ``snapshot``), and the
+                 log was read, or the ledger has passed all that was in the log when the minute was
+                 whole.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ def _words(row: BalanceRow, gap: Gap) -> str:
         )
     before = _BEFORE[gap.stage]
     flight = f" and {counts.in_flight:,} are in flight" if counts.in_flight else ""
+    if counts.unrecoverable:
+        flight += f" and {counts.unrecoverable:,} are unrecoverable"
     return (
         f"{events} {much} between {before} and {gap.stage} of {minute}: {before} passed on "
         f"{row.stage(before).out:,}, {counts.in_first:,} came in{flight}"

@@ -4,7 +4,8 @@ A load that comes to one goes on without it: the row's state is ``lost`` from th
 acknowledges the load, with a notice and a line in the audit log. Its events are still in Kafka:
 they are processed again and staged under a commit number of their own, which is loaded like any
 other. Their rows were counted when they were processed, so that the new commit counts only what is
-on its way to the destination. See docs/adr/0010.
+on its way to the destination. What cannot be made again is ``unrecoverable`` in the balance, also
+after it was given up by name. See docs/adr/0010.
 
 Invariants
   I1  A lost object is made again once: one transaction moves its row from ``lost`` to ``deleted``
@@ -12,6 +13,8 @@ Invariants
       names.
   I2  Only what gives the same number of rows again is taken: the pipeline may have another version
       by now, and events that parked then would be there twice.
+  I3  The ledger's rows ``lost`` are what commits staged less what came in at the destination, and
+      less what was made again: each is written in the transaction that moves the object's row.
 """
 
 from __future__ import annotations
@@ -22,24 +25,40 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, select, text, update
 
 from waybill.access import Decision
 from waybill.errors import InputError, StopError, WaybillError
-from waybill.ledger.commit import next_commit_number, write_counts
+from waybill.ledger.balance import LOST
+from waybill.ledger.commit import PackedCounts, next_commit_number, write_counts
+from waybill.ledger.minutes import read_minutes
 from waybill.notices import write_notice
 from waybill.operations.loads.states import audit_destination, pipelines_into
 from waybill.operations.topic_stops import stops_in
 from waybill.stages import ChainResult
 from waybill.storage import KafkaLog, ObjectStore, TrackerStore
 from waybill.storage.tracker.columns import text_value
-from waybill.storage.tracker.tables import batches, staged_objects, topic_offsets
+from waybill.storage.tracker.tables import COUNT_COLUMNS, batches, staged_objects, topic_offsets
 
 Run = Callable[[Sequence[bytes], datetime], ChainResult]
 """Runs events, in order, through the stages as they were at a time."""
 _LOADER = "loading"
 _RECOVERY = "recovery"
 _LONGEST = 2000
+_LEFT_OUT = text("""
+WITH rows AS (
+  SELECT ledger.pipeline_id, row->>0 AS event_name, (row->>2)::int AS minute,
+    CASE row->>1 WHEN 'staged' THEN 1 ELSE -1 END AS sign,
+    (row->3->>0)::bigint AS in_first, (row->3->>1)::bigint AS in_replayed
+  FROM batches JOIN ledger
+    ON reference IN (batches.id::text, 'load:' || destination || ':' || commit_number),
+    jsonb_array_elements(counts) AS row
+  WHERE destination = :destination AND commit_number = :number
+    AND row->>1 IN ('staged', 'destination'))
+SELECT pipeline_id, event_name, minute, sum(sign * in_first), sum(sign * in_replayed)
+FROM rows GROUP BY 1, 2, 3
+HAVING sum(sign * in_first) <> 0 OR sum(sign * in_replayed) <> 0 ORDER BY 1, 2, 3
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +70,22 @@ class LostObject:
     commit_number: int
     rows: int
     problem: str
-    """Why it is lost; why it could not be made again."""
+    """Why it is lost."""
+    not_recovered: str
+    """Why it cannot be made again; empty: that was not tried yet, or waits."""
     committed_at: datetime
     offsets: list[list[Any]] | None
     """[topic, partition, first offset, offset after the last]; None: of an older release."""
 
+    @property
+    def unrecoverable(self) -> int:
+        """How many rows cannot be made again."""
+        return self.rows if self.not_recovered else 0
+
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self) | {"committed_at": self.committed_at.isoformat()}
+        more = {"committed_at": self.committed_at.isoformat(), "unrecoverable": self.unrecoverable}
+        return asdict(self) | more
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +95,7 @@ class Recovery:
     recovered: int = 0
     rows: int = 0
     left: int = 0
-    """Lost objects that stay so; their ``problem`` says why."""
+    """Lost objects that stay so; their ``not_recovered`` says why, where they do not wait."""
 
     def to_json(self) -> dict[str, int]:
         """Return it as JSON."""
@@ -83,6 +110,7 @@ def note_lost(connection: Connection, destination: str, lost: Mapping[str, str])
         destination: whose objects.
         lost: key to what is wrong with it.
     """
+    numbers = set[int]()
     for key, problem in sorted(lost.items()):
         moved = connection.execute(
             update(staged_objects)
@@ -92,6 +120,7 @@ def note_lost(connection: Connection, destination: str, lost: Mapping[str, str])
         ).first()
         if moved is None:
             continue
+        numbers.add(int(moved[0]))
         detail = {"object_key": key, "commit": int(moved[0]), "rows": int(moved[1])}
         audit_destination(
             connection, _LOADER, "staged_object_lost", destination, problem=problem, **detail
@@ -107,6 +136,26 @@ def note_lost(connection: Connection, destination: str, lost: Mapping[str, str])
                 message=problem,
                 see="waybill destination lost",
             )
+    for number in sorted(numbers):
+        write_counts(
+            connection, f"lost:{destination}:{number}", _left_out(connection, destination, number)
+        )
+
+
+def _left_out(connection: Connection, destination: str, number: int) -> PackedCounts:
+    """Return what a commit staged, and what did not come in with its load."""
+    packed: dict[str, list[list[Any]]] = {}
+    asked = {"destination": destination, "number": number}
+    for pipeline_id, name, minute, *counts in connection.execute(_LEFT_OUT, asked):
+        packed.setdefault(pipeline_id, []).append(_lost_row(name, minute, *map(int, counts)))
+    return list(packed.items())
+
+
+def _lost_row(event_name: str, minute: int, in_first: int, in_replayed: int) -> list[Any]:
+    counts = [0] * len(COUNT_COLUMNS)
+    counts[COUNT_COLUMNS.index("in_first")] = in_first
+    counts[COUNT_COLUMNS.index("in_replayed")] = in_replayed
+    return [event_name, LOST, minute, counts]
 
 
 def lost_objects(tracker: TrackerStore, destination: str | None = None) -> list[LostObject]:
@@ -120,16 +169,31 @@ def lost_objects(tracker: TrackerStore, destination: str | None = None) -> list[
         return [LostObject(*row) for row in rows]
 
 
-def recover(tracker: TrackerStore, objects: ObjectStore, log: KafkaLog, run: Run) -> Recovery:
+def recover(
+    tracker: TrackerStore, objects: ObjectStore, log: KafkaLog, run: Run, *, again: bool = False
+) -> Recovery:
     """Make lost staged objects again from their events in Kafka. Safe to run twice at once.
+
+    Args:
+        tracker: the books.
+        objects: the bucket.
+        log: Kafka.
+        run: runs events through the stages as they were.
+        again: try also those that could not be made again before.
 
     Raises:
         RetryError: Kafka, the store or the tracker is away.
     """
     recovered = rows = left = 0
     for item in lost_objects(tracker):
+        if item.not_recovered and not again:
+            left += 1
+            continue
         try:
             result = run(_values(tracker, log, item), item.committed_at)
+        except WaitingError:
+            left += 1
+            continue
         except LeftError as error:
             _note_problem(tracker, item, str(error))
             left += 1
@@ -216,18 +280,37 @@ def _check_same_log(
 
 
 def _note_problem(tracker: TrackerStore, item: LostObject, problem: str) -> None:
-    if item.problem.endswith(problem):
-        return
+    """Keep why an object cannot be made again, and have its owners told, once."""
+    words = text_value(problem, longest=_LONGEST)
+    detail = {"commit": item.commit_number, "unrecoverable": item.rows}
     with tracker.transaction() as connection:
-        connection.execute(
+        changed = connection.execute(
             update(staged_objects)
-            .where(staged_objects.c.key == item.key, staged_objects.c.state == "lost")
-            .values(problem=text_value(f"{item.problem}; {problem}", longest=_LONGEST))
+            .where(
+                staged_objects.c.key == item.key,
+                staged_objects.c.state == "lost",
+                staged_objects.c.not_recovered != words,
+            )
+            .values(not_recovered=words)
         )
+        if not changed.rowcount:
+            return
         audit_destination(
             connection, _RECOVERY, "not_recovered", item.destination,
-            object_key=item.key, problem=problem,
+            object_key=item.key, problem=words, **detail,
         )  # fmt: skip
+        for pipeline_id in pipelines_into(connection, item.destination):
+            write_notice(
+                connection,
+                kind="missing",
+                pipeline_id=pipeline_id,
+                partition_id=None,
+                object=item.key,
+                **detail,
+                destination=item.destination,
+                message=words,
+                see="waybill destination lost",
+            )
 
 
 def _replace(
@@ -249,6 +332,7 @@ def _replace(
         if moved.rowcount != 1:
             return False  # somebody else did
         write_counts(connection, str(batch_id), counts)
+        write_counts(connection, f"found:{item.key}", _found_again(connection, counts))
         number = next_commit_number(connection, item.destination)
         connection.execute(
             staged_objects.insert().values(
@@ -278,8 +362,34 @@ def _replace(
     return True
 
 
+def _found_again(connection: Connection, counts: PackedCounts) -> PackedCounts:
+    """Return what takes staged rows out of what is lost: of each minute no more than there is.
+
+    An earlier release did not count what was lost.
+    """
+    known = read_minutes(
+        connection, {(one, row[0], row[2]) for one, packed in counts for row in packed}
+    )
+    found: list[tuple[str, list[list[Any]]]] = []
+    for pipeline_id, packed in counts:
+        rows = []
+        for name, _, minute, numbers in packed:
+            lost = known[pipeline_id, name, minute].stage("destination")
+            least = (
+                min(numbers[0], lost.unrecoverable),
+                min(numbers[1], lost.unrecoverable_replayed),
+            )
+            if any(least):
+                rows.append(_lost_row(name, minute, -least[0], -least[1]))
+        if rows:
+            found.append((pipeline_id, rows))
+    return found
+
+
 def settle_lost(tracker: TrackerStore, destination: str, decision: Decision) -> list[LostObject]:
     """Give lost objects up by name: their rows were had otherwise, or are not wanted.
+
+    They stay unrecoverable in the balance.
 
     Raises:
         InputError: none is lost.

@@ -326,6 +326,7 @@ staged_objects = Table(
     Column("taken", Boolean, nullable=False, server_default=text("false")),
     Column("offsets", JSONB),
     Column("problem", Text, nullable=False, server_default=text("''")),
+    Column("not_recovered", Text, nullable=False, server_default=text("''")),
     CheckConstraint("state IN ('staged', 'loaded', 'deleted', 'lost')", name="state"),
     Index("ix_staged_objects_commit", "destination", "commit_number"),
 )
@@ -336,8 +337,8 @@ Index(
     postgresql_where=text("state = 'lost'"),
 )
 """``offsets``: [topic, partition, first offset, offset after the last] of its events. ``lost``:
-gone or damaged when it was to be loaded, ``problem`` says how; ``deleted`` once it was made again
-under another key and commit number, or given up by name."""
+gone or damaged when it was to be loaded, ``problem`` says how, ``not_recovered`` why it cannot be
+made again; ``deleted`` once it was, under another key and commit number, or given up by name."""
 
 deployment = Table(
     "deployment",
