@@ -261,7 +261,7 @@ def test_a_payload_too_large_to_travel_goes_back_as_a_claim_check() -> None:
     assert len(sent) < 1000
     [(key, body)] = objects.bodies.items()
     assert (decode(sent).data_ref, body) == (key, payload_bytes(came))
-    assert re.fullmatch(r"payloads/p1/[0-9a-f]{64}", key)
+    assert re.fullmatch(r"payloads/p1/r1-[0-9a-f]{64}", key)
     small = poison.message(b"{}", stage="mapping")
     assert encode_again(decode(small), small, objects=objects)[-11:] == b',"data":{}}'[-11:]
     assert len(objects.bodies) == 1
