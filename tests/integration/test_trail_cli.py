@@ -96,6 +96,30 @@ def test_a_parked_event_is_shown_with_its_partition_and_then_its_replay(lot, run
     assert "replay 1 by ann, run run-1" in flat(run("trail", ONE))
 
 
+def test_times_on_a_terminal_never_run_backwards_and_late_marks_are_named(lot, run, spool, flights):
+    key = lot.park([make_event()])
+    told.way(lot, spool, [ONE], parked_key=key)
+    replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="run-1")
+    told.write(spool, [ONE], "replay", "replayed", 63, replay_id=str(replay.id))
+    batch = told.commit(lot)
+    for phase in ("mapping", "transformation"):
+        told.write(spool, [ONE], phase, "passed", 61, attempt=1, batch=batch)
+    shown = run("trail", ONE)
+    assert max(map(len, shown.splitlines())) <= 80
+    marks = [line.split() for line in shown.splitlines() if line.startswith("●")]
+    times = [mark[1].rstrip("~") for mark in marks]
+    assert times == sorted(times)
+    assert [mark[1][-1] == "~" for mark in marks] == [False, False, True, False, False]
+    assert [" ".join(mark[2:]) for mark in marks[2:]] == [
+        "+1 min 0 s replay replayed",
+        "+<1 ms transformation passed",
+        "+<1 ms mapping passed",
+    ]
+    assert "mark written at" in shown
+    assert flat(shown).count("~ a late mark: it was written after what it caused") == 1
+    told.ship(spool, lot.settings["s3"])
+
+
 def test_traces_of_a_batch_that_never_committed_are_left_out_and_said(lot, run, spool, flights):
     told.way(lot, spool, [ONE])
     never = "00000000-0000-4000-8000-000000000000"

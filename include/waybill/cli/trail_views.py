@@ -31,7 +31,12 @@ _STYLES = {
 }
 _MOST_MISSING = 50
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
+_SHORTEST_S = 0.001
 _INDENT = " " * 15
+_LATE = (
+    "~ a late mark: it was written after what it caused (a replay's is, once Kafka has the event), "
+    "or by a clock that is ahead; shown is the time by which it had happened"
+)
 
 
 def print_answer(question: Question, answer: Mapping[str, Any]) -> None:
@@ -82,16 +87,20 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
     name = f"{trail['pipeline'] or trail['pipeline_id']} / {trail['event_name'] or '(empty)'}"
     yield Text.assemble(indent, (plain(trail["event_id"]), "bold"), "  ", (plain(name), ""))
     yield Text(f"{indent}{plain(trail['said'])}", f"bold {style}".strip())
-    day, leg = "", 0
-    for stop in trail["stops"]:
-        at = datetime.fromisoformat(stop["at"])
+    day, leg, before = "", 0, None
+    times = [datetime.fromisoformat(stop["at"]) for stop in trail["stops"]]
+    for number, (stop, written) in enumerate(zip(trail["stops"], times, strict=True)):
+        at = min(times[number:])  # whatever caused it, it had happened by then
         if f"{at:%Y-%m-%d}" != day:
             day = f"{at:%Y-%m-%d}"
             yield Text(f"{indent}{day} (UTC)", "bright_black")
         if stop["leg"] != leg:
             leg = stop["leg"]
             yield Text(f"{indent}├─ {plain(_replay(stop))}", "cyan")
-        yield from _stop(stop, at, indent)
+        yield from _stop(stop, at, written, before, indent)
+        before = at
+    if times != sorted(times):
+        yield Text(f"{indent}{_LATE}", "bright_black")
     yield from _rest(trail, indent)
     for child in trail["children"]:
         yield from _trail(child, indent + "  ")
@@ -99,13 +108,18 @@ def _trail(trail: Mapping[str, Any], indent: str = "") -> Iterator[Text]:
         yield Text()
 
 
-def _stop(stop: Mapping[str, Any], at: datetime, indent: str) -> Iterator[Text]:
+def _stop(
+    stop: Mapping[str, Any],
+    at: datetime,
+    written: datetime,
+    before: datetime | None,
+    indent: str,
+) -> Iterator[Text]:
     style = _STYLES.get(stop["outcome"], "")
     why = f" ({stop['error_type']})" if stop["error_type"] else ""
-    after = "" if stop["after_s"] is None else f"+{span(stop['after_s'])}"
     yield Text.assemble(
-        f"{indent}● {at:%H:%M:%S}.{at.microsecond // 1000:03} ",
-        (f"{after:>11}  ", "bright_black"),
+        f"{indent}● {_clock(at)}{'~' if written > at else ' '}",
+        (f"{_after(at, before):>11}  ", "bright_black"),
         f"{plain(stop['phase'])}  ",
         (plain(stop["outcome"] + why), style),
     )
@@ -113,8 +127,23 @@ def _stop(stop: Mapping[str, Any], at: datetime, indent: str) -> Iterator[Text]:
     places = [plain(part) for part in (stop["place"], host) if part]
     if places:
         yield Text(f"{indent}│{_INDENT}{'  '.join(places)}", "bright_black")
+    if written > at:
+        day = "" if written.date() == at.date() else f"{written:%Y-%m-%d} "
+        yield Text(f"{indent}│{_INDENT}mark written at {day}{_clock(written)}", "bright_black")
     if now := stop.get("parked"):
         yield Text(f"{indent}│{_INDENT}{plain(_now(now, stop))}", "yellow")
+
+
+def _clock(moment: datetime) -> str:
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
+
+
+def _after(at: datetime, before: datetime | None) -> str:
+    """Return the time since the stop before; marks of one moment have none to tell."""
+    if before is None:
+        return ""
+    passed = (at - before).total_seconds()
+    return f"+{span(passed)}" if passed >= _SHORTEST_S else "+<1 ms"
 
 
 def _now(now: Mapping[str, Any], stop: Mapping[str, Any]) -> str:

@@ -74,6 +74,17 @@ def test_a_replay_begins_a_leg_and_comes_first_in_it_though_its_clock_is_late() 
     assert verdict_of([stop for _, stop in way], known()).state == "delivered"
 
 
+def test_stops_of_near_times_are_in_the_order_of_the_stages() -> None:
+    loaded = made("e", "destination", "delivered", 5.00, object_key="warehouse")
+    mapped = made("e", "mapping", "passed", 5.03, object_key="staged/x")
+    passed = made("e", "transformation", "passed", 5.06)
+    assert [one for _, one in in_legs([TAKEN, loaded, mapped, passed])] == [
+        TAKEN, passed, mapped, loaded,
+    ]  # fmt: skip
+    later = made("e", "transformation", "passed", 5.2)
+    assert [one for _, one in in_legs([TAKEN, loaded, later])] == [TAKEN, loaded, later]
+
+
 def test_several_attempts_are_several_legs() -> None:
     again = made("e", "mapping", "parked", 70, error_type="cast_failed", attempt=1, object_key="p2")
     second = made("e", "replay", "replayed", 80, replay_id="r2")

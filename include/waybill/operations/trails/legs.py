@@ -2,17 +2,20 @@
 
 Clocks of machines differ, and a trace of sending back is written once the event is safe in the log,
 when processing may have had it already. So the first of taking in or sending back comes first in
-its leg, whatever its time; all others by time.
+its leg, whatever its time; all others by time, and where their times are near by stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 from waybill.tracing import Trace
 
 _FIRST = ("ingestion", "replay")
+_NEAR = timedelta(milliseconds=100)
+"""What clocks may differ by, and what a time of taking in is exact to."""
 
 
 def in_legs(stops: Iterable[Trace]) -> list[tuple[int, Trace]]:
@@ -27,7 +30,27 @@ def in_legs(stops: Iterable[Trace]) -> list[tuple[int, Trace]]:
     for stop in kept:
         found.append((_leg(stop, replays, found[-1][0] if found else 0), stop))
     begins = {leg: stop for leg, stop in reversed(found) if stop.phase in _FIRST}
-    return sorted(found, key=lambda one: (one[0], one[1] is not begins.get(one[0]), one[1].order))
+    way: list[tuple[int, Trace]] = []
+    for leg in sorted({leg for leg, _ in found}):
+        rest = [stop for its, stop in found if its == leg and stop is not begins.get(leg)]
+        first = [begins[leg]] if leg in begins else []
+        way += [(leg, stop) for stop in (*first, *_by_cause(rest))]
+    return way
+
+
+def _by_cause(stops: Sequence[Trace]) -> Iterator[Trace]:
+    """Yield stops that are in order of time; those of near times in order of their stages."""
+    near: list[Trace] = []
+    for stop in stops:
+        if near and stop.at - near[0].at > _NEAR:
+            yield from sorted(near, key=_stage)
+            near = []
+        near.append(stop)
+    yield from sorted(near, key=_stage)
+
+
+def _stage(stop: Trace) -> int:
+    return -1 if stop.phase in _FIRST else stop.order[1]
 
 
 def _once(stops: Iterable[Trace]) -> list[Trace]:
