@@ -106,13 +106,19 @@ def cut(_kafka, _postgres):
     """Topics that were processed, and cut, but for one, while the broker was down once."""
     _kafka.start()
     _postgres.start()
-    made = {n: Topic(_kafka, _postgres) for n in ("read", "unread", "whole", "older", "late")}
+    made = {
+        name: Topic(_kafka, _postgres)
+        for name in ("read", "unread", "whole", "older", "late", "marked", "unmarked")
+    }
+    read = {"unread": 40, "whole": 40, "marked": 61, "unmarked": 61}
     for name, topic in made.items():
         topic.send(0, 60)
-        topic.process(most=40 if name in {"unread", "whole"} else None)
+        if name in {"marked", "unmarked"}:
+            cut_logs.send_in_transaction(_kafka.bootstrap_servers, topic.name, [b"old 60"])
+        topic.process(most=read.get(name))
     with made["older"].tracker.transaction() as connection:
         connection.exec_driver_sql("UPDATE topic_offsets SET last_read = NULL")
-    ends = {"read": 25, "unread": 45, "older": 20, "late": 10}
+    ends = {"read": 25, "unread": 45, "older": 20, "late": 10, "unmarked": 61}
     cut_logs.cut_logs(_kafka, {(made[name].name, 0): end for name, end in ends.items()})
     yield made
     for topic in made.values():
@@ -173,6 +179,43 @@ def test_a_restart_without_a_loss_stops_nothing(cut):
     topic.process()
     assert topic.faults() == []
     assert topic.read == [b"old %d" % n for n in range(70)]
+
+
+def test_a_log_that_ended_with_a_marker_is_whole_however_it_goes_on(cut, kafka):
+    """61 records and a marker were there when it was read last, and a leader came since."""
+    topic = cut["marked"]
+    assert topic.faults() == []
+    cut_logs.send_in_transaction(kafka.bootstrap_servers, topic.name, [b"old 61"])
+    assert topic.faults() == []
+    record_stops(topic.tracker, topic.name, [LogFault("hole", 0, "w", {"missing": [[61, 62]]})])
+    topic.settle()
+    topic.process(most=2)
+    assert topic.faults() == []
+    assert topic.read == [b"old %d" % n for n in range(62)]
+
+
+def test_a_log_that_lost_its_marker_and_ends_with_another_one_is_known(cut, kafka):
+    """61 records stay, and where the marker was, another leader's record is, and its marker."""
+    topic = cut["unmarked"]
+    [fault] = topic.faults()
+    assert fault.detail == {"cut_at": 61, "unread": 1}
+    cut_logs.send_in_transaction(kafka.bootstrap_servers, topic.name, [b"new"])
+    [fault] = topic.faults()
+    assert fault.detail == {"cut_at": 61, "unread": 1}
+    assert topic.settle().steps[0].move == (61, 61)
+    assert topic.faults() == []
+    topic.process(most=1)
+    assert topic.faults() == []
+    assert topic.read[61:] == [b"new"]
+
+
+def test_a_record_that_was_compacted_is_no_cut(topic, kafka):
+    servers = kafka.bootstrap_servers
+    topic.send(0, 5)
+    cut_logs.send_one_by_one(servers, topic.name, [b"old 5"], key=b"k")
+    topic.process()
+    cut_logs.compact(servers, topic.log, topic.name, key=b"k")
+    assert topic.faults() == []
 
 
 def test_a_cut_that_an_older_release_cannot_tell_stays_a_stop_when_it_has_grown(cut):

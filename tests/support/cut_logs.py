@@ -60,13 +60,15 @@ def _end_of(content: bytes, at: int) -> int:
     return place
 
 
-def send_one_by_one(servers: str, topic: str, values: list[bytes], partition: int = 0) -> None:
+def send_one_by_one(
+    servers: str, topic: str, values: list[bytes], partition: int = 0, key: bytes | None = None
+) -> None:
     """Send values, each in a batch of its own."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": servers, "batch.num.messages": 1, "log_level": 2})
     for value in values:
-        producer.produce(topic, value, partition=partition)
+        producer.produce(topic, value, key, partition=partition)
     assert producer.flush(60) == 0
 
 
@@ -103,3 +105,20 @@ def delete_records(servers: str, topic: str, partition: int, before: int) -> Non
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 2})
     place = TopicPartition(topic, partition, before)
     admin.delete_records([place])[place].result(30)
+
+
+def compact(servers: str, log: Any, topic: str, *, key: bytes) -> None:
+    """Have Kafka delete all but the newest record of a key in partition 0, at an end of the log."""
+    from tests.servers import wait_for
+
+    end = log.ends(log.describe(topic))[0].offset
+    log.set_config(
+        topic,
+        {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
+    )
+
+    def compacted() -> bool:
+        send_one_by_one(servers, topic, [b"later"], key=key)  # only a record rolls a segment
+        return bool(log.missing(topic, 0, end - 1, end))
+
+    wait_for(compacted, 90.0)  # the cleaner looks every 15 s

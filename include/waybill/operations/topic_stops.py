@@ -9,10 +9,11 @@ deleted    the log begins above the ledger: events were deleted unread
 cut        the log lost its tail, and may have grown again since
 hole       offsets without a record, amid those that were read
 
-How a cut log is known: the last record that was read is not there any more (its timestamp and the
-digest of its value differ), or a record below where the log had ended is of a later leader epoch
-than that log. Where it was cut: the first record of a later epoch, or, below the ledger, with a
-timestamp after that of the last record that was read.
+How a cut log is known: the last record that was read is another one (its timestamp and the digest
+of its value differ), or a record below where the log had ended is of a later leader epoch than that
+log. Where no record stands there (a transaction's marker, or it was compacted), the leader is asked
+how far the log of that epoch reaches. Where it was cut: the first record of a later epoch, or,
+below the ledger, with a timestamp after that of the last record that was read.
 
 Settling moves positions in the transaction that ends the stop and writes the audit log. What dies
 before it changes nothing.
@@ -134,7 +135,8 @@ def examine(
         known: as ``read_positions`` gives it.
         log: where it is.
 
-    Cost: two requests, and one or two small reads a partition (20 ms each).
+    Cost: two requests, and one or two small reads a partition (20 ms each); half a second more
+    where the log ended with a transaction's marker.
 
     Raises:
         RetryError: Kafka does not answer.
@@ -228,13 +230,26 @@ class _Look:
             return True
         if last is None:
             return False
-        if last.offset >= self.low and not _is_same(self.reader.at(self.number, last.offset), last):
+        if last.offset >= self.low and self._is_other(
+            last.offset, last, lambda record: not _is_same(record, last)
+        ):
             return True
         tail = last.log_end - 1
         if last.leader_epoch < 0 or tail <= last.offset or tail < self.low:
             return False
-        record = self.reader.at(self.number, tail)
-        return record is None or record.leader_epoch > last.leader_epoch
+        return self._is_other(tail, last, lambda record: record.leader_epoch > last.leader_epoch)
+
+    def _is_other(self, offset: int, last: LastRead, differs: Callable[[LogRecord], bool]) -> bool:
+        """Tell whether a log lost what it had at an offset.
+
+        Where no record stands there, it is a transaction's marker, or was compacted, if the log of
+        that time still reaches as far as it did.
+        """
+        record = self.reader.at(self.number, offset)
+        if record is not None:
+            return differs(record)
+        epoch = last.leader_epoch
+        return epoch < 0 or not self.reader.reaches(self.number, last.log_end, epoch)
 
     def _cut_at(self) -> int | None:
         """Return the first offset that lost its record; None: it cannot be told."""

@@ -546,22 +546,55 @@ class RecordReader:
 
     def next(self, partition: int, offset: int) -> LogRecord | None:
         """Return the first record at or after an offset; None: the log ends before one."""
+        from confluent_kafka import KafkaError
+
+        message = self._poll(partition, offset)
+        if _code_of(message) == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            return None
+        if message.error():
+            raise self._error(partition, offset, message.error())
+        return _record(message)
+
+    def reaches(self, partition: int, end: int, leader_epoch: int) -> bool:
+        """Tell whether the log, as leaders up to an epoch wrote it, reaches an offset.
+
+        The client asks the leader where that epoch ends (OffsetForLeaderEpoch, KIP-320), before it
+        reads. Markers of transactions count, which no consumer is given.
+
+        Args:
+            partition: its number.
+            end: offset after the last one that is asked about.
+            leader_epoch: 0 or more.
+
+        Cost: half a second where the log ends there, else 20 ms.
+
+        Raises:
+            RetryError: nothing was answered within 15 s.
+        """
+        from confluent_kafka import KafkaError
+
+        message = self._poll(partition, end, leader_epoch=leader_epoch)
+        code = _code_of(message)
+        if code == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
+            return False
+        if code not in {None, KafkaError._PARTITION_EOF}:  # noqa: SLF001
+            raise self._error(partition, end, message.error())
+        return True
+
+    def _poll(self, partition: int, offset: int, **position: int) -> Any:  # noqa: ANN401
+        """Return the first message, or error, of a partition read from an offset on."""
         from confluent_kafka import TopicPartition
 
-        self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+        self._consumer.assign([TopicPartition(self._topic, partition, offset, **position)])
         deadline = time.monotonic() + _ANSWER_S
         while time.monotonic() < deadline:
             message = self._consumer.poll(1.0)
-            if message is None or message.partition() != partition:
-                continue
-            if _is_end(message):
-                return None
-            if message.error():
-                raise RetryError(
-                    f"reading {self._topic}/{partition} at {offset}: {message.error()}"
-                )
-            return _record(message)
-        raise RetryError(f"reading {self._topic}/{partition} at {offset}: nothing came")
+            if message is not None and message.partition() == partition:
+                return message
+        raise self._error(partition, offset, "nothing came")
+
+    def _error(self, partition: int, offset: int, words: object) -> RetryError:
+        return RetryError(f"reading {self._topic}/{partition} at {offset}: {words}")
 
     def close(self) -> None:
         """Close its consumer."""
@@ -578,11 +611,9 @@ def _record(message: Any) -> LogRecord:  # noqa: ANN401
     )
 
 
-def _is_end(message: Any) -> bool:  # noqa: ANN401
-    from confluent_kafka import KafkaError
-
+def _code_of(message: Any) -> int | None:  # noqa: ANN401
     error = message.error()
-    return error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001
+    return None if error is None else int(error.code())
 
 
 def _code(error: BaseException) -> str:
