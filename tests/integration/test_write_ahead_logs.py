@@ -159,6 +159,8 @@ def test_events_on_a_node_that_is_gone_are_told_until_somebody_settles_them(
     assert "cannot be had again" in found.words
     assert "the next run, on any node, reads them again" in found.words
     settle_log(tracker, collector.wal_id, who="ann", reason="the disk burnt")
+    assert not register_log(tracker, collector), "it must not be sent any more"
+    assert states(tracker)[9] == "ended"
     claimed(tracker, 2)
     assert look(read_logs(tracker), 600) == []
     with pytest.raises(InputError, match="is ended already"):

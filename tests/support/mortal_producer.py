@@ -40,6 +40,7 @@ class MortalProducer:
     """What a replay uses of a ``LosslessProducer``."""
 
     capacity_bytes = 1024**3
+    wal_id = "0" * 32
 
     def __init__(self, log: Log, fate: Fate, draw: random.Random) -> None:
         self._log, self._fate, self._draw = log, fate, draw

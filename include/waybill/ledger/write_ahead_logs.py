@@ -7,7 +7,10 @@ so does each that opens, tells or closes the intake watermark.
     open         a run has it, or died with it; of a source that can be read again there is one
     closed       its run came to a clean end: nothing in it is unsettled
     taken_over   another log claimed the source: what this one holds is read again there
-    ended        taken over, and it sends nothing more
+    ended        taken over, and it sends nothing more; or settled by name
+
+A replay's log is no lease: it is registered when it is opened, and only its name can be settled.
+Then it is not opened again, and a run that still has it ends at its next mark.
 
 What a log that was taken over had sent beyond its last committed page is found in Kafka by the
 header that names the log: behind ``offsets``, with an lsn above ``committed_lsn``. It is counted
@@ -41,6 +44,8 @@ _KEEP_DAYS = 30
 """Closed and ended logs are forgotten after that."""
 _LATE_S = 3600.0
 """So long the runs of a pipeline look for what a log that was taken over still sends."""
+_ENDED = frozenset({"taken_over", "ended"})
+"""States of a log of which nothing is sent any more."""
 Offsets = Mapping[int, int]
 """{partition: offset}."""
 
@@ -237,7 +242,7 @@ def claim_source(
     with tracker.transaction() as connection:
         AdvisoryLock.SOURCE_LEASE.take(connection, log.pipeline_id)
         own = connection.execute(_OWN, values).mappings().first()
-        if own is not None and own["state"] in {"taken_over", "ended"}:
+        if own is not None and own["state"] in _ENDED:
             return None
         highest = connection.execute(_HIGHEST, values).one()
         epoch, version = int(highest.epoch) + 1, int(highest.version)
@@ -390,7 +395,7 @@ def replaced_log(tracker: TrackerStore, wal_id: str) -> ReplacedLog | None:
     """Return a log that was taken over; None: it was not."""
     with tracker.transaction() as connection:
         row = connection.execute(_OWN, {"wal_id": wal_id}).mappings().first()
-    if row is None or row["state"] not in {"taken_over", "ended"}:
+    if row is None or row["state"] not in _ENDED:
         return None
     return _replaced(row)
 
@@ -422,23 +427,36 @@ def end_log(tracker: TrackerStore, wal_id: str, **detail: int) -> None:
             _write_audit(connection, "waybill", "end_log", wal_id, dict(detail))
 
 
+def has_ended(connection: Connection, wal_id: str) -> bool:
+    """Tell whether a log was taken over, or settled by name; holds its row until the commit."""
+    return connection.execute(_FENCE, {"wal_id": wal_id}).scalar() in _ENDED
+
+
 def refuse_when_taken_over(connection: Connection, wal_id: str) -> None:
     """Refuse a transaction of a log that was taken over; holds its row until the commit.
 
     Raises:
         FencedError: it was.
     """
-    state = connection.execute(_FENCE, {"wal_id": wal_id}).scalar()
-    if state in {"taken_over", "ended"}:
+    if has_ended(connection, wal_id):
         raise FencedError(
-            f"log {wal_id} was taken over: the run that took it over reads the event again"
+            f"log {wal_id} was taken over, or settled by name: the next run, or the one that took "
+            "it over, reads the event again"
         )
 
 
-def register_log(tracker: TrackerStore, log: LogIdentity) -> None:
-    """Note a log that is no lease: of a replay, or of what can be had only once."""
+def register_log(tracker: TrackerStore, log: LogIdentity) -> bool:
+    """Note a log that is no lease: of a replay, or of what can be had only once.
+
+    Returns:
+        False: it was settled by name before: what it holds must not be sent.
+    """
     with tracker.transaction() as connection:
+        own = connection.execute(_OWN, {"wal_id": log.wal_id}).mappings().first()
+        if own is not None and own["state"] in _ENDED:
+            return False
         _write_open(connection, log, 0, 0, 0, {})
+    return True
 
 
 def tell_log(tracker: TrackerStore, wal_id: str, *, unsettled: int, closed: bool = False) -> None:

@@ -4,8 +4,9 @@ Groups go together in *units* of up to 5,000 events, 8 MiB or a second, each wit
 groups are small, a mark each would cost more than they do. A group larger than that is a unit by
 itself. The next unit is sent meanwhile; a few marks at most wait at a time. They are settled in
 order: all before the mark is acknowledged, or parked again; then the tracker is told; then the
-log's mark is confirmed. A cancelled replay's marks are settled like any others: what they name was
-sent.
+log's mark is confirmed. A mark's transaction sees whether the replay was cancelled, or its log
+settled by name: then the marks that there are are settled like any others, since what they name was
+sent, and nothing more is.
 
 Who dies when: before a unit's mark, the log holds the beginning of the unit, which the next run
 does not send again; it writes no mark before it has met all of that, since only what is behind the
@@ -26,8 +27,10 @@ from typing import Any, Self
 from uuid import UUID
 
 import orjson
+from sqlalchemy import Connection
 
 from waybill.errors import InputError, RetryError, StopError
+from waybill.ledger import FencedError, has_ended
 from waybill.operations.entering import Parents, books
 from waybill.parking import Parking, Partition, Segment
 from waybill.producer import LosslessProducer, WalFullError
@@ -117,7 +120,7 @@ class Marking:
         self._unit = _Unit()
         self._amid = False
         self._waiting: deque[_Mark] = deque()
-        self._cancelled = False
+        self._cancelled = self._log_ended = False
 
     def __enter__(self) -> Self:
         return self
@@ -173,6 +176,7 @@ class Marking:
         Raises:
             RetryError: Kafka is away, or the tracker; the next run goes on from here.
             InputError: the replay was cancelled.
+            FencedError: its log was settled by name.
         """
         self._amid = False
         unit = self._unit
@@ -197,7 +201,7 @@ class Marking:
         self._unit = _Unit()
         self.settle()
         self._wait_for_oldest()
-        if self._cancelled:
+        if self._cancelled or self._log_ended:
             self.finish()
 
     def _write(self, unit: _Unit) -> None:
@@ -244,10 +248,17 @@ class Marking:
         Raises:
             RetryError: Kafka is away, or the tracker; the next run goes on from here.
             InputError: the replay was cancelled.
+            FencedError: its log was settled by name.
         """
         self._finish(_LONGEST_S)
         if self._cancelled:
             raise InputError(f"replay {self._replay_id} was cancelled; what is left stays parked")
+        if self._log_ended:
+            raise FencedError(
+                f"the write-ahead log {self._producer.wal_id} of replay {self._replay_id} was "
+                "settled by name (`waybill logs settle`), so this run of it ends here: what it has "
+                "sent is marked, and the next run sends what is left"
+            )
 
     def _finish(self, limit_s: float) -> None:
         if not self._waiting:
@@ -282,7 +293,12 @@ class Marking:
         """Tell the tracker, then the log; return whether the replay still runs."""
         said = mark.said
         ids = said.get("segments") or [said["segment"]]
-        beside = books(said, self._partition)
+        write = books(said, self._partition)
+
+        def beside(connection: Connection, marked: int) -> None:
+            write(connection, marked)
+            self._log_ended |= has_ended(connection, self._producer.wal_id)
+
         runs = self._parking.mark_replayed(UUID(said["replay"]), ids, beside)
         self._producer.confirm(mark.lsn)
         return runs

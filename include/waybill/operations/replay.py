@@ -123,6 +123,7 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
         RetryError: another replay of the partition runs, or Kafka or the tracker is away.
         InputError: what is parked there never was an event; or its pipeline is held, and this run
             has not begun; or it was cancelled.
+        FencedError: its log was settled by name; run again, it goes on with a new one.
     """
     return _Run(parts, request).run()
 

@@ -32,7 +32,6 @@ from waybill.ledger import (
     claim_source,
     count_copies,
     end_log,
-    register_log,
     replaced_log,
     settle_log,
     tell_log,
@@ -139,19 +138,17 @@ class SourceClaim:
 
 
 @contextmanager
-def registered(
-    tracker: TrackerStore, producer: LosslessProducer, log: LogIdentity
-) -> Iterator[None]:
-    """Have the tracker know a log that is no lease, such as a replay's, while it is used."""
-    register_log(tracker, log)
+def registered(tracker: TrackerStore, producer: LosslessProducer) -> Iterator[None]:
+    """Tell the tracker at the end what a log that is no lease, such as a replay's, still holds."""
+    wal_id = producer.wal_id
     try:
         yield
     finally:
         left = len(producer)
         try:
-            tell_log(tracker, log.wal_id, unsettled=left, closed=not left)
+            tell_log(tracker, wal_id, unsettled=left, closed=not left)
         except RetryError as error:
-            _LOG.warning("the tracker was not told of the end of log %s: %s", log.wal_id, error)
+            _LOG.warning("the tracker was not told of the end of log %s: %s", wal_id, error)
 
 
 def settle(

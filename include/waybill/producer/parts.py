@@ -268,8 +268,8 @@ def _move_aside(disk: Disk, directory: Path, opened: _Files) -> int:
     _move_segments(disk, directory, target)
     _move_files(disk, directory, target, ["checkpoint"])
     _LOG.error(
-        "log %s was taken over by another one: the %d records behind its last mark are not sent; "
-        "they were moved to %s",
+        "log %s was taken over by another one, or settled by name: the %d records behind its last "
+        "mark are not sent; they were moved to %s",
         *(log.wal_id.hex(), held, target),
     )
     return held

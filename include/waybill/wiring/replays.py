@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from waybill.operations.trying import DryRunRequest
     from waybill.parking import Partition
     from waybill.pipelines import Pipeline
+    from waybill.producer import FoundLog
     from waybill.storage import KafkaLog, TrackerStore
 from waybill.wiring.opening import (
     KAFKA_WAIT_S,
@@ -103,7 +104,7 @@ def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Can
 
 
 def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
-    from waybill.ledger import LogIdentity  # noqa: PLC0415
+    from waybill.ledger import LogIdentity, register_log  # noqa: PLC0415
     from waybill.operations.replay import ReplayParts, replay  # noqa: PLC0415
     from waybill.operations.takeover import registered  # noqa: PLC0415
     from waybill.operations.undeliverable import Undeliverable  # noqa: PLC0415
@@ -127,6 +128,13 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             recorder=recorder,
         )
         name = f"replay-{request.partition_id}"
+
+        def claim(found: FoundLog) -> bool:
+            place = node_of(settings), str(found.directory.resolve()), topic_of(pipeline)
+            return register_log(
+                tracker, LogIdentity(found.wal_id, pipeline.id, "replay", name, *place)
+            )
+
         with (
             LosslessProducer(
                 settings.wal,
@@ -135,20 +143,9 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
                 on_undeliverable=refused.park,
                 was_taken=refused.taken,
                 marks=True,
+                claim=claim,
             ) as producer,
-            registered(
-                tracker,
-                producer,
-                LogIdentity(
-                    producer.wal_id,
-                    pipeline.id,
-                    "replay",
-                    name,
-                    node_of(settings),
-                    str((settings.wal.dir / name).resolve()),
-                    topic_of(pipeline),
-                ),
-            ),
+            registered(tracker, producer),
         ):
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
