@@ -36,6 +36,7 @@ from waybill.tracing import (
     run_shipper,
     trace_spool,
 )
+from waybill.tracing.query import OBJECT_SCHEMA
 
 pytestmark = pytest.mark.serves
 
@@ -175,6 +176,25 @@ def test_a_minutes_traces_come_as_often_as_they_were_written(
     assert sorted(row["event_id"] for row in rows) == ["a", "b", "b", "c"]
     (first,) = [row for row in rows if row["event_id"] == "a"]
     assert (first["kafka_offset"], first["phase"], first["at"]) == (1, "mapping", NOON)
+
+
+def test_the_traces_that_name_an_object_are_found_in_its_hours(
+    bucket: S3Settings, settings: TraceSettings, query: DuckDbTraces
+) -> None:
+    recorder = Recorder(settings.spool_dir)
+    parked = {"outcome": "parked", "error_type": "cast_failed", "topic": "t"}
+    recorder.write([batch(["a", "b"], object_key="parked/1", kafka_offset=[1, 2], **parked)])
+    recorder.write([batch(["c"], object_key="parked/2", at_us=NOON_US + HOUR_US, **parked)])
+    recorder.write([batch(["d"], object_key="parked/3", **parked)])
+    recorder.write([batch(["late"], object_key="parked/1", at_us=NOON_US + 2 * HOUR_US, **parked)])
+    _ship(settings, bucket)
+    window = {"since": NOON, "until": NOON + timedelta(hours=1)}
+    batches = list(query.object_traces(["parked/1", "parked/2", "none"], **window))
+    assert {one.schema for one in batches} == {OBJECT_SCHEMA}
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert sorted((row["object_key"], row["event_id"], row["kafka_offset"]) for row in rows) == [
+        ("parked/1", "a", 1), ("parked/1", "b", 2), ("parked/2", "c", None),
+    ]  # fmt: skip
 
 
 def test_a_cancelled_query_ends_and_the_next_one_answers(

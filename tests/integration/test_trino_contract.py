@@ -146,6 +146,15 @@ def _compare(engines: Engines) -> None:
         rows = _minute(engines.athena, START, until)
         assert rows == _minute(engines.duckdb, START, until), until
         assert Counter(row["event_id"] for row in rows)["twice"] == 2
+    objects = [
+        sorted(
+            row["event_id"]
+            for some in query.object_traces(["p/x", "none"], since=START, until=until)
+            for row in some.to_pylist()
+        )
+        for query in (engines.athena, engines.duckdb)
+    ]
+    assert objects[0] == objects[1] != []
 
 
 def test_the_properties_of_our_ddl_are_understood(engines: Engines) -> None:

@@ -137,25 +137,35 @@ def lost(
     recover: Annotated[
         bool, typer.Option("--recover", help="Make them again from Kafka first.")
     ] = False,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Name the events, from their traces: takes longer.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List staged objects that are gone or damaged. `watch` makes them again each minute."""
+    from waybill.cli.rechecking import show_ids, with_ids  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import lost_objects, recover_lost_objects  # noqa: PLC0415
+    from waybill.wiring import (  # noqa: PLC0415
+        lost_object_ids,
+        lost_objects,
+        recover_lost_objects,
+    )
 
     settings = Settings()
     done = recover_lost_objects(settings, again=True) if recover else None
     found = lost_objects(settings, name)
+    named = lost_object_ids(settings, found) if ids else []
     if as_json:
         recovered = {} if done is None else {"recovery": done.to_json()}
-        _print_json({**recovered, "lost": [one.to_json() for one in found]})
+        _print_json({**recovered, "lost": with_ids([one.to_json() for one in found], named)})
         return
     if done is not None:
         _line(f"{counted(done.recovered, 'object')} made again, {counted(done.rows, 'row')}")
-    for one in found:
+    for number, one in enumerate(found):
         place = f"{one.destination}, commit {one.commit_number:,}"
         ends = one.not_recovered or "made again by the next watch, once its topic is not stopped"
         _line(f"{place}: {counted(one.rows, 'row')}\n  {one.key}\n  {one.problem}\n  {ends}")
+        show_ids(named[number : number + 1])
     if found:
         rows = counted(sum(one.rows for one in found), "row")
         _line(f"{rows} lost, {sum(one.unrecoverable for one in found):,} unrecoverable")

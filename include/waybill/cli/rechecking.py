@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from waybill.cli.deciding import Who, decision
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.operations.lost_ids import LostIds
     from waybill.operations.lost_parked import LostParked
 
 
@@ -44,32 +47,67 @@ def lost(
     recover: Annotated[
         bool, typer.Option("--recover", help="Make them again from Kafka first.")
     ] = False,
+    ids: Annotated[
+        bool, typer.Option("--ids", help="Name the events, from their traces: takes longer.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List events whose files are gone or damaged. `watch` makes them again each minute."""
     import orjson  # noqa: PLC0415
 
     from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import lost_parked, recover_lost_parked  # noqa: PLC0415
+    from waybill.wiring import (  # noqa: PLC0415
+        lost_parked,
+        lost_parked_ids,
+        recover_lost_parked,
+    )
 
     settings = Settings()
     done = recover_lost_parked(settings, again=True) if recover else None
     found = lost_parked(settings)
+    named = lost_parked_ids(settings, found) if ids else []
     unrecoverable = sum(one.unrecoverable for one in found)
     if as_json:
         recovery = {} if done is None else {"recovery": done.to_json()}
-        listed = {"lost": [one.to_json() for one in found], "unrecoverable": unrecoverable}
+        lines = with_ids([one.to_json() for one in found], named)
+        listed = {"lost": lines, "unrecoverable": unrecoverable}
         typer.echo(orjson.dumps({**recovery, **listed}).decode())
         return
     if done is not None:
         typer.echo(f"{counted(done.recovered + done.mended, 'event')} parked again")
-    for one in found:
+    for place, one in enumerate(found):
         _show(one)
+        show_ids(named[place : place + 1])
     if found:
         events = counted(sum(one.events for one in found), "event")
         typer.echo(f"{events} quarantined, {unrecoverable:,} unrecoverable")
     else:
         typer.echo("No parked event is lost")
+
+
+def with_ids(lines: list[dict[str, Any]], named: Sequence[LostIds]) -> list[dict[str, Any]]:
+    """Return JSON with the ids of each line, where they were asked for."""
+    if not named:
+        return lines
+    return [line | its.to_json() for line, its in zip(lines, named, strict=True)]
+
+
+def show_ids(named: Sequence[LostIds]) -> None:
+    """Write the ids of one object, where they were asked for."""
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
+
+    for its in named:
+        known = len(its.ids)
+        if its.exact:
+            typer.echo("  ids:")
+        elif known > its.events:
+            typer.echo(
+                f"  ids: {its.events:,} of these {known:,}; others of the file went on before"
+            )
+        else:
+            typer.echo(f"  ids: {known:,} of {its.events:,}; the traces do not have the others")
+        for event_id in its.ids:
+            typer.echo(plain(f"    {event_id}"))
 
 
 def _show(one: LostParked) -> None:

@@ -13,7 +13,7 @@ for without those hours' outputs, and again when that changed meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,9 +24,22 @@ import pyarrow as pa
 from waybill.errors import RetryError
 from waybill.tracing.athena_runner import Row, Runner
 from waybill.tracing.layout import bucket_of, holds
-from waybill.tracing.lookup import minute_statement, trails_statement
+from waybill.tracing.lookup import (
+    Statement,
+    minute_statement,
+    object_statement,
+    trails_statement,
+)
 from waybill.tracing.manifests import Manifest, read_manifests
-from waybill.tracing.query import MINUTE_SCHEMA, by_event, check_window, only_of, spooled, tops
+from waybill.tracing.query import (
+    MINUTE_SCHEMA,
+    OBJECT_SCHEMA,
+    by_event,
+    check_window,
+    only_of,
+    spooled,
+    tops,
+)
 from waybill.tracing.store import KnownLayout, TraceStore
 from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_trace
 from waybill.tracing.watch import QueryWatch, Searched, check_cancelled
@@ -98,6 +111,41 @@ class AthenaTraces:
             RetryError: an hour's compaction began or went on while the query ran; nothing that was
                 yielded may be used then.
         """
+        names = (pipeline_id, event_name)
+        yield from self._by_time(
+            lambda window, runs: minute_statement("athena", names, intake_minute, window, runs),
+            MINUTE_SCHEMA,
+            since,
+            until,
+            watch,
+        )
+
+    def object_traces(
+        self,
+        object_keys: Sequence[str],
+        *,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """See ``TraceQuery.object_traces``, and ``minute_traces`` for what it raises."""
+        keys = list(dict.fromkeys(object_keys))
+        yield from self._by_time(
+            lambda window, runs: object_statement("athena", keys, window, runs),
+            OBJECT_SCHEMA,
+            since,
+            until,
+            watch,
+        )
+
+    def _by_time(
+        self,
+        statement_of: Callable[[tuple[datetime, datetime], Sequence[str]], Statement],
+        schema: pa.Schema,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None,
+    ) -> Iterator[pa.RecordBatch]:
         check_window(since, until)
         since, until = _floor(since), _ceiling(until)
         if self._layout.get() is None:
@@ -106,18 +154,16 @@ class AthenaTraces:
             watch.searching(Searched("athena", since, until, 0, 0, 0))
         before = self._compactions(since, until)
         runs = [run for one in before for run in (one.run, *one.abandoned)]
-        statement = minute_statement(
-            "athena", (pipeline_id, event_name), intake_minute, (since, until), runs
-        )
+        statement = statement_of((since, until), runs)
         rows: list[Row] = []
         for row in self._runner(statement, watch):
             rows.append(row)
             if len(rows) == _ROWS_A_BATCH:
-                yield _batch(rows)
+                yield _batch(rows, schema)
                 rows.clear()
         if self._compactions(since, until) != before:
             raise RetryError("traces of these hours were compacted meanwhile; ask again")
-        yield _batch(rows)
+        yield _batch(rows, schema)
 
     def _shipped(
         self,
@@ -190,13 +236,13 @@ class _Scanned:
         return self._watch
 
 
-def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(MINUTE_SCHEMA)
+def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [
         pa.array([_zoned(value) for value in column], field.type)
-        for column, field in zip(columns, MINUTE_SCHEMA, strict=True)
+        for column, field in zip(columns, schema, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=MINUTE_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _zoned(value: Any) -> Any:  # noqa: ANN401

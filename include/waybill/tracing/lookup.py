@@ -14,7 +14,7 @@ from functools import cache
 from typing import Literal
 
 from waybill.tracing.projection import BY_ID, BY_TIME
-from waybill.tracing.query import MINUTE_COLUMNS
+from waybill.tracing.query import MINUTE_COLUMNS, OBJECT_COLUMNS
 from waybill.tracing.trace import TRACE_SCHEMA
 
 Engine = Literal["athena", "duckdb"]
@@ -75,6 +75,18 @@ def minute_statement(
     return Statement(sql, (*names, intake_minute, *_window(*window), *outputs))
 
 
+def object_statement(
+    engine: Engine,
+    object_keys: Sequence[str],
+    window: tuple[datetime, datetime],
+    hidden_runs: Sequence[str] = (),
+) -> Statement:
+    """Return what finds the traces that name one of some objects; see ``minute_statement``."""
+    sql = _object_sql(engine, len(object_keys), len(hidden_runs))
+    outputs = [f"%/{run}\\_%" for run in hidden_runs]
+    return Statement(sql, (*object_keys, *_window(*window), *outputs))
+
+
 @cache
 def _trails_sql(engine: Engine, ids: int, buckets: int, *, since: bool, until: bool) -> str:
     columns = ", ".join(TRACE_SCHEMA.names)
@@ -91,6 +103,14 @@ def _trails_sql(engine: Engine, ids: int, buckets: int, *, since: bool, until: b
 def _minute_sql(engine: Engine, hidden_runs: int) -> str:
     columns = ", ".join(MINUTE_COLUMNS)
     where = "pipeline_id = ? AND event_name = ? AND intake_minute = ?" + _SINCE + _UNTIL
+    where += _NOT_OF_RUN * hidden_runs
+    return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")  # noqa: S608
+
+
+@cache
+def _object_sql(engine: Engine, keys: int, hidden_runs: int) -> str:
+    columns = ", ".join(OBJECT_COLUMNS)
+    where = f"object_key IN ({', '.join('?' * keys)})" + _SINCE + _UNTIL
     where += _NOT_OF_RUN * hidden_runs
     return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")  # noqa: S608
 

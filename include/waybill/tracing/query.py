@@ -38,6 +38,19 @@ MINUTE_COLUMNS = (
 )
 MINUTE_SCHEMA = pa.schema([TRACE_SCHEMA.field(name) for name in MINUTE_COLUMNS])
 """What ``minute_traces`` yields."""
+OBJECT_COLUMNS = (
+    "object_key",
+    "event_id",
+    "pipeline_id",
+    "event_name",
+    "phase",
+    "outcome",
+    "error_type",
+    "kafka_partition",
+    "kafka_offset",
+)
+OBJECT_SCHEMA = pa.schema([TRACE_SCHEMA.field(name) for name in OBJECT_COLUMNS])
+"""What ``object_traces`` yields."""
 
 
 class TraceQuery(Protocol):
@@ -107,6 +120,29 @@ class TraceQuery(Protocol):
         Raises (while it is iterated, too):
             RetryError: also when an hour was compacted for the whole time; ask again from the
                 start.
+        """
+        ...
+
+    def object_traces(
+        self,
+        object_keys: Sequence[str],
+        *,
+        since: datetime,
+        until: datetime,
+        watch: QueryWatch | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all shipped traces that name one of these objects, with ``OBJECT_SCHEMA``.
+
+        In no order; a trace that was written twice comes twice. Memory is bounded whatever the
+        number. Spools are not read.
+
+        Args:
+            object_keys: of staged or parked objects, a few hundred at most.
+            since: earliest time of a trace.
+            until: latest one, itself included.
+            watch: told how far it is.
+
+        Raises (while it is iterated, too): as ``minute_traces``.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waybill.errors import RetryError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from waybill.operations.loads.lost_objects import LostObject, Recovery
     from waybill.operations.loads.rewinds import Rewind
     from waybill.operations.loads.states import Waiting
+    from waybill.operations.lost_ids import LostIds
 
 
 def destinations(settings: Settings) -> list[DestinationLine]:
@@ -80,6 +82,18 @@ def lost_objects(settings: Settings, name: str | None = None) -> list[LostObject
         if name is not None:
             known_destination(tracker, settings.destinations, name)
         return lost.lost_objects(tracker, name)
+
+
+def lost_object_ids(settings: Settings, found: Sequence[LostObject]) -> list[LostIds]:
+    """Return the ids of the rows of lost staged objects from their traces, one answer for each.
+
+    Raises:
+        RetryError: the trace store is away.
+    """
+    from waybill.operations.lost_ids import staged_ids  # noqa: PLC0415
+    from waybill.tracing import open_traces  # noqa: PLC0415
+
+    return staged_ids(open_traces(settings), found)
 
 
 def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery:

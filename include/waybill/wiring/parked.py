@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.notices import SendReport, Waiting
     from waybill.operations.auto_replay import AutoLaunch
+    from waybill.operations.lost_ids import LostIds
     from waybill.operations.lost_parked import LostParked, ParkedRecovery
     from waybill.operations.probing import ProbeReport
     from waybill.parking import CleanUpReport, Partition, RecheckReport, RefreshReport
@@ -36,6 +37,19 @@ def lost_parked(settings: Settings) -> list[LostParked]:
 
     with open_tracker(settings.tracker) as tracker:
         return lost.lost_parked(tracker)
+
+
+def lost_parked_ids(settings: Settings, found: Sequence[LostParked]) -> list[LostIds]:
+    """Return the ids of lost parked events from their traces, one answer for each.
+
+    Raises:
+        RetryError: the tracker or the trace store is away.
+    """
+    from waybill.operations.lost_ids import parked_ids  # noqa: PLC0415
+    from waybill.tracing import open_traces  # noqa: PLC0415
+
+    with open_tracker(settings.tracker) as tracker:
+        return parked_ids(tracker, open_traces(settings), found)
 
 
 def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRecovery:

@@ -24,7 +24,7 @@ from waybill.tracing.athena_runner import literal
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout
 from waybill.tracing.lookup import Statement
 from waybill.tracing.manifests import Manifest
-from waybill.tracing.query import by_event, joined, spooled, tops
+from waybill.tracing.query import OBJECT_SCHEMA, by_event, joined, spooled, tops
 
 NOON = datetime.fromtimestamp(NOON_US / 1_000_000, UTC)
 ONE = Trace(
@@ -117,6 +117,18 @@ def test_athenas_minute_leaves_out_what_a_compaction_writes(store: FolderStore) 
     assert found.schema == MINUTE_SCHEMA
     assert found.column("at").to_pylist() == [NOON] * 3
     assert athena.asked[0].values[-2:] == ("%/run-1\\_%", "%/dead-1\\_%")
+
+
+def test_athena_is_asked_for_the_traces_of_objects_by_parameters(store: FolderStore) -> None:
+    row = ("parked/x", "e", "p", "n", "mapping", "parked", "cast_failed", 0, 5)
+    athena, hostile = _Athena([row]), "parked/x' OR ''='"
+    query = AthenaTraces(athena, store, spool_dir=None)
+    (found,) = query.object_traces([hostile, "parked/x", hostile], **MINUTE)
+    assert found.schema == OBJECT_SCHEMA
+    assert found.column("event_id").to_pylist() == ["e"]
+    [statement] = athena.asked
+    assert hostile not in statement.sql
+    assert statement.values[:2] == (hostile, "parked/x")
 
 
 @pytest.mark.parametrize("state", ["writing", "deleting"])
