@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,9 +80,10 @@ def _outside(examined: _Examined, source_roots: Sequence[Path]) -> list[Problem]
 
 
 def check_sources(root: Path) -> list[Problem]:
-    """Return a warning for each source that is not there yet; of right declarations only, sorted.
+    """Return a warning for each source that is not there yet, or is no file; sorted.
 
-    No mistakes: a file may come after the declaration, and lie on the workers only.
+    No mistakes: a file may come after the declaration, and lie on the workers only. Of right
+    declarations only. Nothing is opened: whoever opens a pipe may wait for ever.
     """
     return sorted(
         _problem(one, ("source", "path"), said)
@@ -91,13 +93,32 @@ def check_sources(root: Path) -> list[Problem]:
 
 
 def _absent(path: str, directory: Path) -> str:
-    """Return words for a source that is not there, or nothing."""
+    """Return words for a source that is not there, or is no file, or nothing."""
     if path.startswith(PACKAGE):
         name = path.removeprefix(PACKAGE).partition("/")[0]
         there = package_folder(name) is not None
         return "" if there else f"the package {shown_name(name)!r} is not installed here"
     file = directory / path
-    return "" if file.is_file() else f"no file {shown_name(str(file))!r} is there yet"
+    shown = repr(shown_name(str(file)))
+    try:
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no file {shown} is there yet"
+    except OSError as error:
+        return f"whether {shown} is there cannot be seen: {error.strerror}"
+    if stat.S_ISREG(mode):
+        return ""
+    kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+    return f"{shown} is {kind}: ingestion would refuse it; name a file"
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 def load_pipeline(directory: Path, source_roots: Sequence[Path] | None = None) -> Pipeline:

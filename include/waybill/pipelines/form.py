@@ -24,6 +24,7 @@ from waybill.pipelines.schedule import PRESETS, check_schedule
 CONNECTORS = ("csv",)
 PACKAGE = "package:"
 """Begins the path of a file in an installed package."""
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 RESERVED_PREFIX = "_waybill_"
 UNKNOWN_PIPELINE = "unknown"
 """The id under which messages are parked that cannot be read, and so say no pipeline."""
@@ -59,6 +60,8 @@ def _readable(text: str) -> str:
 def _location(text: str) -> str:
     if "\0" in text:
         raise ValueError("it holds a NUL")
+    if _URL.match(text):
+        raise ValueError("it is a URL; a source is a file here: fetch it, and name the file")
     if text.startswith(PACKAGE):
         package, _, rest = text.removeprefix(PACKAGE).partition("/")
         parts = rest.split("/")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -133,3 +138,38 @@ def test_check_takes_the_name_of_a_declared_pipeline(folder, monkeypatch):
     monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.root))
     assert json.loads(run("check", "orders", "--json").stdout)["pipelines"] == ["orders"]
     assert "no_such" in run("check", "no_such", code=1).output
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a pipe", "a socket", "a device"])
+def test_a_source_that_is_no_file_is_a_warning_and_is_not_waited_for(folder, good, kind):
+    home = folder.write()
+    path = home / "orders.csv"
+    if kind == "a folder":
+        path.mkdir()
+    elif kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as found, contextlib.chdir(home):
+            found.bind("orders.csv")
+    else:
+        path.symlink_to("/dev/null")
+    began = time.monotonic()
+    said = run("check", folder.root, code=int(kind == "a device"))  # it lies outside
+    assert time.monotonic() - began < 5
+    assert "orders/pipeline.yaml:8 source.path" in said.stderr
+    assert re.search(
+        rf"warning: '.*' is {kind}: ingestion would refuse it; name a file", said.stderr
+    )
+
+
+def test_a_path_that_cannot_be_looked_up_is_a_warning(folder, good):
+    folder.write(text=good.replace("orders.csv", "x" * 300))
+    assert "is there cannot be seen: File name too long" in run("check", folder.root).stderr
+
+
+@pytest.mark.parametrize("url", ["https://example.org/a.csv", "s3://bucket/a.csv", "file:///a"])
+def test_a_source_that_is_a_url_is_a_mistake(folder, good, url):
+    folder.write(text=good.replace("orders.csv", url))
+    said = run("check", folder.root, code=1).stderr
+    assert "orders/pipeline.yaml:8 source.path" in said
+    assert "it is a URL; a source is a file here: fetch it, and name the file" in said
