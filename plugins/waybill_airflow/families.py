@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _INGEST_DOC = """
-# Ingest `{name}`
+# Ingest {name}
 
-Fetches what is new at the source of pipeline `{name}` (team `{team}`, owner `{owner}`), and sends
+Fetches what is new at the source of pipeline {name} (team {team}, owner {owner}), and sends
 it to Kafka through the lossless producer. Each run goes on where the last one stopped; killing it,
-or running it twice, loses and doubles nothing. See `waybill pipelines show {name}`.
+or running it twice, loses and doubles nothing. See `waybill pipelines show`.
 """
 _NOTICE_DOC = """
-# The declaration of `{name}` is broken
+# The declaration of {name} is broken
 
 Nothing is ingested for this pipeline until it is mended. What was ingested before is safe.
 
-```
+{fence}
 {problem}
-```
+{fence}
 
 Check with `waybill pipelines check`. This DAG turns back into the pipeline's own at the next parse.
 """
@@ -136,9 +136,9 @@ def _ingest_dag(pipeline: Pipeline) -> DAG:
         },
         tags={"waybill", "ingest", pipeline.team},
         doc_md=_INGEST_DOC.format(
-            name=pipeline.name,
-            team=pipeline.team,
-            owner=pipeline.owner,
+            name=_code(pipeline.name),
+            team=_code(pipeline.team),
+            owner=_code(pipeline.owner),
         ),
         auto_register=False,
     )
@@ -160,11 +160,23 @@ def _notice(name: str, problem: str, taken: Mapping[str, DAG]) -> DAG:
         max_active_runs=1,
         default_args={"retries": 0, "execution_timeout": timedelta(minutes=5)},
         tags={"waybill", "ingest", "broken"},
-        doc_md=_NOTICE_DOC.format(name=name, problem=problem),
+        doc_md=_NOTICE_DOC.format(name=_code(name), problem=problem, fence=_fence(problem, 3)),
         auto_register=False,
     )
     BrokenDeclarationOperator(task_id="declaration", problem=problem, dag=dag)
     return dag
+
+
+def _fence(text: str, shortest: int) -> str:
+    """Return more backticks than stand side by side anywhere in a text: it cannot end the code."""
+    return "`" * max(shortest, 1 + max(map(len, re.findall("`+", text)), default=0))
+
+
+def _code(text: str) -> str:
+    """Return a name as code inside a line of Markdown."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    fence = _fence(shown, 1)
+    return f"{fence} {shown} {fence}" if "`" in shown else f"{fence}{shown}{fence}"
 
 
 def _safe_id(wanted: str, taken: Mapping[str, DAG]) -> str:

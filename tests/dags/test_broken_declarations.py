@@ -138,3 +138,29 @@ def test_a_folder_that_is_not_there_is_said(tmp_path, monkeypatch):
     [error] = bag.import_errors.values()
     assert "WAYBILL_PIPELINES_DIR" in error
     assert str(tmp_path / "nowhere") in error
+
+
+@pytest.mark.filterwarnings("ignore:pipeline")
+def test_no_text_of_a_declaration_leaves_the_code_that_it_is_shown_in(declared):
+    from markdown_it import MarkdownIt
+
+    folder = declared / "a`` # b"
+    folder.mkdir()
+    path = folder / "pipeline.yaml"
+    path.write_text("id: x\n'` ````` <b>`': 1\n'```\\n# out': 2\n")
+    [notice] = [dag for dag in family().values() if "broken" in dag.tags]
+    assert "`````" in notice.doc_md
+    tokens = MarkdownIt().parse(notice.doc_md)
+    said = run_notice(notice)
+    assert [one.content.strip() for one in tokens if one.type == "fence"] == [said.strip()]
+    [heading] = [tokens[n + 1] for n, one in enumerate(tokens) if one.type == "heading_open"]
+    assert [one.content for one in heading.children if one.type == "code_inline"] == ["a`` # b"]
+
+
+def test_an_owner_is_shown_as_it_is(declared):
+    from markdown_it import MarkdownIt
+
+    edit(declared, "weather", "owner: weather@meteo.example", "owner: 'a` [b](c) ``'")
+    [line] = [one for one in MarkdownIt().parse(family()["ingest_weather"].doc_md) if one.children
+              and "Fetches" in one.content]  # fmt: skip
+    assert "a` [b](c) ``" in [one.content for one in line.children if one.type == "code_inline"]
