@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 from tests.integration import parking_lot
-from tests.integration.parking_lot import Points, TrackerWithPoints
+from tests.integration.parking_lot import Points, TrackerWithPoints, make_event
 from tests.support.told import (
     Kept,
     change_owner,
@@ -388,3 +388,14 @@ def test_what_was_sent_is_forgotten_after_its_time_and_what_was_not_never(lot):
     send_notices(lot.tracker, NoticeSettings(), [away])
     assert lot.sql("SELECT detail->>'n' FROM notices") == [("2",)]
     assert waiting(lot.tracker)[0].next_try_at - waiting(lot.tracker)[0].since > timedelta(0)
+
+
+def test_a_notice_of_new_events_says_how_many_there_are_by_now(lot, webhook):
+    declare(lot, "pl-1", ANN, "flights")
+    lot.park([make_event(n) for n in range(3)], 1)
+    lot.park([make_event(n) for n in range(3, 10)], 2)
+    send_notices(lot.tracker, by_web(webhook))
+    [content] = webhook.contents
+    assert "null_value, 3 events at first, 10 parked now\n" in content["text"]
+    [item] = content["notices"]
+    assert (item["count"], item["parked_now"]) == (3, 10)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from waybill.parking import Hold
 
 Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+_SEND_BACK = frozenset({"probe_held_pipelines", "replay"})
+"""DAGs: the first finds what waits after a release, the other sends it."""
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 
@@ -60,7 +62,23 @@ def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -
     elif verb == "hold":
         typer.echo(f"{done.pipeline}: held from its next batch on")
     else:
-        typer.echo(f"{done.pipeline}: released; what waits goes back within a minute or two")
+        typer.echo(f"{done.pipeline}: released; {_goes_back()}")
+
+
+def _goes_back() -> str:
+    """Return when what waits goes back, by whether the DAGs that do it are on."""
+    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
+    from waybill.errors import WaybillError  # noqa: PLC0415
+    from waybill.settings import Settings  # noqa: PLC0415
+
+    try:
+        with AirflowClient(Settings().airflow, patience_s=0.0) as client:
+            paused = sorted(_SEND_BACK.intersection(client.paused_upkeep()))
+    except WaybillError as error:
+        return f"what waits goes back once the DAG probe_held_pipelines has run ({error})"
+    if paused:
+        return f"what waits stays until you unpause in Airflow: {', '.join(paused)}"
+    return "what waits goes back within a minute or two"
 
 
 def _show(one: Hold) -> None:

@@ -76,7 +76,7 @@ def settle(
         _print_json({"wal_id": one.wal_id, "counted": number})
         return
     words = f"log {one.wal_id[:_SHORT]} of {one.pipeline} ended"
-    typer.echo(f"{words}; {counted(number, 'event')} that it had sent were counted")
+    typer.echo(f"{words}; counted {counted(number, 'event')} that it had sent")
 
 
 def _show(one: LogLine) -> None:

@@ -53,10 +53,13 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Propose tables from a source's first events; columns and key may be missing still."""
+    from waybill.errors import InputError  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import infer_mappings, write_mappings  # noqa: PLC0415
 
     folder = folder_named(Path(pipeline))
+    if not folder.exists():
+        raise InputError(_no_pipeline(pipeline, Settings().pipelines_dir))
     proposals, taken = infer_mappings(Settings(), folder, event, sample)
     written = write_mappings(folder, proposals) if write else None
     if as_json:
@@ -135,6 +138,16 @@ def diff(
     for one in found:
         for line in _difference_lines(one):
             console.print(line, soft_wrap=True)
+
+
+def _no_pipeline(name: str, declared: Path) -> str:
+    """Return that a name is no folder and no declared pipeline, and which there are."""
+    from waybill.pipelines.problems import hint, shown_name  # noqa: PLC0415
+
+    names = sorted(path.parent.name for path in declared.glob(f"*/{_DECLARATION}"))
+    there = ", ".join(map(shown_name, names)) or "none"
+    said = f"no folder and no declared pipeline {shown_name(name)!r}"
+    return f"{said}: {declared} has {there}{hint(name, names)}"
 
 
 def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value

@@ -53,7 +53,7 @@ _CLAIM = text("""
 _COUNTS = text("SELECT kind, count(*) FROM notices WHERE id = ANY(:ids) GROUP BY kind")
 _NAMED = text("""
     SELECT n.id, n.kind, n.pipeline_id, n.detail, n.made_at,
-           p.event_name, p.stage, p.error_type
+           p.event_name, p.stage, p.error_type, p.parked
     FROM notices n LEFT JOIN parked_partitions p ON p.id = n.partition_id
     WHERE n.id = ANY(:ids)
     ORDER BY array_position(CAST(:kinds AS text[]), n.kind), n.id LIMIT :most
@@ -192,6 +192,8 @@ def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> Named: 
     owned = known.get(row.pipeline_id)
     names = {name: getattr(row, name) for name in ("event_name", "stage", "error_type")}
     detail = {name: value for name, value in names.items() if value is not None} | row.detail
+    if row.kind == "first" and row.parked is not None:
+        detail["parked_now"] = row.parked
     found = Named(row.kind, owned.name if owned else row.pipeline_id, row.made_at, detail)
     return found if row.pipeline_id in quoted else found.with_messages_hidden()
 

@@ -154,12 +154,15 @@ def _lines(item: Named) -> Iterator[str]:
     title = _TITLES.get(item.kind, (item.kind, ""))[0]
     count = item.detail.get("count")
     events = f", {count:,} event{'' if count == 1 else 's'}" if isinstance(count, int) else ""
+    now = item.detail.get("parked_now", count)
+    if events and now != count:
+        events += f" at first, {now:,} parked now"
     yield f"- {one_line(title)}: {_place(item.pipeline, item.detail)}{events}"
     yield from _reason(item.detail)
     rest = [
         f"{one_line(str(name))}: {one_line(_plain(value))}"
         for name, value in item.detail.items()
-        if name not in _OWN_WORDS and not (name == "count" and events)
+        if name not in _OWN_WORDS and not (name in {"count", "parked_now"} and events)
     ]
     if rest:
         yield f"  {', '.join(rest)}"

@@ -239,3 +239,15 @@ def test_hostile_names_are_quoted_and_read_back(folder):
     infer(folder, "--write")
     columns = load_pipeline(folder).events["order"].table.columns
     assert [column.source for column in columns] == fields
+
+
+def test_a_name_that_is_no_pipeline_is_answered_with_those_there_are(folder, monkeypatch):
+    declare(folder)
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder.parent))
+    monkeypatch.chdir(folder.parent.parent)
+    result = CliRunner().invoke(app, ["mapping", "infer", "order"])
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 1
+    assert "no folder and no declared pipeline 'order'" in said
+    assert f"{folder.parent} has orders; did you mean 'orders'?" in said
+    assert "pipeline.yaml" not in said

@@ -97,6 +97,8 @@ def test_a_drift_says_how_many_rows_who_and_where():
     assert gone is not None
     assert gone.gap == 3
     assert "shop.orders has 1,000 rows, loads put 1,003 there: 3 were deleted" in gone.words
+    one = drift(place, RowCount(SPEC, counted=2, expected=3, beside=0))
+    assert one.words.endswith("1 was deleted by somebody else")
     more = drift(place, RowCount(SPEC, counted=5, expected=3, beside=0))
     assert more is not None
     assert (more.gap, "2 were added" in more.words) == (-2, True)

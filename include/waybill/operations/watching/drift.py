@@ -101,7 +101,7 @@ def drift(place: Place, count: RowCount) -> Finding | None:
         "drift",
         place.pipeline_id,
         f"table {table} has {count.counted:,} rows, loads put {count.expected:,} there: "
-        f"{abs(gap):,} were {who} by somebody else",
+        f"{abs(gap):,} {'was' if abs(gap) == 1 else 'were'} {who} by somebody else",
         event_name=place.event_name,
         stage="destination",
         gap=gap,
