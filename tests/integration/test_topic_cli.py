@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.support import cut_logs, orders
+from tests.support.books import batch, nothing_parked
 from typer.testing import CliRunner
 
 from waybill import wiring
@@ -54,6 +55,26 @@ def shop(stack_settings, kafka, tmp_path, monkeypatch):
     for name, value in settings.to_env().items():
         monkeypatch.setenv(name, value)
     return Shop(settings, kafka)
+
+
+def read_ten(shop):
+    """Commit the topic's first ten records, as processing does."""
+    topic = shop.log.describe(shop.topic)
+    [(_, newest)] = [r for r in shop.log.records(shop.topic, {0: (9, 10)})]
+    end = shop.log.ends(topic)[0]
+    with open_tracker(shop.settings.tracker) as tracker:
+        last = LastRead(9, newest.at_ms, newest.digest, end.leader_epoch, end.offset)
+        consumer = f"processing/{shop.topic}"
+        epoch = acquire_lease(tracker, consumer, holder="test")
+        done = batch(
+            epoch,
+            consumer=consumer,
+            topic=shop.topic,
+            topic_id=topic.topic_id,
+            cluster_id=topic.cluster_id,
+            ranges=[OffsetRange(0, 0, 10, 10, last=last)],
+        )
+        commit_batch(tracker, done, nothing_parked)
 
 
 def test_a_dangerous_topic_is_refused_and_mended_by_the_command_that_the_error_names(shop):
@@ -107,24 +128,7 @@ def test_what_a_source_has_is_read_again_once_it_is_asked_for(shop):
 
 def test_what_was_deleted_unread_is_settled_with_a_reread_by_the_command(shop):
     run_ingest(shop.settings, "orders")
-    topic = shop.log.describe(shop.topic)
-    [(_, newest)] = [r for r in shop.log.records(shop.topic, {0: (9, 10)})]
-    end = shop.log.ends(topic)[0]
-    with open_tracker(shop.settings.tracker) as tracker:
-        last = LastRead(9, newest.at_ms, newest.digest, end.leader_epoch, end.offset)
-        consumer = f"processing/{shop.topic}"
-        epoch = acquire_lease(tracker, consumer, holder="test")
-        from tests.support.books import batch, nothing_parked
-
-        done = batch(
-            epoch,
-            consumer=consumer,
-            topic=shop.topic,
-            topic_id=topic.topic_id,
-            cluster_id=topic.cluster_id,
-            ranges=[OffsetRange(0, 0, 10, 10, last=last)],
-        )
-        commit_batch(tracker, done, nothing_parked)
+    read_ten(shop)
     cut_logs.delete_records(shop.servers, shop.topic, 0, 25)
 
     plan = shop.json("topics", "settle", shop.topic, "--plan")
@@ -143,3 +147,22 @@ def test_what_was_deleted_unread_is_settled_with_a_reread_by_the_command(shop):
     assert run_ingest(shop.settings, "orders").read == ROWS
     told = shop.sql("SELECT pipeline_id, detail ->> 'topic' FROM notices WHERE kind = 'topic'")
     assert [tuple(row) for row in told] == [("test-orders", shop.topic)]
+
+
+def test_two_stops_of_one_partition_are_settled_at_one_offset(shop, kafka):
+    """A log that lost its tail, and of which unread records were deleted since."""
+    shop.log.ensure_topic(shop.topic)
+    cut_logs.send_one_by_one(shop.servers, shop.topic, [b"%d" % n for n in range(40)])
+    read_ten(shop)
+    cut_logs.cut_logs(kafka, {(shop.topic, 0): 30})
+    shop.json("topics", "settle", shop.topic, "--plan")
+    cut_logs.delete_records(shop.servers, shop.topic, 0, 15)
+    plan = shop.json("topics", "settle", shop.topic, "--partition", "0", "--at", "15", "--plan")
+    assert [(step["kind"], step["move"]) for step in plan["steps"]] == [
+        ("cut", [10, 15]), ("deleted", [15, 15]),
+    ]  # fmt: skip
+    assert plan["lost"] == 10 + 5
+    shop.run("topics", "settle", shop.topic, "--partition=0", "--at=15", "--why=x", "--yes")
+    [line] = shop.json("topics", "list")
+    assert (line["state"], line["partitions"][0]["position"]) == ("ok", 15)
+    assert len(line["settled"]) == 2

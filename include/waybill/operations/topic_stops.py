@@ -435,14 +435,20 @@ def plan_settlement(
         raise InputError(f"nothing of topic {name!r} is stopped; `waybill topics list` shows all")
     now = {(fault.kind, fault.partition): fault for fault in faults}
     own = known.get((topic.cluster_id, topic.topic_id), {})
-    steps = []
+    steps = list[Step]()
+    moved: dict[int, int] = {}
     marks = log.watermarks(topic)
     reader = log.reader(name)
     try:
-        for stop in stops:
+        for stop in sorted(stops, key=lambda one: one.kind == "deleted"):  # it goes on, others back
             position = own.get(stop.partition, TopicPosition(0))
+            stands = moved.get(stop.partition, position.next_offset)
+            position = replace(position, next_offset=min(stands, position.next_offset))
             fault = now.get((stop.kind, stop.partition))
             step = _STEPS[stop.kind](stop, position, fault, at)
+            if step.move is not None:  # from where the stop before it moved the partition to
+                moved[stop.partition] = to = step.move[1]
+                step = replace(step, move=(stands, to))
             steps.append(_with_last_read(step, reader, marks))
     finally:
         reader.close()
