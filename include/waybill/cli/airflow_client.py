@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -14,6 +15,8 @@ from waybill.settings import AirflowSettings
 
 _PATIENCE_S = 60.0
 _HEALTH_S = 10.0
+_PAGE = 100
+"""Airflow gives no more at once, unless it is told to."""
 END_STATES = frozenset({"success", "failed"})
 
 
@@ -59,47 +62,49 @@ class AirflowClient:
         deadline = time.monotonic() + limit_s
         while missing := ids - self._dag_ids():
             if time.monotonic() > deadline:
-                errors = self._call("GET", "/api/v2/importErrors").get("import_errors", [])
+                errors = self._call("GET", _path("importErrors")).get("import_errors", [])
                 words = "; ".join(f"{e['filename']}: {e['stack_trace'][-300:]}" for e in errors)
                 raise RetryError(f"Airflow does not know {sorted(missing)}. {words}")
             time.sleep(1.0)
 
     def unpause(self, dag_id: str) -> None:
         """Let a DAG's runs be scheduled."""
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
+        self._call("PATCH", _path("dags", dag_id), {"is_paused": False})
 
     def paused_upkeep(self) -> list[str]:
         """Return Waybill's DAGs that are paused, but for those that move data in and on."""
-        path = "/api/v2/dags?paused=true&tags=maintenance&tags=replay&tags_match_mode=any"
+        query = "paused=true&tags=maintenance&tags=replay&tags_match_mode=any"
         return sorted(
             dag["dag_id"]
-            for dag in self._call("GET", f"{path}&limit=100")["dags"]
+            for dag in self._dags(query)
             if "waybill" in {tag["name"] for tag in dag["tags"]}
         )
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> str:
         """Start a run; one with this id that exists already is kept. Returns the run id."""
         body = {"dag_run_id": run_id, "logical_date": None, "conf": conf}
-        self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", body, fine=(409,))
+        self._call("POST", _path("dags", dag_id, "dagRuns"), body, fine=(409,))
         return run_id
 
     def unhealthy(self) -> list[str]:
         """Return which of Airflow's components gave no sign of life of late."""
-        parts = self._call("GET", "/api/v2/monitor/health").items()
+        parts = self._call("GET", _path("monitor", "health")).items()
         return [name.replace("_", " ") for name, part in parts if part["status"] == "unhealthy"]
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return a run's state: queued, running, success or failed."""
-        return str(self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+        return str(self._call("GET", _path("dags", dag_id, "dagRuns", run_id))["state"])
 
     def left(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:  # noqa: ANN401 - JSON
         """Return what a task of a run left under a key; ``None``: nothing."""
-        path = f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        run = ("dags", dag_id, "dagRuns", run_id)
+        path = _path(*run, "taskInstances", task_id, "xcomEntries", key)
         return self._call("GET", path, fine=(httpx.codes.NOT_FOUND,)).get("value")
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Return the newest 100 runs of a DAG."""
-        answer = self._call("GET", f"/api/v2/dags/{dag_id}/dagRuns?limit=100&order_by=-run_after")
+        path = _path("dags", dag_id, "dagRuns")
+        answer = self._call("GET", f"{path}?limit={_PAGE}&order_by=-run_after")
         found: list[dict[str, Any]] = answer["dag_runs"]
         return found
 
@@ -135,7 +140,18 @@ class AirflowClient:
         return state
 
     def _dag_ids(self) -> set[str]:
-        return {dag["dag_id"] for dag in self._call("GET", "/api/v2/dags?limit=200")["dags"]}
+        return {dag["dag_id"] for dag in self._dags()}
+
+    def _dags(self, query: str = "") -> Iterator[dict[str, Any]]:
+        """Yield all DAGs that a query string names, whatever Airflow gives at once."""
+        seen = 0
+        while True:
+            page = f"limit={_PAGE}&offset={seen}&order_by=dag_id"
+            answer = self._call("GET", f"{_path('dags')}?{page}&{query}")
+            yield from answer["dags"]
+            seen += len(answer["dags"])
+            if not answer["dags"] or seen >= answer["total_entries"]:
+                return
 
     def _call(
         self,
@@ -191,3 +207,15 @@ class AirflowClient:
             answer.raise_for_status()
             self._token = str(answer.json()["access_token"])
         return self._token
+
+
+def _path(*parts: str) -> str:
+    """Return a path of the API; what stands in a part stays in it.
+
+    Raises:
+        InputError: a part can be no name of Airflow's. Its server takes a quoted "/" for a "/".
+    """
+    for part in parts:
+        if part in {"", ".", ".."} or "/" in part:
+            raise InputError(f"Airflow has nothing by the name {part!r}")
+    return "/".join(["/api/v2", *(quote(part, safe="") for part in parts)])
