@@ -273,6 +273,12 @@ def test_what_was_deleted_unread_is_counted_and_what_was_read_may_be_deleted(top
     assert at.deletable_before == 29
     cut_logs.delete_records(kafka.bootstrap_servers, topic.name, 0, at.deletable_before)
     assert topic.faults() == []
+    cut_logs.delete_records(kafka.bootstrap_servers, topic.name, 0, 31)
+    [fault] = topic.faults()
+    assert fault.words.endswith(": 1 event was deleted unread")
+    record_stops(topic.tracker, topic.name, [fault])
+    [step] = plan_settlement(topic.tracker, topic.log, topic.name).steps
+    assert step.words.endswith(": the 1 event between was deleted unread")
     cut_logs.delete_records(kafka.bootstrap_servers, topic.name, 0, 36)
     [fault] = topic.faults()
     assert (fault.kind, fault.detail) == ("deleted", {"begins_at": 36, "unread": 6})

@@ -173,8 +173,17 @@ def _recreated(
         "again, or this is another cluster. What was unread in the old one is gone"
     )
     if unread:
-        words += f": {unread:,} events at least"
+        words += f": {_events(unread)} at least"
     return LogFault("recreated", ALL, words, {"ledger": rows, "unread": unread})
+
+
+def _events(number: int, one: str = "", many: str = "") -> str:
+    """Return how many events, and the words that follow one of them, or many."""
+    return f"{number:,} {f'event {one}' if number == 1 else f'events {many}'}".rstrip()
+
+
+def _acknowledged(number: int) -> str:
+    return _events(number, "that Kafka had acknowledged is", "that Kafka had acknowledged are")
 
 
 def _unread(at: TopicPosition) -> int:
@@ -198,7 +207,7 @@ class _Look:
             gone = self.low - position
             words = (
                 f"{place} begins at offset {self.low:,}, the ledger stands at {position:,}: "
-                f"{gone:,} events were deleted unread"
+                f"{_events(gone, 'was', 'were')} deleted unread"
             )
             return LogFault("deleted", self.number, words, {"begins_at": self.low, "unread": gone})
         if not self._is_cut():
@@ -207,7 +216,7 @@ class _Look:
         unread = 0 if cut_at is None else max(0, self._end - max(cut_at, position))
         words = f"{place} was cut: {self._words(cut_at)}"
         if unread:
-            words += f"; {unread:,} events that Kafka had acknowledged are gone unread"
+            words += f"; {_acknowledged(unread)} gone unread"
         return LogFault("cut", self.number, words, {"cut_at": cut_at, "unread": unread})
 
     @property
@@ -496,9 +505,10 @@ def _settle_deleted(
         return _unchanged(stop, position)
     begins_at = int((fault or stop).detail["begins_at"]) if at is None else at
     lost = max(0, begins_at - position.next_offset)
+    between = _events(lost, "between was", "between were")
     words = (
         f"partition {stop.partition} is read on at offset {begins_at:,} instead of "
-        f"{position.next_offset:,}: the {lost:,} events between were deleted unread"
+        f"{position.next_offset:,}: the {between} deleted unread"
     )
     return Step(
         stop.id,
@@ -537,7 +547,7 @@ def _settle_cut(
     else:
         words += f"it is read on at {stands:,}, where the ledger stands"
     if lost:
-        words += f". {lost:,} events that Kafka had acknowledged are gone unread"
+        words += f". {_acknowledged(lost)} gone unread"
     move = (stands, min(cut_at, stands) if at is None else at)
     return Step(stop.id, stop.kind, stop.partition, words, move=move, lost=lost)
 
