@@ -246,14 +246,14 @@ def test_a_lost_object_that_an_older_release_did_not_count_is_made_again(loads, 
 
 def test_a_parked_object_that_is_gone_is_told_by_the_look_of_each_minute(lot):
     gone, kept = lot.park([make_event(1)], 1), lot.park([make_event(2)], 2)
-    assert lot.parking.find_missing(datetime.now(UTC)) == []
+    assert lot.parking.check_objects(datetime.now(UTC)).missing == []
     body = lot.objects.get(gone)
     lot.objects.delete([gone])
-    assert lot.parking.find_missing(datetime.now(UTC)) == [gone]
+    assert lot.parking.check_objects(datetime.now(UTC)).missing == [gone]
     assert kept in lot.keys()
     told = "SELECT count(*) FROM audit_log WHERE action = 'object_missing'"
     assert lot.sql(told) == [(1,)]
-    lot.parking.find_missing(datetime.now(UTC))
+    lot.parking.check_objects(datetime.now(UTC))
     assert lot.sql(told) == [(1,)], "once"
     lot.objects.put(gone, body)
-    assert lot.parking.find_missing(datetime.now(UTC)) == []
+    assert lot.parking.check_objects(datetime.now(UTC)).missing == []

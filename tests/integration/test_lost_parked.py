@@ -10,6 +10,7 @@ import pytest
 from tests.integration.test_lost_objects import MINUTE, Processed, loads  # noqa: F401 - fixture
 from typer.testing import CliRunner
 
+from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import RetryError
 from waybill.events import Event, encode
@@ -19,7 +20,7 @@ from waybill.operations.failed_events import identity_of, parked_event
 from waybill.operations.loads.recovery import failures_at
 from waybill.operations.lost_parked import WHO, lost_parked, recover_parked
 from waybill.operations.retention.records import trim_log
-from waybill.parking import ObjectDescriptor, Packer, Parking, new_key
+from waybill.parking import ObjectDescriptor, Packer, Parking, PartitionFilter, new_key
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine_missing
 from waybill.settings import KafkaSettings, Settings
@@ -78,7 +79,7 @@ class Parked(Processed):
 
     def lose(self, *keys: str) -> None:
         self.loads.objects.delete(list(keys))
-        gone = self.parking.find_missing(datetime.now(UTC))
+        gone = self.parking.check_objects(datetime.now(UTC)).missing
         quarantine_missing(self.loads.tracker, gone, who=WHO)
 
     def recover_parked(self, objects=None, *, again=False):
@@ -194,6 +195,31 @@ def test_what_a_replay_found_damaged_is_made_again(parked):
         parked.parking.quarantine(replay.id, [(segment, failed.value)])
     assert parked.recover_parked().recovered == 2
     assert parked.events() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "other bytes"])
+def test_the_watch_finds_what_is_damaged_before_a_replay_does(parked, damage):
+    [damaged] = parked.park(order(1), order(2))
+    before = parked.events()
+    body = parked.loads.objects.get(damaged)
+    parked.loads.objects.put(damaged, body[:20] if damage == "cut" else b"x" * len(body))
+    found = parked.parking.check_objects(datetime.now(UTC))
+    assert (found.missing, found.suspect) == ([], [damaged]), "of another size, or by chance"
+    assert parked.parking.quarantine_damaged(found.suspect, who=WHO) == 2
+    assert parked.parking.quarantine_damaged(found.suspect, who=WHO) == 0, "once"
+    told = "SELECT kind, detail->>'object_key' FROM notices WHERE kind = 'damage'"
+    assert parked.loads.sql(told) == [("damage", damaged)]
+    assert parked.recover_parked().recovered == 2
+    assert parked.events() == before
+
+
+def test_a_whole_object_is_left_alone_and_a_discarded_one_too(parked):
+    [whole] = parked.park(order(1))
+    assert parked.parking.quarantine_damaged([whole], who=WHO) == 0
+    parked.loads.objects.put(whole, b"x")
+    parked.parking.discard(PartitionFilter(pipeline_id="test-orders"), Decision("ann", "test"))
+    assert parked.parking.quarantine_damaged([whole], who=WHO) == 0
+    assert parked.loads.sql("SELECT quarantined FROM parked_partitions") == [(0,)]
 
 
 def test_a_copy_that_was_left_out_is_left_out_again(parked):

@@ -39,6 +39,7 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
 from waybill.parking.rewriting import Rewriting
 from waybill.storage.tracker.tables import parked_objects, segments
@@ -327,13 +328,21 @@ class Parking(Looking):
             rewriting=Rewriting(rewrite_below, rewrite_from_bytes),
         )
 
-    def find_missing(self, now: datetime) -> list[str]:
+    def check_objects(self, now: datetime) -> ObjectCheck:
         """Raise the alarm for parked objects whose rows are live and which the store lacks.
 
         Looks at the objects of today and yesterday, and of one older day, another one each minute:
-        a few seconds at 100,000 objects a day. ``refresh`` looks at all of them.
+        a few seconds at 100,000 objects a day. ``refresh`` looks at all of them. Nothing is read:
+        what may be damaged is returned.
         """
-        return refreshing.find_missing(self._tracker, self._objects, now)
+        return refreshing.check_objects(self._tracker, self._objects, now)
+
+    def quarantine_damaged(self, keys: Sequence[str], *, who: str) -> int:
+        """Read parked events of these objects; set apart what is damaged, and return its events.
+
+        Their owners are told. Cost: each object's parked segments are read whole.
+        """
+        return quarantine.quarantine_damaged(self._tracker, self._objects, keys, who=who)
 
     def refresh(
         self, *, grace_s: float, staged_kept_s: float = refreshing.STAGED_KEPT_S

@@ -20,6 +20,7 @@ from waybill.errors import StopError
 from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.cutting import new_cut_key, swap
+from waybill.parking.missing import raise_alarm
 from waybill.parking.model import RecheckReport, Segment
 from waybill.parking.moves import move
 from waybill.parking.packed import CorruptSegmentError, PackedObject
@@ -71,14 +72,22 @@ def quarantine(
         .where(replays.c.id == replay_id)
         .values(quarantined=replays.c.quarantined + moved.events)
     )
+    _tell(connection, segment, error, who=who, replay_id=str(replay_id))
+    return moved.events
+
+
+def _tell(
+    connection: Connection, segment: Segment, error: CorruptSegmentError, *, who: str, **more: str
+) -> None:
+    """Write into the audit log that a segment was set apart, and have its owner told."""
     kind: Kind = "missing" if error.missing else "damage"
     detail: dict[str, Any] = {
         "segment": segment.id,
-        "events": moved.events,
+        "events": segment.count,
         "object_key": segment.object_key,
         "position": segment.position,
         "reason": error.reason,
-        "replay_id": str(replay_id),
+        **more,
     }
     target = f"partition {segment.partition_id}"
     write_audit(connection, who=who, action="quarantine", target=target, kind=kind, **detail)
@@ -93,11 +102,10 @@ def quarantine(
     _LOG.error(
         "%s: %d parked events of partition %d are quarantined: %s",
         kind,
-        moved.events,
+        segment.count,
         segment.partition_id,
         error,
     )
-    return moved.events
 
 
 def recheck(
@@ -159,6 +167,36 @@ def quarantine_missing(tracker: TrackerStore, keys: Sequence[str], *, who: str) 
                 )
         events += moved.events
     return events
+
+
+def quarantine_damaged(
+    tracker: TrackerStore, objects: ObjectStore, keys: Sequence[str], *, who: str
+) -> int:
+    """Set apart what is parked in these objects and damaged; see ``Parking.quarantine_damaged``."""
+    events, gone = 0, list[str]()
+    for key in keys:
+        inside = segments.c.object_key == key, segments.c.state == "parked"
+        for segment in segments_in_order(tracker, *inside):
+            try:
+                _read_whole(tracker, objects, segment)
+            except CorruptSegmentError as error:
+                if error.missing:
+                    gone.append(key)
+                    break
+                events += _set_apart(tracker, segment, error, who=who)
+    raise_alarm(tracker, gone)
+    return events + quarantine_missing(tracker, gone, who=who)
+
+
+def _set_apart(
+    tracker: TrackerStore, segment: Segment, error: CorruptSegmentError, *, who: str
+) -> int:
+    with tracker.transaction() as connection:
+        lock_partition(connection, segment.partition_id)
+        moved = move(connection, "parked", "quarantined", segments.c.id == segment.id)
+        if moved.segments:
+            _tell(connection, segment, error, who=who)
+    return moved.events
 
 
 def park_made_again(

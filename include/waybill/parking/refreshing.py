@@ -87,6 +87,13 @@ _MOST_NAMED = 1000
 _LARGEST_SKEW_S = 60.0
 """How far the store's clock and the tracker's may be apart; at most the grace."""
 
+_ANY_PARKED = text("""
+WITH start AS (SELECT floor(random() * last_value)::bigint + 1 AS id FROM segments_id_seq)
+SELECT object_key FROM segments, start
+WHERE segments.id >= start.id AND segments.id < start.id + 10000 AND state = 'parked'
+ORDER BY segments.id LIMIT 1
+""")
+
 _LISTED = Table(
     "waybill_listed_objects",
     MetaData(),
@@ -96,6 +103,15 @@ _LISTED = Table(
     prefixes=["TEMPORARY"],
     postgresql_on_commit="DROP",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCheck:
+    """What a look at parked objects found."""
+
+    missing: list[str]
+    suspect: list[str]
+    """To be read whole: those of another size than was parked, and one by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +159,29 @@ def refresh(
     )
 
 
-def find_missing(tracker: TrackerStore, objects: ObjectStore, now: datetime) -> list[str]:
-    """Look for parked objects that are gone, some days of them; see ``Parking.find_missing``."""
+def check_objects(tracker: TrackerStore, objects: ObjectStore, now: datetime) -> ObjectCheck:
+    """Hold parked objects against the store, some days of them; see ``Parking.check_objects``."""
     found: list[str] = []
+    suspect = _sample(tracker)
     for day in _days(tracker, now):
         prefix = f"parked/{day:%Y/%m/%d}/"
         with tracker.transaction() as connection:
-            keys = _live_keys(connection, prefix)
-        absent = keys - {item.key for item in objects.list(prefix)} if keys else set()
-        gone = [key for key in sorted(absent) if _is_missing(tracker, objects, key)]
+            live = _live_sizes(connection, prefix)
+        sizes = {item.key: item.size for item in objects.list(prefix)} if live else {}
+        absent = sorted(live.keys() - sizes.keys())
+        gone = [key for key in absent if _is_missing(tracker, objects, key)]
         raise_alarm(tracker, gone)
         found += gone
+        suspect += [key for key, size in live.items() if sizes.get(key, size) != size]
     if found:
         _LOG.error("%d parked objects are gone, the first: %s", len(found), found[:10])
-    return found
+    return ObjectCheck(found, sorted(set(suspect)))
+
+
+def _sample(tracker: TrackerStore) -> list[str]:
+    """Return one object that holds parked events, by chance; often none where few are left."""
+    with tracker.transaction() as connection:
+        return list(connection.execute(_ANY_PARKED).scalars())
 
 
 def _days(tracker: TrackerStore, now: datetime) -> list[date]:
@@ -176,12 +201,12 @@ def _days(tracker: TrackerStore, now: datetime) -> list[date]:
     return days
 
 
-def _live_keys(connection: Connection, prefix: str) -> set[str]:
+def _live_sizes(connection: Connection, prefix: str) -> dict[str, int]:
     own = parked_objects.c
-    query = select(own.key).where(
+    query = select(own.key, own.bytes).where(
         own.state == "live", own.key >= prefix, own.key < f"{prefix[:-1]}0"
     )
-    return {str(row[0]) for row in connection.execute(query)}
+    return {str(row[0]): int(row[1]) for row in connection.execute(query)}
 
 
 def _drop_loaded(tracker: TrackerStore, objects: ObjectStore, cutoff: datetime) -> int:

@@ -57,7 +57,9 @@ def _missing_objects(
 
     def check() -> None:
         parking = Parking(tracker, open_owned_objects(settings))
-        quarantine_missing(tracker, parking.find_missing(now), who=WHO)
+        found = parking.check_objects(now)
+        quarantine_missing(tracker, found.missing, who=WHO)
+        parking.quarantine_damaged(found.suspect, who=WHO)
 
     return check
 

@@ -53,6 +53,7 @@ def test_what_parking_can_do_is_this():
     assert methods == {
         "begin_replay",
         "cancel_replay",
+        "check_objects",
         "clean_up",
         "count_parked",
         "discard",
@@ -60,7 +61,6 @@ def test_what_parking_can_do_is_this():
         "events",
         "find",
         "find_exactly",
-        "find_missing",
         "finish_replay",
         "groups",
         "hold",
@@ -72,6 +72,7 @@ def test_what_parking_can_do_is_this():
         "partitions",
         "pipeline_id",
         "quarantine",
+        "quarantine_damaged",
         "read",
         "read_group",
         "read_groups",
