@@ -158,7 +158,7 @@ def test_a_dry_run_names_what_is_lost_and_fails(
         pipeline, event, stage, error = NAMES.values()
         names = [pipeline, "-e", event, "-s", stage, "-t", error]
         done = CliRunner().invoke(app, ["parked", *words, *names], env={"COLUMNS": "80"})
-        return done.exit_code, done.stdout + done.stderr
+        return done.exit_code, " ".join((done.stdout + done.stderr).split())
 
     keys = [segment.object_key for segment in segments(books)]
     spoil(books, 1, "gone")
