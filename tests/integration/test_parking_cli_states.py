@@ -1,12 +1,15 @@
 """``waybill parked``: what is quarantined or gone is said, and so is what a filter gets wrong."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from tests.integration import parking_lot, test_parking_cli
 from tests.integration.parking_lot import make_event
+from typer.testing import CliRunner
 
 from waybill.access import Decision
+from waybill.cli import app
 from waybill.errors import InputError, RetryError
 from waybill.parking import ParkedEvent, PartitionFilter
 
@@ -174,3 +177,35 @@ def test_a_tracker_without_tables_yet_is_said(run, lot):
 def test_a_pipeline_that_does_not_exist_cannot_be_held(lot, flights):
     with pytest.raises(InputError, match="no pipeline 'flightss'; did you mean 'flights'"):
         lot.parking.hold("flightss", Decision("ann", "test"))
+
+
+def recheck(*words):
+    """Return exit code and output of the command."""
+    done = CliRunner().invoke(app, ["parked", "recheck", *words])
+    return done.exit_code, done.output
+
+
+def test_recheck_says_what_is_gone_or_damaged_before_it_is_quarantined(run, flights, lot):
+    """Both ways to ask: for all, and for one object by the key that `show` gives."""
+    [key] = run("show", "-t", "null_value", "--json")[0]["objects"]
+    shown = run("show", "-t", "null_value")
+    assert key in shown
+    assert recheck("flights") == (0, "0 events parked again\n")
+    code, said = recheck("--object", key)
+    assert (code, f"{key} is present, 6 events\n" in said) == (0, True)
+
+    whole = lot.objects.get(key)
+    lot.objects.put(key, whole[: len(whole) // 4])
+    code, said = recheck("--object", key)
+    assert (code, f"{key} is damaged, 6 events: " in said) == (1, True)
+
+    lot.objects.delete([key])
+    for words in (("--object", key), ("flights",), ()):
+        code, said = recheck(*words)
+        assert code == 1
+        assert f"{key} is missing, 6 events: the object is gone from the store" in said
+    [told] = json.loads(recheck("--json")[1])["objects"]
+    assert (told["object_key"], told["state"], told["events"]) == (key, "missing", 6)
+    lot.objects.put(key, whole)
+    code, said = recheck("--object", "parked/none\udcff")
+    assert (code, "no parked event is in object" in said) == (1, True)

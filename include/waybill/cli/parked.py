@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
 
 _MOST_SHOWN = 20
+_MOST_KEYS = 100
+"""Objects of a partition, the newest, in JSON."""
 
 PipelineName = Annotated[
     str | None, typer.Argument(help="Pipeline, by name or id.", show_default=False)
@@ -126,7 +128,7 @@ def show(  # noqa: PLR0913 - filters on every dimension
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show partitions one by one, with their causes, what their error means and what to do.
+    """Show partitions one by one: causes, objects, what the error means and what to do.
 
     Messages are masked as `list` does.
     """
@@ -136,19 +138,23 @@ def show(  # noqa: PLR0913 - filters on every dimension
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, since, until)
         found = desk.masked(_some(desk.parking, wanted))
-        causes = desk.causes(found if as_json else found[:_MOST_SHOWN])
+        shown = found if as_json else found[:_MOST_SHOWN]
+        causes = desk.causes(shown)
+        most = _MOST_KEYS if as_json else parked_views.MOST_KEYS + 1
+        keys = {one.id: desk.parking.object_keys(one.id, limit=most) for one in shown}
     if as_json:
         _print_json(
             [
                 partition.to_json()
                 | {"error": asdict(catalogued(partition.error_type))}
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
+                | {"objects": keys[partition.id]}
                 for partition in found
             ]
         )
         return
-    for partition in found[:_MOST_SHOWN]:
-        parked_views.panel(partition, causes[partition.id])
+    for partition in shown:
+        parked_views.panel(partition, causes[partition.id], keys[partition.id])
     if len(found) > _MOST_SHOWN:
         typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
 

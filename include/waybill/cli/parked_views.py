@@ -48,6 +48,8 @@ _WIDE = 130
 _NAME_WIDTH = 18
 _WAY_OUT = "`waybill parked recheck` once their files are back"
 _MOST_CAUSES = 16
+MOST_KEYS = 3
+"""Objects of a partition that are shown."""
 
 
 def table(found: Sequence[Partition]) -> None:
@@ -95,8 +97,8 @@ def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) 
     return cells
 
 
-def panel(partition: Partition, causes: Sequence[FingerprintGroup]) -> None:
-    """Print one partition with what its error means, and its causes."""
+def panel(partition: Partition, causes: Sequence[FingerprintGroup], keys: Sequence[str]) -> None:
+    """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
     lines = [
@@ -117,6 +119,7 @@ def panel(partition: Partition, causes: Sequence[FingerprintGroup]) -> None:
         ),
         (f"last message: {plain(partition.last_message)}", "yellow"),
         *((line, "") for line in _causes(causes)),
+        *((line, "") for line in _objects(keys)),
     ]
     if partition.quarantined:
         lines.append((f"quarantined, as their files are damaged or gone: {_WAY_OUT}", "bold red"))
@@ -140,6 +143,14 @@ def _causes(causes: Sequence[FingerprintGroup]) -> Iterator[str]:
         yield f"{name}  {counted(cause.events, 'event')}: {message}"
     if len(causes) > _MOST_CAUSES:
         yield f"and {len(causes) - _MOST_CAUSES} more; `--json` shows them"
+
+
+def _objects(keys: Sequence[str]) -> Iterator[str]:
+    if keys:
+        yield "objects, the newest first:"
+    yield from map(plain, keys[:MOST_KEYS])
+    if len(keys) > MOST_KEYS:
+        yield "and more; `--json` shows them"
 
 
 def event(parked: ParkedEvent) -> None:

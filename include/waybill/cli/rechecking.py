@@ -23,22 +23,33 @@ def recheck(
     ] = None,
     who: Who = None,
     *,
+    object_key: Annotated[
+        str | None, typer.Option("--object", help="Read this object whole; say how it is.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Look at quarantined events again; those whose files are mended are parked again."""
+    """Look at quarantined events again; those whose files are mended are parked again.
+
+    Names the files of other parked events that are gone. Exit code 1 if something is not right.
+    """
     import orjson  # noqa: PLC0415
 
+    from waybill.cli.parked_views import plain  # noqa: PLC0415
     from waybill.settings import Settings  # noqa: PLC0415
     from waybill.wiring import recheck_quarantine  # noqa: PLC0415
 
-    report = recheck_quarantine(Settings(), decision(who), pipeline=pipeline)
+    report = recheck_quarantine(Settings(), decision(who), pipeline=pipeline, object_key=object_key)
     if as_json:
         typer.echo(orjson.dumps(report.to_json()).decode())
     else:
         typer.echo(f"{counted(report.events, 'event')} parked again")
         for reason, number in sorted(report.reasons.items()):
             typer.echo(f"still quarantined: {counted(number, 'segment')}: {reason}")
-    if report.left_segments:
+        for one in report.objects:
+            typer.echo(plain(one.words))
+        if object_key is None and report.objects:
+            typer.echo("`watch` quarantines them, and makes them again from Kafka if it can")
+    if report.left_segments or any(one.state != "present" for one in report.objects):
         raise typer.Exit(1)
 
 

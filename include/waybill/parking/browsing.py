@@ -215,6 +215,20 @@ def segments_in_order(tracker: TrackerStore, *conditions: ColumnElement[bool]) -
         ]
 
 
+def read_object_keys(tracker: TrackerStore, partition_id: int, *, limit: int) -> list[str]:
+    """Return objects that hold a partition's events; see ``Parking.object_keys``."""
+    held = now_in(("parked", "replaying", "quarantined"))
+    query = (
+        select(segments.c.object_key)
+        .where(segments.c.partition_id == partition_id, *held)
+        .group_by(segments.c.object_key)
+        .order_by(func.max(segments.c.id).desc())
+        .limit(limit)
+    )
+    with tracker.transaction() as connection:
+        return [str(row[0]) for row in connection.execute(query)]
+
+
 def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> int:
     """Return how many segments match."""
     query = select(func.count()).select_from(segments).where(*conditions)

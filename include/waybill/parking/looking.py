@@ -87,6 +87,10 @@ class Looking:
         """Return a partition's parked and replaying events by fingerprint, most events first."""
         return groups.read_groups(self._tracker, partition_id)
 
+    def object_keys(self, partition_id: int, *, limit: int) -> list[str]:
+        """Return objects that hold what is parked, replaying or quarantined, the newest first."""
+        return browsing.read_object_keys(self._tracker, partition_id, limit=limit)
+
     def timelines(
         self,
         ids: Sequence[int],

@@ -275,6 +275,26 @@ class DiscardReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectState:
+    """How one parked object was found."""
+
+    object_key: str
+    state: str
+    """present, missing or damaged."""
+    events: int
+    """That are to be in it: parked, replaying or quarantined ones."""
+    reason: str
+    """Why it cannot be read; empty: it can."""
+
+    @property
+    def words(self) -> str:
+        """Return it as a sentence for people."""
+        noun = "event" if self.events == 1 else "events"
+        why = f": {self.reason}" if self.reason else ""
+        return f"{self.object_key} is {self.state}, {self.events:,} {noun}{why}"
+
+
+@dataclass(frozen=True, slots=True)
 class RecheckReport(_Report):
     """What another look at quarantined segments found."""
 
@@ -286,6 +306,8 @@ class RecheckReport(_Report):
     left_events: int
     reasons: dict[str, int]
     """Why, with the number of segments."""
+    objects: tuple[ObjectState, ...] = ()
+    """The one that was asked for; else those that are gone, and not quarantined yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,14 +187,27 @@ class Parking(Looking):
         """
         return quarantine.quarantine_all(self._tracker, replay_id, damaged)
 
-    def recheck(self, pipeline_id: str | None, decision: Decision) -> RecheckReport:
+    def recheck(
+        self, pipeline_id: str | None, decision: Decision, *, object_key: str | None = None
+    ) -> RecheckReport:
         """Park quarantined segments again whose bytes are right, as after a restore.
+
+        Says of an object how it is, or of all which are gone; what is gone is quarantined by the
+        look of each minute, not by this.
 
         Args:
             pipeline_id: of one pipeline; None: of all.
             decision: goes into the audit log; it need not say why.
+            object_key: only of this object, which is read whole.
+
+        Cost: a listing of the folders in which something is parked, or a read of the object.
+
+        Raises:
+            InputError: nothing is parked in the object.
         """
-        return quarantine.recheck(self._tracker, self._objects, pipeline_id, decision)
+        return quarantine.recheck(
+            self._tracker, self._objects, pipeline_id, decision, object_key=object_key
+        )
 
     def replay_segments(self, replay_id: UUID) -> list[Segment]:
         """Return a replay's segments with their states, in the order in which they were written.

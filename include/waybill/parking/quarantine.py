@@ -8,21 +8,23 @@ once its events were made again from Kafka (``waybill.operations.lost_parked``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, select, update
 
 from waybill.access import Decision, write_audit
-from waybill.errors import StopError
+from waybill.errors import InputError, StopError
 from waybill.notices import Kind, write_notice
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.cutting import new_cut_key, swap
+from waybill.parking.marks import now_in
 from waybill.parking.missing import raise_alarm
-from waybill.parking.model import RecheckReport, Segment
+from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.moves import move
+from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError, PackedObject
 from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
@@ -109,18 +111,37 @@ def _tell(
 
 
 def recheck(
-    tracker: TrackerStore, objects: ObjectStore, pipeline_id: str | None, decision: Decision
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    pipeline_id: str | None,
+    decision: Decision,
+    *,
+    object_key: str | None,
 ) -> RecheckReport:
     """Park quarantined segments again whose bytes are right; see ``Parking.recheck``."""
     mended = events = left = left_events = 0
     reasons: dict[str, int] = {}
-    for segment in _quarantined(tracker, pipeline_id):
+    own = _of(pipeline_id, object_key)
+    for segment in segments_in_order(tracker, segments.c.state == "quarantined", *own):
         number = park_mended(tracker, objects, segment, decision, reasons)
         if number is None:
             left, left_events = left + 1, left_events + segment.count
             continue
         mended, events = mended + (number > 0), events + number
-    return RecheckReport(mended, events, left, left_events, reasons)
+    states = ["parked", "replaying"]
+    if object_key is not None:
+        states.append("quarantined")
+    held = [*now_in(states), *own]
+    keys = _gone(tracker, objects, held) if object_key is None else [storable(object_key)]
+    found = [_state(tracker, objects, key, held) for key in keys]
+    if object_key is not None and not found[0].events:
+        raise InputError(
+            f"no parked event is in object {object_key!r}; `waybill parked show --json` names the "
+            "objects of a partition"
+        )
+    asked = object_key is not None
+    looked = tuple(one for one in found if one.events and (asked or one.reason))
+    return RecheckReport(mended, events, left, left_events, reasons, looked)
 
 
 def park_mended(
@@ -230,12 +251,44 @@ def park_made_again(
     return segment.count
 
 
-def _quarantined(tracker: TrackerStore, pipeline_id: str | None) -> Iterator[Segment]:
-    conditions = [segments.c.state == "quarantined"]
+def _of(pipeline_id: str | None, object_key: str | None) -> list[ColumnElement[bool]]:
+    """Return the conditions on segments of one pipeline, or one object, or both."""
+    conditions = list[ColumnElement[bool]]()
     if pipeline_id is not None:
         own = select(partitions.c.id).where(partitions.c.pipeline_id == pipeline_id)
         conditions.append(segments.c.partition_id.in_(own))
-    return segments_in_order(tracker, *conditions)
+    if object_key is not None:
+        conditions.append(segments.c.object_key == storable(object_key))
+    return conditions
+
+
+def _gone(
+    tracker: TrackerStore, objects: ObjectStore, held: Sequence[ColumnElement[bool]]
+) -> list[str]:
+    """Return the objects of segments that the store does not list."""
+    with tracker.transaction() as connection:
+        query = select(segments.c.object_key).where(*held).distinct()
+        keys = {str(row[0]) for row in connection.execute(query)}
+    folders = sorted({key[: key.rindex("/") + 1] for key in keys if "/" in key})
+    listed = {one.key for folder in folders for one in objects.list(folder)}
+    return sorted(keys - listed)
+
+
+def _state(
+    tracker: TrackerStore, objects: ObjectStore, key: str, held: Sequence[ColumnElement[bool]]
+) -> ObjectState:
+    """Read what is held in one object, and say how that went."""
+    events, problem = 0, None
+    for segment in segments_in_order(tracker, *held, segments.c.object_key == key):
+        events += segment.count
+        try:
+            _read_whole(tracker, objects, segment)
+        except CorruptSegmentError as error:
+            problem = problem or error
+    if problem is None:
+        return ObjectState(key, "present", events, "")
+    state = "missing" if problem.missing else "damaged"
+    return ObjectState(key, state, events, problem.reason)
 
 
 def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> None:

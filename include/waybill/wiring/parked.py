@@ -23,12 +23,19 @@ from waybill.wiring.opening import opened_parking
 
 
 def recheck_quarantine(
-    settings: Settings, decision: Decision, *, pipeline: str | None = None
+    settings: Settings,
+    decision: Decision,
+    *,
+    pipeline: str | None = None,
+    object_key: str | None = None,
 ) -> RecheckReport:
-    """Park quarantined segments again whose bytes are right again: a pipeline's, or all."""
+    """Park quarantined segments again whose bytes are right again: a pipeline's, or all.
+
+    Says of all parked objects which are gone, or of one how it is.
+    """
     with opened_parking(settings) as parking:
         pipeline_id = None if pipeline is None else parking.pipeline_id(pipeline)
-        return parking.recheck(pipeline_id, decision)
+        return parking.recheck(pipeline_id, decision, object_key=object_key)
 
 
 def lost_parked(settings: Settings) -> list[LostParked]:

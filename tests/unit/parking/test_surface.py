@@ -67,6 +67,7 @@ def test_what_parking_can_do_is_this():
         "holds",
         "knows",
         "mark_replayed",
+        "object_keys",
         "page",
         "partition",
         "partitions",
