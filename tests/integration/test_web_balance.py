@@ -99,6 +99,7 @@ def test_totals_are_those_since_the_first_event(web):
         ("ingestion", {"in_first": 100, "passed": 99, "out": 99}),
         ("transformation", {"passed": 95, "out": 105, "filtered": 4}),
         ("destination", {"passed": 90, "superseded": 2, "duplicate": 3}),
+        ("lost", {"in_first": 4, "in_replayed": 1}),
     ):
         names = ", ".join(numbers)
         values = ", ".join(str(number) for number in numbers.values())
@@ -109,7 +110,7 @@ def test_totals_are_those_since_the_first_event(web):
     [row] = web.get("uma", "/api/balance")["pipelines"]
     assert row["totals"] == {
         "taken_in": 100, "made": 10, "delivered": 90, "filtered": 4, "superseded": 2,
-        "duplicate": 3, "parked": 3, "discarded": 0, "quarantined": 0, "unrecoverable": 0,
+        "duplicate": 3, "parked": 3, "discarded": 0, "quarantined": 0, "unrecoverable": 5,
     }  # fmt: skip
     assert row["state"] == "nothing"
 
