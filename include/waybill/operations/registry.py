@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.exc import IntegrityError
 
 from waybill.errors import InputError
 from waybill.mappings import InForce, NameRules, rules_of
@@ -107,7 +106,8 @@ def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
 
 
 def _register(connection: Connection, pipeline: Pipeline) -> None:
-    """Insert or lock the pipeline's row: two deploys of one pipeline wait for each other."""
+    """Insert or update the pipeline's row; deploys, also of different pipelines, take turns."""
+    connection.execute(text("LOCK TABLE pipelines IN SHARE ROW EXCLUSIVE MODE"))
     owner = connection.execute(
         select(pipelines.c.id).where(pipelines.c.name == pipeline.name)
     ).scalar()
@@ -117,17 +117,11 @@ def _register(connection: Connection, pipeline: Pipeline) -> None:
             f"{pipeline.id!r}. Ids never change: keep the old id, or choose another name"
         )
     statement = insert(pipelines).values(id=pipeline.id, name=pipeline.name, team=pipeline.team)
-    try:
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=[pipelines.c.id],
-                set_={"name": pipeline.name, "team": pipeline.team},
-            )
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[pipelines.c.id], set_={"name": pipeline.name, "team": pipeline.team}
         )
-    except IntegrityError as error:
-        raise InputError(
-            f"a pipeline named {pipeline.name!r} was deployed at the same time; choose another name"
-        ) from error
+    )
 
 
 def _active_row(connection: Connection, pipeline_id: str) -> Any:  # noqa: ANN401 - a row
