@@ -43,6 +43,6 @@ class WaybillPlugin(AirflowPlugin):
     @property
     def fastapi_apps(self) -> list[dict[str, Any]]:
         """Return the web app; only the API server asks."""
-        from waybill_airflow.web.app import PREFIX, app  # noqa: PLC0415 - web servers only
+        from waybill_airflow.web.app import PREFIX, app
 
         return [{"app": app, "url_prefix": PREFIX, "name": "Waybill"}]

@@ -7,8 +7,8 @@ import logging
 import sys
 
 from waybill.errors import WaybillError
+from waybill.loading.spark import run_loading
 from waybill.settings import Settings
-from waybill.streaming.loading import run_loading
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -7,8 +7,8 @@ import logging
 import sys
 
 from waybill.errors import WaybillError
+from waybill.processing.spark import run_processing
 from waybill.settings import Settings
-from waybill.streaming.processing import run_processing
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -10,8 +10,8 @@ import sys
 
 from waybill.errors import WaybillError
 from waybill.pipelines import pipeline_directories
+from waybill.services import migrate, run_deploy
 from waybill.settings import Settings
-from waybill.wiring import migrate, run_deploy
 
 
 def main() -> int:

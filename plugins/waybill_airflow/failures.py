@@ -28,7 +28,7 @@ def as_task_failures() -> Iterator[None]:
 
     :raises AirflowFailException: the block raised ``waybill.errors.InputError``.
     """
-    from waybill.errors import InputError  # noqa: PLC0415 - workers only
+    from waybill.errors import InputError
 
     try:
         yield
@@ -41,9 +41,9 @@ def read_settings() -> Settings:
 
     :raises AirflowFailException: a setting is unknown or has a value that is not allowed.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - workers only
+    from pydantic import ValidationError
 
-    from waybill.settings import Settings, secret_values  # noqa: PLC0415 - workers only
+    from waybill.settings import Settings, secret_values
 
     try:
         settings = Settings()

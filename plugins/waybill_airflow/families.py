@@ -58,11 +58,11 @@ class BrokenDeclarationOperator(BaseOperator):
     :raises AirflowFailException: always, with the problem.
     """
 
-    def __init__(self, *, problem: str, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, problem: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.problem = problem
 
-    def execute(self, context: Context) -> None:  # noqa: ARG002
+    def execute(self, context: Context) -> None:
         """Fail."""
         raise AirflowFailException(self.problem)
 
@@ -73,7 +73,7 @@ def ingest_dags(root: Path) -> dict[str, DAG]:
     :param root: folder of the declarations, ``<root>/<name>/pipeline.yaml``.
     :raises waybill.errors.InputError: there is no such folder.
     """
-    from waybill.errors import InputError  # noqa: PLC0415 - kept beside its use
+    from waybill.errors import InputError
 
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; set WAYBILL_PIPELINES_DIR to the declarations")
@@ -93,8 +93,8 @@ def _declared(root: Path) -> list[tuple[Path, Pipeline | str]]:
     folder's declaration claims it by mistake. Ids and tables that two claim concern no DAG: a run
     uses what was deployed, and ``waybill pipelines check`` names them.
     """
-    from waybill.errors import InputError  # noqa: PLC0415 - kept beside its use
-    from waybill.pipelines import load_pipeline  # noqa: PLC0415 - kept beside its use
+    from waybill.errors import InputError
+    from waybill.pipelines import load_pipeline
 
     found: list[tuple[Path, Pipeline | str]] = []
     for folder in sorted(root.iterdir()):

@@ -9,7 +9,7 @@ from airflow.sdk import Param
 _TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
 
 
-def window(**more: Any) -> dict[str, Param]:  # noqa: ANN401 - JSON schema, as Param takes it
+def window(**more: Any) -> dict[str, Param]:
     """Return ``since`` and ``until``: event times, each optional."""
     words = {"since": ("From", "at or after"), "until": ("Until", "before")}
     return {

@@ -13,9 +13,9 @@ def paused_at_creation(*, moves_data: bool = False) -> bool | None:
     :param moves_data: the DAG takes data in or carries it on.
     :returns: ``None``: as Airflow's own ``dags_are_paused_at_creation`` says.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - kept beside its use
+    from pydantic import ValidationError
 
-    from waybill.settings import Settings  # noqa: PLC0415 - kept beside its use
+    from waybill.settings import Settings
 
     try:
         unpaused = Settings().airflow.unpaused_dags

@@ -106,7 +106,7 @@ class Supervisor:
 
         :raises waybill.errors.InputError: it cannot be started as things are (no Java, …).
         """
-        from waybill.errors import RetryError  # noqa: PLC0415 - workers only
+        from waybill.errors import RetryError
 
         wanted = self._wanted()
         try:
@@ -158,7 +158,7 @@ class Supervisor:
         self.pid = None
 
     def _start(self, now: float) -> None:
-        from waybill.errors import RetryError  # noqa: PLC0415 - workers only
+        from waybill.errors import RetryError
 
         try:
             pid = self._application.start()

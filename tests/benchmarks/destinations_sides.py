@@ -93,7 +93,7 @@ class BarePostgres:
 
     def rows(self) -> int:
         with self._connection.cursor() as cursor:
-            cursor.execute(f"SELECT count(*) FROM {self._table}")  # noqa: S608
+            cursor.execute(f"SELECT count(*) FROM {self._table}")
             return int(cursor.fetchone()[0])
 
     def _run(self, statement: str) -> None:
@@ -112,7 +112,7 @@ class BareDuckdb:
         self._table = f"shop.{table}"
         self._connection.execute("CREATE SCHEMA IF NOT EXISTS shop")
         self._connection.register("nothing", data_of(base_ids(0, 0), turn=0, seed=0))
-        self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM nothing")  # noqa: S608
+        self._connection.execute(f"CREATE TABLE {self._table} AS SELECT * FROM nothing")
 
     def load(self, data: pa.Table) -> Callable[[], None]:
         def run() -> None:
@@ -127,7 +127,7 @@ class BareDuckdb:
         return run
 
     def rows(self) -> int:
-        statement = f"SELECT count(*) FROM {self._table}"  # noqa: S608
+        statement = f"SELECT count(*) FROM {self._table}"
         found = self._connection.execute(statement).fetchone()
         return int(found[0]) if found else 0
 
@@ -173,7 +173,7 @@ def merge_of(target: str, stage: str, names: list[str]) -> str:
     changed = ", ".join(f"{name} = s.{name}" for name in names if name != "id")
     values = ", ".join(f"s.{name}" for name in names)
     return (
-        f"MERGE INTO {target} AS t USING {stage} AS s ON t.id = s.id "  # noqa: S608
+        f"MERGE INTO {target} AS t USING {stage} AS s ON t.id = s.id "
         f"WHEN MATCHED THEN UPDATE SET {changed} "
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({values})"
     )

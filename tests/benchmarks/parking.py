@@ -120,8 +120,8 @@ class Bench:
         return settings.model_copy(update={"spark": spark, "parking": parking})
 
     def run(self) -> dict[str, Any]:
+        from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
-        from waybill.streaming.session import open_session
 
         preparing = get_context("spawn").Process(
             target=prepare, args=(self._base, self._folders, self._size)
@@ -151,8 +151,8 @@ class Bench:
     def _process(self, name: str, log: Any, topic: TopicInfo, events: int) -> dict[str, float]:
         """Run a fresh consumer, with books of its own, over a whole topic."""
         from waybill.parking import Parking
+        from waybill.processing.spark.application import ProcessingConsumer
         from waybill.storage import open_objects, open_tracker
-        from waybill.streaming.processing import ProcessingConsumer
 
         settings = self._settings(name)
         settings = settings.model_copy(
@@ -232,12 +232,12 @@ def topic_of(kind: str) -> str:
 
 def prepare(settings: Any, folders: Sequence[Path], size: Size) -> None:
     """Deploy the pipelines and fill the topics; in a process of its own, whose memory ends with it."""
-    from waybill import wiring
+    from waybill import services
     from waybill.storage import open_log
 
-    wiring.migrate(settings)
+    services.migrate(settings)
     for folder in folders:
-        wiring.run_deploy(settings, folder, who="bench")
+        services.run_deploy(settings, folder, who="bench")
     log = open_log(settings.kafka)
     for kind in KINDS:
         log.ensure_topic(topic_of(kind))

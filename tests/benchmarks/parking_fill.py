@@ -100,7 +100,7 @@ _INDEXES = f"""
     FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
       LEFT JOIN pg_constraint k ON k.conindid = c.oid AND k.contype = 'u'
     WHERE i.indrelid::regclass::text IN {_TABLES} AND NOT i.indisprimary
-"""  # noqa: S608 - constant names
+"""
 
 
 def fill(tracker: TrackerStore, size: Size) -> None:

@@ -20,18 +20,18 @@ NAMES = {
 
 def replay_against_ingestion(settings: Any, folder: Path, events: int) -> dict[str, float]:
     """Ingest rows of a file, then replay as many parked events of the same pipeline."""
-    from waybill import wiring
+    from waybill import services
 
     orders.write_orders(folder, rows=events, page_rows=10_000)
     settings = settings.model_copy(update={"pipelines_dir": folder})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, folder / "orders", who="bench")
+    services.migrate(settings)
+    services.run_deploy(settings, folder / "orders", who="bench")
     began = time.monotonic()
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     live_s = time.monotonic() - began
     park(settings, events)
     began = time.monotonic()
-    report = wiring.run_replay(settings, **NAMES, who="bench", run_id="bench", governed=False)
+    report = services.run_replay(settings, **NAMES, who="bench", run_id="bench", governed=False)
     replay_s = time.monotonic() - began
     sent = report.to_json()["sent"]
     if sent != events:

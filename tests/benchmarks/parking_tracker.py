@@ -167,7 +167,7 @@ def _writer(tracker: TrackerStore, parking: Parking) -> Iterator[list[float]]:
                 with tracker.transaction() as connection:
                     parking.record_objects(connection, [item], scope="bench", commit_number=number)
                 written.append((time.perf_counter() - began) * 1e6 / _COMMIT_SEGMENTS)
-        except BaseException as error:  # noqa: BLE001 - raised below, in the main thread
+        except BaseException as error:
             failed.append(error)
 
     thread = threading.Thread(target=write)

@@ -98,11 +98,11 @@ class Bench:
     def __init__(self, servers: Any, parts: tuple[Any, Any, Any], work: Path, events: int) -> None:
         self._servers, self._parts, self._work = servers, parts, work
         self._events = events
-        from waybill import wiring
+        from waybill import services
 
         self._first = self._settings("first")
         os.environ.update(self._first.to_env())  # workers and the staged source read these
-        wiring.migrate(self._first)  # workers ask its tracker whose the bucket is
+        services.migrate(self._first)  # workers ask its tracker whose the bucket is
         self._pipeline_dir = work / "pipelines" / "orders"
         self._pipeline_dir.mkdir(parents=True)
         (self._pipeline_dir / "pipeline.yaml").write_text(DECLARATION)
@@ -120,8 +120,8 @@ class Bench:
         return settings.model_copy(update={"spark": spark})
 
     def run(self, rounds: int) -> dict[str, Any]:
+        from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
-        from waybill.streaming.session import open_session
 
         settings = self._settings("fill")
         log = open_log(settings.kafka)
@@ -143,13 +143,13 @@ class Bench:
         return report_of(runs, loading, self._events, size)
 
     def _process(self, settings: Any, log: Any, topic: Any, *, identity: bool) -> dict[str, float]:
-        from waybill import wiring
+        from waybill import services
         from waybill.parking import Parking
+        from waybill.processing.spark.application import ProcessingConsumer
         from waybill.storage import open_objects, open_tracker
-        from waybill.streaming.processing import ProcessingConsumer
 
-        wiring.migrate(settings)
-        wiring.run_deploy(settings, self._pipeline_dir, who="bench")
+        services.migrate(settings)
+        services.run_deploy(settings, self._pipeline_dir, who="bench")
         with open_tracker(settings.tracker) as tracker:
             consumer = ProcessingConsumer(
                 settings,
@@ -165,11 +165,11 @@ class Bench:
 
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
+        from waybill.loading.backoff import Patience
+        from waybill.loading.loader import Loader
+        from waybill.loading.spark.application import LoadingConsumer
+        from waybill.loading.spark.source import StagedSource
         from waybill.storage import open_objects, open_tracker
-        from waybill.streaming.loader import Loader
-        from waybill.streaming.loading import LoadingConsumer
-        from waybill.streaming.loading_source import StagedSource
-        from waybill.streaming.patience import Patience
 
         self._spark.dataSource.register(StagedSource)
         opening = partial(open_destination, "warehouse", settings.destinations["warehouse"])

@@ -33,12 +33,12 @@ FIRST_LIVE = 10_000_000
 WARM_BATCHES = 5
 REPLAY = """
 import json, sys
-from waybill import wiring
+from waybill import services
 from waybill.settings import Settings
-from waybill.operations import replay
+from waybill.replay import run as replay
 options = json.loads(sys.argv[1])
 print("ready", flush=True)
-wiring.run_replay(Settings(), **options, who="bench", run_id="bench")
+services.run_replay(Settings(), **options, who="bench", run_id="bench")
 """
 
 
@@ -86,11 +86,11 @@ class Bench:
         self._stack = ExitStack()
 
     def run(self) -> dict[str, Any]:
-        from waybill import wiring
+        from waybill import services
         from waybill.storage import open_log
 
-        wiring.migrate(self._settings)
-        wiring.run_deploy(self._settings, self._work / "orders", who="bench")
+        services.migrate(self._settings)
+        services.run_deploy(self._settings, self._work / "orders", who="bench")
         park(self._settings, self._size.parked)
         log = open_log(self._settings.kafka)
         topic = log.ensure_topic(self._topic)
@@ -113,9 +113,9 @@ class Bench:
 
     def _consume(self, log: Any, topic: Any) -> None:
         from waybill.parking import Parking
+        from waybill.processing.spark.application import ProcessingConsumer
+        from waybill.processing.spark.session import open_session
         from waybill.storage import open_objects, open_tracker
-        from waybill.streaming.processing import ProcessingConsumer
-        from waybill.streaming.session import open_session
 
         settings = self._settings
         spark = open_session(settings.spark, name="bench")

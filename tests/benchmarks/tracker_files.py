@@ -31,7 +31,7 @@ from typing import Any
 
 from tests.benchmarks.home import opened_home
 
-from waybill.files import (
+from waybill.tracing.files import (
     BOOKS,
     FileManager,
     FileReader,
@@ -42,7 +42,7 @@ from waybill.files import (
     Spool,
     WholeFilePacker,
 )
-from waybill.files.discovery import Discovery
+from waybill.tracing.files.discovery import Discovery
 
 PROCESSES = get_context("spawn")
 _AT_ONCE = 500

@@ -65,8 +65,8 @@ class Recording(Bench):
 
     def pairs(self, number: int) -> dict[str, Any]:
         """Run pairs of rounds, the one with traces first in every second pair."""
+        from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
-        from waybill.streaming.session import open_session
 
         settings = self._settings("fill")
         log = open_log(settings.kafka)
@@ -150,7 +150,7 @@ def chained(numbers: range) -> Any:
 
     from waybill.events import Event, encode, event_id
     from waybill.pipelines import load_pipeline
-    from waybill.stages import Chain, Chunk, Plan
+    from waybill.processing import Chain, Chunk, Plan
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "pipeline.yaml").write_text(DECLARATION)
@@ -180,9 +180,9 @@ def batches_of(result: Any) -> list[Any]:
     import pyarrow as pa
 
     from waybill.destinations import LoadOutcome
-    from waybill.operations.ingest_traces import PageTraces
-    from waybill.streaming.load_traces import load_traces
-    from waybill.streaming.task_traces import trace_batches
+    from waybill.ingestion.page_traces import PageTraces
+    from waybill.loading.traces import load_traces
+    from waybill.processing.traces import trace_batches
 
     [passed] = result.mapped.values()
     minutes = [minute for part in passed.parts for minute in part.minutes]

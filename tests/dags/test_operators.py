@@ -67,8 +67,8 @@ class Report:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Record the calls of the wiring; its own behaviour is tested where it lives."""
-    from waybill import wiring
+    """Record the calls of the services; its own behaviour is tested where it lives."""
+    from waybill import services
 
     made: list[tuple[str, tuple, dict]] = []
 
@@ -77,7 +77,7 @@ def calls(monkeypatch):
             made.append((name, arguments, options))
             return answer() if callable(answer) else answer
 
-        monkeypatch.setattr(wiring, name, call)
+        monkeypatch.setattr(services, name, call)
 
     for name in ("run_ingest", "clean_up_parked_files", "refresh_tracker"):
         record(name, Report({"did": name}))

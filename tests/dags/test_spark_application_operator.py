@@ -56,8 +56,8 @@ def checkout(tmp_path, monkeypatch):
 
 def running_pids():
     """The applications that children of this test started: sleepers in this test's folder."""
+    from waybill.services import application_status
     from waybill.settings import Settings
-    from waybill.wiring import application_status
 
     found = [application_status(Settings(), kind, "default") for kind in ("processing", "loading")]
     return [status.pid for status in found if status.running]
@@ -111,7 +111,7 @@ def test_a_killed_application_is_started_again_each_time(checkout):
                 os.kill(pid, signal.SIGKILL)
             wait_for(lambda: next((p for p in running_pids() if p not in pids), None))
             wait_for(lambda: store.get("spark_application_pid") not in pids)
-        except Exception as error:  # noqa: BLE001 - shown by the test
+        except Exception as error:
             failures.append(error)
         task.shift = timedelta(0)
 

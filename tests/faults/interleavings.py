@@ -26,11 +26,11 @@ from waybill.access import Decision
 from waybill.destinations import Destination
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, decode, encode
-from waybill.operations.marking import Limits
-from waybill.operations.replay import ReplayParts, ReplayRequest, replay
 from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, ReplayConditions, new_key
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
+from waybill.replay.marking import Limits
+from waybill.replay.run import ReplayParts, ReplayRequest, replay
 from waybill.storage import TrackerStore
 
 KEYS, EVENTS, STEPS = 3, 14, 22

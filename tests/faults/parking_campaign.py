@@ -29,7 +29,7 @@ from tests.support import children, orders
 from tests.support.parked_orders import order, parked
 from tests.unit.destinations.orders import SPEC, Order, expected
 
-from waybill import wiring
+from waybill import services
 from waybill.destinations import open_destination
 from waybill.events import Event, decode
 from waybill.parking import Packer, ParkedEvent, Parking, new_key
@@ -43,7 +43,7 @@ COMMITS, EVENTS, KEYS = 20, 200, 50
 MOST = COMMITS * EVENTS - EVENTS // 2
 _CAUSES = ("no amount", "no shop", "no price")
 _REPLAY = """
-from waybill.wiring import run_replay
+from waybill.services import run_replay
 print(run_replay(settings, pipeline="orders", event_name="order", stage="transformation",
                  error_type="null_value", who="test", run_id={run!r}, max_events={most!r}))
 """
@@ -88,8 +88,8 @@ def prepare(settings: Settings) -> Settings:
     folder = settings.home / "pipelines"
     orders.write_orders(folder, rows=1)
     known = settings.model_copy(update={"pipelines_dir": folder})
-    wiring.migrate(known)
-    wiring.run_deploy(known, folder / "orders", who="test")
+    services.migrate(known)
+    services.run_deploy(known, folder / "orders", who="test")
     open_log(known.kafka).ensure_topic(orders.topic_of(folder))
     return known
 

@@ -48,9 +48,9 @@ from tests.benchmarks.processing import all_started
 from tests.support import children
 from tests.support.recorded import counting
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import WaybillError
-from waybill.operations import applications
+from waybill.services import applications
 from waybill.settings import DestinationSettings, Settings
 from waybill.storage import open_log, open_objects, open_tracker
 
@@ -98,13 +98,13 @@ def transform(event):
 """
 INGEST = """
 import time
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 print(run_ingest(settings, {name!r}, now_us=lambda: time.time_ns() // 1000 + {shift_us}))
 """
 UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
-from waybill.wiring import intake
+from waybill.services import ingestion as intake
 real_config, real_produce, calls = intake.kafka_config, LosslessProducer.produce, []
 intake.kafka_config = lambda settings: {{**real_config(settings), "linger.ms": 60_000}}
 def produce(*given, **named):
@@ -186,7 +186,7 @@ class Deployment:
                 ),
             }
         )
-        wiring.migrate(self.settings)
+        services.migrate(self.settings)
         self._jobs_s, self._stopping = jobs_s, threading.Event()
         self._jobs = threading.Thread(target=self._minutely, daemon=True)
         self.job_errors: Counter[str] = Counter()
@@ -208,7 +208,7 @@ class Deployment:
     def _minutely(self) -> None:
         """Do what the DAGs stream, audit and watch do each minute."""
         while not self._stopping.is_set():
-            for job in (*self._starts(), wiring.run_audit, wiring.watch):
+            for job in (*self._starts(), services.run_audit, services.watch):
                 try:
                     job(self.settings)
                 except WaybillError as error:  # as a failed task: the next minute tries again
@@ -217,7 +217,7 @@ class Deployment:
 
     def _starts(self) -> list[Callable[[Settings], object]]:
         return [
-            lambda settings, kind=kind: wiring.start_application(settings, kind, "default")
+            lambda settings, kind=kind: services.start_application(settings, kind, "default")
             for kind in applications.KINDS
         ]
 
@@ -237,7 +237,7 @@ class Deployment:
         (folder / "pipeline.yaml").write_text(declared)
         (folder / "transformation.py").write_text(code)
         (folder / "orders.csv").write_text("line,number,revision,amount\n")
-        wiring.run_deploy(self.settings, folder, who="campaign")
+        services.run_deploy(self.settings, folder, who="campaign")
         return Source(name, folder)
 
     def ingesting(
@@ -275,7 +275,7 @@ class Deployment:
 
     def delivered(self, source: Source) -> int:
         """How many events of a source the books say are delivered."""
-        for pipeline in wiring.balance(self.settings).pipelines:
+        for pipeline in services.balance(self.settings).pipelines:
             if pipeline.pipeline_id == source.pipeline_id and "destination" in pipeline.stages:
                 return int(pipeline.stages["destination"].passed)
         return 0
@@ -287,7 +287,7 @@ class Deployment:
         try:
             with psycopg.connect(dsn.get_secret_value(), connect_timeout=5) as connection:
                 found = connection.execute(
-                    f"SELECT number, revision, amount FROM shop.{source.name}_orders"  # noqa: S608
+                    f"SELECT number, revision, amount FROM shop.{source.name}_orders"
                 ).fetchall()
         except psycopg.Error:
             return {}
@@ -342,9 +342,9 @@ def tail(own: Deployment, rollback: Rollback, source: Source) -> None:
     own.until(lambda: own.delivered(source) > own.events // 4, "a quarter is delivered")
     since = time.monotonic()
     cut_tails(own.kafka, TOPIC, share=0.8)
-    own.noticed(rollback, lambda: wiring.stopped_topics(own.settings), since)
+    own.noticed(rollback, lambda: services.stopped_topics(own.settings), since)
     own.ended(source, child)
-    rollback.said = "; ".join(stop.words for stop in wiring.stopped_topics(own.settings))
+    rollback.said = "; ".join(stop.words for stop in services.stopped_topics(own.settings))
     own.waybill("topics", "settle", TOPIC, "--why", "the disk was put back", "--reread", "--yes")
     own.ingest(source)
     own.until(lambda: own.whole(source), "all is there")
@@ -415,10 +415,10 @@ def parked(own: Deployment, rollback: Rollback, source: Source) -> None:
     own.waybill("pipelines", "deploy", str(source.folder))
 
     def replayed() -> bool:
-        for one in wiring.parked_partitions(own.settings):
+        for one in services.parked_partitions(own.settings):
             if one.pipeline == source.name and one.parked:
                 with suppress(WaybillError):
-                    wiring.run_replay(
+                    services.run_replay(
                         own.settings, pipeline=one.pipeline, event_name=one.event_name,
                         stage=one.stage, error_type=one.error_type, who="campaign",
                         run_id=f"r{time.time_ns()}",

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.stages import Chain, Chunk
-from waybill.streaming.tasks import StageTask
+from waybill.processing import Chain, Chunk
+from waybill.processing.spark.tasks import StageTask
 
 REMOVED = (
     "log to Kafka: lost",
@@ -153,9 +153,9 @@ def in_ingestion() -> None:
 
 def in_processing() -> None:
     """Replace the task that the driver in this process sends to its workers."""
-    from waybill.streaming import processing
+    from waybill.processing.spark import application
 
-    processing.StageTask = SabotagedTask  # type: ignore[misc]
+    application.StageTask = SabotagedTask  # type: ignore[misc]
 
 
 class SabotagedTask(StageTask):
@@ -163,7 +163,7 @@ class SabotagedTask(StageTask):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages."""
-        from waybill.streaming import tasks
+        from waybill.processing.spark import tasks
 
         tasks.Chain = SabotagedChain  # type: ignore[misc]
         yield from super().__call__(batches)
@@ -210,7 +210,7 @@ class SabotagedChain(Chain):
 
 def in_loading() -> None:
     """Replace what reads staged objects in this process."""
-    from waybill.streaming import loader
+    from waybill.loading import loader
 
     plan, real = _plan(), loader.read_staged
 

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import text
 from tests.support import children, orders
 
-from waybill import wiring
+from waybill import services
 from waybill.storage import open_tracker
 
 pytestmark = pytest.mark.serves
 ROWS = 3_000
 _DIE = """
 import os, signal
-from waybill.operations import ingest as module
+from waybill.ingestion import run as module
 from waybill.producer import LosslessProducer
 def die(*given, **named):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -26,7 +26,7 @@ def flushed(self, *given, **named):
     die()
 flush = LosslessProducer.flush
 {patch}
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 run_ingest(settings, "orders")
 """
 POINTS = {
@@ -38,7 +38,7 @@ POINTS = {
     "(b(s), die())",
 }
 INGEST = """
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 print(run_ingest(settings, "orders"))
 """
 
@@ -47,15 +47,15 @@ print(run_ingest(settings, "orders"))
 def settings(stack_settings: Any, tmp_path: Any) -> Any:
     orders.write_orders(tmp_path / "pipelines", rows=ROWS, page_rows=500)
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(made)
+    services.run_deploy(made, tmp_path / "pipelines" / "orders", who="test")
     return made
 
 
 def audited(settings: Any) -> list[Any]:
     """Run a round; returns all breaches that there ever were."""
-    assert wiring.audit_round(settings).number > 0
-    return [one.to_json() for one in wiring.breaches(settings, states=None)]
+    assert services.audit_round(settings).number > 0
+    return [one.to_json() for one in services.breaches(settings, states=None)]
 
 
 def states(settings: Any) -> dict[str, str]:
@@ -77,10 +77,10 @@ def test_a_run_that_dies_anywhere_is_no_breach(settings: Any, point: str) -> Non
     child.wait(timeout=90)
     assert child.returncode == -signal.SIGKILL
     assert audited(settings) == []
-    assert wiring.balance(settings).unaccounted == 0
-    wiring.run_ingest(settings, "orders")
+    assert services.balance(settings).unaccounted == 0
+    services.run_ingest(settings, "orders")
     assert audited(settings) == []
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert (report.ingested, report.in_flight, report.unaccounted) == (ROWS, ROWS, 0)
     assert report.settling == {}
     assert all(why.endswith("are on their way to it") for why in states(settings))
@@ -92,10 +92,10 @@ def test_what_a_dead_run_left_of_a_source_that_changed_is_counted(settings: Any)
     child.wait(timeout=90)
     path = settings.pipelines_dir / "orders" / "orders.csv"
     path.write_text(path.read_text().splitlines()[0] + "\n")
-    report = wiring.run_ingest(settings, "orders")
+    report = services.run_ingest(settings, "orders")
     assert (report.read, report.resumed, report.pages) == (0, 500, 1)
     assert audited(settings) == []
-    books = wiring.balance(settings)
+    books = services.balance(settings)
     assert (books.ingested, books.in_flight, books.unaccounted) == (500, 500, 0)
     assert books.settling == {}
 
@@ -107,7 +107,7 @@ def test_rounds_beside_a_running_ingestion_see_no_breach(settings: Any) -> None:
     def look() -> None:
         while not ended.is_set():
             rounds.append(audited(settings))
-            assert wiring.balance(settings).unaccounted == 0
+            assert services.balance(settings).unaccounted == 0
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -121,7 +121,7 @@ def test_rounds_beside_a_running_ingestion_see_no_breach(settings: Any) -> None:
     assert len(rounds) > 3
     assert not any(rounds)
     assert audited(settings) == []
-    assert wiring.balance(settings).in_flight == ROWS
+    assert services.balance(settings).in_flight == ROWS
 
 
 def test_a_message_that_never_came_into_kafka_is_found_though_a_run_was_killed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support import orders, streams
 
-from waybill import wiring
+from waybill import services
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 2_000
@@ -43,15 +43,15 @@ def transform(event):
 def settings(stack_settings, tmp_path):
     made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, event_timeout_s=2.0)
     orders.write_orders(made.pipelines_dir, rows=ROWS, code=CODE)
-    wiring.run_deploy(made, made.pipelines_dir / "orders", who="test")
+    services.run_deploy(made, made.pipelines_dir / "orders", who="test")
     with streams.stopped_at_end(made):
         yield made
 
 
 def test_loops_a_crash_and_a_broken_exception_are_parked_and_all_others_arrive(settings):
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     report = streams.rest_of(settings, rows=ROWS)
-    parked = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    parked = {p.error_type: p.parked for p in services.parked_partitions(settings)}
     assert parked == {
         "transformation_timeout": 1,
         "interpreter_crashed": 2,

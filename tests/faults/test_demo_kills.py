@@ -116,7 +116,7 @@ class Stack:
 
 INGEST = """
 from waybill.settings import Settings
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 run_ingest(Settings(), "orders")
 """
 

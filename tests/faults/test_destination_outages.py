@@ -11,8 +11,8 @@ from tests.support import children, orders, streams
 from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import clean_database
 
-from waybill import wiring
-from waybill.operations.loads.states import all_waiting
+from waybill import services
+from waybill.loading.states import all_waiting
 from waybill.settings import DestinationSettings, Settings, SparkSettings, TraceSettings
 from waybill.stack import jars
 
@@ -52,7 +52,7 @@ def settings(loads, postgres, tmp_path):
     )
     for name in ("warehouse", "other", "nowhere"):
         home = declared(tmp_path / "pipelines", f"into-{name}", name)
-        wiring.run_deploy(made, home, who="test")
+        services.run_deploy(made, home, who="test")
     with streams.stopped_at_end(made):
         yield made
 
@@ -77,7 +77,7 @@ def test_a_destination_that_is_away_holds_up_no_other(loads, settings):
     stage(loads, "nowhere", some(1, 5))
     for first in (1, 6):
         stage(loads, "other", some(first, 5))
-    wiring.start_application(settings, "loading", "default")
+    services.start_application(settings, "loading", "default")
     children.wait_until(
         lambda: ids_in(settings, "other") == list(range(1, 11)), limit_s=120, what="the other"
     )

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from tests.support import evolving, streams
 
-from waybill import wiring
+from waybill import services
 from waybill.mappings.versions import history
 from waybill.storage import open_tracker
 
@@ -39,7 +39,7 @@ PARKED = [n for n in range(ROWS) if n % 100 == 7]
 def settings(stack_settings, tmp_path):
     made = streams.with_orders(stack_settings, tmp_path, rows=1, max_events_per_batch=120)
     home = evolving.write_evolving(made.pipelines_dir, rows=ROWS, code=CODE)
-    wiring.run_deploy(made, home, who="ann")
+    services.run_deploy(made, home, who="ann")
     with streams.stopped_at_end(made):
         yield made
 
@@ -57,10 +57,10 @@ def amount(n):
 
 
 def test_new_fields_and_larger_values_end_in_the_table_and_only_what_no_type_holds_parks(settings):
-    wiring.run_ingest(settings, "evolving")
+    services.run_ingest(settings, "evolving")
     report = streams.rest_of(settings, rows=ROWS)
     assert (report.delivered, report.parked) == (ROWS - len(PARKED), len(PARKED))
-    [parked] = wiring.parked_partitions(settings)
+    [parked] = services.parked_partitions(settings)
     assert (parked.stage, parked.error_type) == ("mapping", "type_mismatch")
 
     good = [n for n in range(ROWS) if n not in PARKED]

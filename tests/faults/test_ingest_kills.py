@@ -10,7 +10,7 @@ import pytest
 from tests.support import children, orders
 from tests.support.recorded import counting, recorded
 
-from waybill import wiring
+from waybill import services
 from waybill.events import decode
 from waybill.storage import open_log
 
@@ -19,7 +19,7 @@ SEED = 20261121
 ROWS = 6_000
 KILLS = 6
 INGEST = """
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 print(run_ingest(settings, "orders"))
 """
 DIES_AROUND_THE_MARK = """
@@ -44,8 +44,8 @@ LosslessProducer.mark = mark
 def settings(request, stack_settings, tmp_path):
     orders.write_orders(tmp_path / "pipelines", rows=ROWS, page_rows=request.param)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     return settings
 
 
@@ -64,7 +64,7 @@ def test_a_killed_ingest_loses_and_doubles_nothing(settings):
     )
     children.run(settings, INGEST)
     ids = [decode(value).id for value in values_in_kafka(settings)]
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert killed > 0, "no run was killed: the machine is too fast for this test's times"
     assert len(ids) == ROWS
     assert len(set(ids)) == ROWS
@@ -102,7 +102,7 @@ def test_a_page_killed_around_its_mark_has_each_trace_once(settings, after):
 
 
 def test_a_second_run_of_a_finished_source_adds_nothing(settings):
-    first = wiring.run_ingest(settings, "orders")
-    second = wiring.run_ingest(settings, "orders")
+    first = services.run_ingest(settings, "orders")
+    second = services.run_ingest(settings, "orders")
     assert (first.accepted, second.accepted) == (ROWS, 0)
     assert len(values_in_kafka(settings)) == ROWS

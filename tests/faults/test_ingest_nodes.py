@@ -13,7 +13,7 @@ from sqlalchemy import text
 from tests.support import children, orders, refusals
 from tests.support.recorded import counting
 
-from waybill import wiring
+from waybill import services
 from waybill.events import decode, wall_us
 from waybill.ledger import IntakeWatermark, read_watermarks
 from waybill.settings import Settings
@@ -24,9 +24,9 @@ ROWS, PAGE_ROWS = 1_000, 100
 PATCHES = """
 import os, signal
 from waybill.ledger import write_ahead_logs
-from waybill.operations import ingest as module, takeover
+from waybill.ingestion import run as module; from waybill.ingestion import takeover
 from waybill.producer import LosslessProducer
-from waybill.wiring import intake
+from waybill.services import ingestion as intake
 import confluent_kafka
 
 def act():
@@ -51,7 +51,7 @@ def delivered(producer):
 real_flush = LosslessProducer.flush
 real_config = intake.kafka_config
 {patch}
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 print(run_ingest(settings, "orders"))
 """
 UNSENT = 'intake.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
@@ -73,8 +73,8 @@ EACH_TIME = ("amid a page, all sent", "marked, nothing sent")
 def settings(stack_settings: Settings, tmp_path: Path) -> Settings:
     orders.write_orders(tmp_path / "pipelines", rows=ROWS, page_rows=PAGE_ROWS)
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(made)
+    services.run_deploy(made, tmp_path / "pipelines" / "orders", who="test")
     return made
 
 
@@ -98,8 +98,8 @@ def logs(settings: Settings) -> list[tuple[str, str]]:
 
 
 def breaches(settings: Settings) -> list[Any]:
-    assert wiring.audit_round(settings).number > 0
-    return [one.to_json() for one in wiring.breaches(settings, states=None)]
+    assert services.audit_round(settings).number > 0
+    return [one.to_json() for one in services.breaches(settings, states=None)]
 
 
 def dies(settings: Settings, patch: str) -> None:
@@ -117,7 +117,7 @@ def assert_whole(settings: Settings, *, copies: int = 0) -> None:
     events = in_kafka(settings)
     assert len({event.id for event in events}) == ROWS
     assert len(events) == ROWS + copies
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert (report.ingested, report.in_flight) == (ROWS + copies, ROWS + copies)
     assert (report.unaccounted, report.settling) == (0, {})
     assert breaches(settings) == []
@@ -135,16 +135,16 @@ def test_a_node_that_is_gone_leaves_nothing_behind_and_nothing_twice(
 ) -> None:
     dies(node(settings, "a"), POINTS[point])
     assert breaches(settings) == []
-    report = wiring.run_ingest(node(settings, "b"), "orders")
+    report = services.run_ingest(node(settings, "b"), "orders")
     assert_whole(settings)
     assert report.accepted <= ROWS
     assert logs(settings) == [("a", "taken_over"), ("b", "closed")]
     taken = Counter(trace.event_id for trace in counting(settings) if trace.phase == "ingestion")
     assert taken == Counter(event.id for event in in_kafka(settings))
-    told = [one for one in wiring.waiting_notices(settings) if one.kind == "log"]
+    told = [one for one in services.waiting_notices(settings) if one.kind == "log"]
     assert sum(one.notices for one in told) == 1
 
-    again = wiring.run_ingest(node(settings, "a"), "orders")
+    again = services.run_ingest(node(settings, "a"), "orders")
     assert (again.read, again.accepted) == (0, 0)
     assert_whole(settings)
     assert logs(settings) == [("a", "ended"), ("b", "closed"), ("a", "closed")]
@@ -154,7 +154,7 @@ def test_a_node_that_is_gone_leaves_nothing_behind_and_nothing_twice(
 def test_a_second_death_on_the_other_node_is_told_apart_as_well(settings: Settings) -> None:
     dies(node(settings, "a"), POINTS["marked, all sent"])
     dies(node(settings, "b"), SENT + 'after(LosslessProducer, "mark", 2, delivered)')
-    wiring.run_ingest(node(settings, "c"), "orders")
+    services.run_ingest(node(settings, "c"), "orders")
     assert_whole(settings)
 
 
@@ -182,7 +182,7 @@ def test_a_run_that_wakes_up_after_another_took_over_ends_and_its_copies_are_cou
     child = children.start(node(settings, "a"), code)
     try:
         assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
-        wiring.run_ingest(node(settings, "b"), "orders")
+        services.run_ingest(node(settings, "b"), "orders")
         assert_whole(settings)
         os.kill(child.pid, signal.SIGCONT)
         output, _ = child.communicate(timeout=120)
@@ -226,7 +226,7 @@ def test_a_run_that_wakes_up_at_its_end_does_not_close_the_minutes_of_the_newer_
     finally:
         children.kill(ends)
     assert b"FencedError" in output, output.decode()
-    wiring.run_ingest(node(settings, "c"), "orders")
+    services.run_ingest(node(settings, "c"), "orders")
     assert_whole(settings)
     assert not watermark(settings).open
 
@@ -235,7 +235,7 @@ def test_a_kill_amid_the_end_of_a_run_leaves_the_source_to_the_next_one(settings
     dies(settings, 'after(write_ahead_logs, "close_watermark", 1, act_first=True)')
     assert watermark(settings).open
     assert [state for _, state in logs(settings)] == ["open"]
-    assert wiring.run_ingest(settings, "orders").read == 0
+    assert services.run_ingest(settings, "orders").read == 0
     assert not watermark(settings).open
     assert [state for _, state in logs(settings)] == ["closed"]
     assert_whole(settings)
@@ -254,7 +254,7 @@ def test_a_run_beside_another_takes_over_and_one_of_them_goes_on(settings: Setti
         children.wait_until(
             lambda: logs(settings) == [("a", "open")], limit_s=60, what="a run has the source"
         )
-        wiring.run_ingest(node(settings, "b"), "orders")
+        services.run_ingest(node(settings, "b"), "orders")
         output, _ = child.communicate(timeout=120)
     finally:
         children.kill(child)
@@ -266,10 +266,10 @@ def test_what_kafka_refused_of_a_lost_log_is_parked_again_and_the_books_balance(
     stack_settings: Settings, tmp_path: Path
 ) -> None:
     settings = refusals.with_a_big_order(stack_settings, tmp_path)
-    refused = "from waybill.operations.undeliverable import Undeliverable\n"
+    refused = "from waybill.ingestion.refused_messages import Undeliverable\n"
     dies(node(settings, "a"), refused + SENT + 'after(Undeliverable, "park", 1)')
-    wiring.run_ingest(node(settings, "b"), "orders")
-    report = wiring.balance(settings)
+    services.run_ingest(node(settings, "b"), "orders")
+    report = services.balance(settings)
     assert (report.ingested, report.parked, report.in_flight) == (41, 2, 39)
     assert report.unaccounted == 0
     assert breaches(settings) == []
@@ -280,16 +280,16 @@ def test_a_clock_that_steps_back_makes_no_version_older_and_the_minutes_are_of_t
 ) -> None:
     hour_us = 3_600_000_000
     now = wall_us()
-    wiring.run_ingest(settings, "orders", now_us=lambda: now + 24 * hour_us)
+    services.run_ingest(settings, "orders", now_us=lambda: now + 24 * hour_us)
     ahead = max(event.intake_version for event in in_kafka(settings))
     assert ahead >= now + 24 * hour_us
     source = settings.pipelines_dir / "orders" / "orders.csv"
     source.write_text(source.read_text().replace("note ", "newer "))
-    wiring.run_ingest(node(settings, "b"), "orders", now_us=lambda: now - hour_us)
+    services.run_ingest(node(settings, "b"), "orders", now_us=lambda: now - hour_us)
     newer = [event for event in in_kafka(settings) if event.intake_minute < now // 60_000_000]
     assert len(newer) == ROWS
     assert min(event.intake_version for event in newer) > ahead
     assert {event.intake_minute for event in newer} == {(now - hour_us) // 60_000_000}
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert (report.ingested, report.in_flight, report.unaccounted) == (2 * ROWS, 2 * ROWS, 0)
     assert breaches(settings) == []

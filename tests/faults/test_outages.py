@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import Producer
 from tests.support import children, orders, streams
 
-from waybill import wiring
-from waybill.operations import applications
+from waybill import services
+from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 3_000
@@ -26,7 +26,7 @@ def settings(stack_settings, tmp_path):
 def test_kafka_down_at_start_is_waited_for(settings, kafka):
     kafka.stop()
     child = children.start(
-        settings, "from waybill.wiring import run_ingest\nprint(run_ingest(settings, 'orders'))"
+        settings, "from waybill.services import run_ingest\nprint(run_ingest(settings, 'orders'))"
     )
     try:
         time.sleep(4)
@@ -44,16 +44,16 @@ def test_kafka_down_at_start_is_waited_for(settings, kafka):
 @pytest.mark.campaign
 def test_the_object_store_down_mid_run_is_waited_for(settings, s3):
     streams.keep_running(settings)
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     streams.rest_of(settings, rows=ROWS)
-    first = wiring.balance(settings).delivered
+    first = services.balance(settings).delivered
     before = _pids(settings)
     orders.write_orders(settings.pipelines_dir, rows=2 * ROWS)
     s3.stop()
-    wiring.run_ingest(settings, "orders")  # it needs no object store: Kafka takes the events
+    services.run_ingest(settings, "orders")  # it needs no object store: Kafka takes the events
     assert streams.logged(settings) == 3 * ROWS, "nothing came while the store was away"
     time.sleep(5)  # processing has begun a batch of them
-    away = wiring.balance(settings)
+    away = services.balance(settings)
     assert (away.delivered, away.duplicate, away.in_flight) == (first, 0, 2 * ROWS)
     s3.start()
     report = streams.rest_of(settings, rows=3 * ROWS)
@@ -68,13 +68,13 @@ def test_the_object_store_down_mid_run_is_waited_for(settings, s3):
 
 @pytest.mark.campaign
 def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     streams.keep_running(settings)
     good = orders.good_numbers(ROWS)
     children.wait_until(  # the first of 15 batches or more
-        lambda: wiring.balance(settings).parked > 0, limit_s=240, what="a commit of processing"
+        lambda: services.balance(settings).parked > 0, limit_s=240, what="a commit of processing"
     )
-    assert wiring.balance(settings).in_flight > 0, "all was done before the outage"
+    assert services.balance(settings).in_flight > 0, "all was done before the outage"
     before = _pids(settings)
     postgres.stop()
     producer = Producer({"bootstrap.servers": settings.kafka.bootstrap_servers})
@@ -88,7 +88,7 @@ def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
     assert _pids(settings) == before, "an application ended: a whole Spark was started anew"
     assert report.delivered == len(good)
     streams.assert_once_each(settings, good)
-    parked = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    parked = {p.error_type: p.parked for p in services.parked_partitions(settings)}
     assert parked.pop("envelope_not_json") == JUNK
     fates = orders.expected(ROWS)
     assert report.filtered == fates.pop("filtered")

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.support import orders, poison, streams
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.parking import Parking
@@ -49,7 +49,7 @@ def settings(stack_settings, tmp_path):
         writer = csv.writer(stream)
         writer.writerow(["number", "amount", "note"])
         writer.writerows([n, n, note] for n, note in enumerate(notes))
-    wiring.run_deploy(made, home, who="test")
+    services.run_deploy(made, home, who="test")
     with streams.stopped_at_end(made):
         yield made
 
@@ -77,7 +77,7 @@ def parked_values(settings):
 def test_all_of_it_is_parked_once_with_its_bytes_and_the_neighbours_arrive(settings):
     assert len(NO_EVENTS) > 100
     assert len(NOTES) > 100
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     send(settings, NO_EVENTS)
     report = streams.rest_of(settings, rows=GOOD + len(NOTES) + len(NO_EVENTS))
     assert sorted(streams.warehouse_numbers(settings)) == list(range(GOOD))

@@ -9,16 +9,16 @@ from tests.support import children, refusals
 from tests.support.recorded import counting
 from tests.support.refusals import BIG, ROWS, delivered, numbers
 
-from waybill import wiring
+from waybill import services
 from waybill.events import decode
 
 pytestmark = pytest.mark.serves
 OTHERS = [number for number in range(ROWS) if number != BIG]
 PATCHES = """
 import os, signal, threading
-from waybill import wiring
-from waybill.operations import ingest as pages, undeliverable
-from waybill.operations.undeliverable import Undeliverable
+from waybill import services
+from waybill.ingestion import run as pages; from waybill.ingestion import refused_messages as undeliverable
+from waybill.ingestion.refused_messages import Undeliverable
 from waybill.parking import Parking
 from waybill.producer import LosslessProducer
 from waybill.storage import ObjectStore
@@ -58,7 +58,7 @@ after(Undeliverable, "park", parked.set)
 before(pages, "commit_intake", lambda: die_after(parked))
 """
 BEFORE_MARKED_REPLAYED = 'before(Parking, "mark_replayed", die)\n'
-INGEST = 'wiring.run_ingest(settings, "orders")\n'
+INGEST = 'services.run_ingest(settings, "orders")\n'
 NAMES = {
     "pipeline": "orders",
     "event_name": "order",
@@ -67,7 +67,7 @@ NAMES = {
     "who": "test",
     "run_id": "r1",
 }
-REPLAY = f"wiring.run_replay(settings, **{NAMES})\n"
+REPLAY = f"services.run_replay(settings, **{NAMES})\n"
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def killed(settings, where, what):
 
 def books(settings):
     """Return (ingested, parked, replayed, in flight, unaccounted), and the parked events."""
-    report = wiring.balance(settings)
-    with wiring.opened_parking(settings) as parking:
+    report = services.balance(settings)
+    with services.opened_parking(settings) as parking:
         events = [event for p in parking.partitions() for event in parking.events(p.id)]
     told = (report.ingested, report.parked, report.replayed, report.in_flight, report.unaccounted)
     return told, [(decode(e.value).data["number"], e.attempt, e.stage) for e in events]
@@ -114,15 +114,15 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
     killed(settings, where, INGEST)
     if where is STORED:
         killed(settings, where, INGEST)  # now while the log is opened
-    for group in wiring.balance(settings).pipelines:  # a refusal may be counted before its page
+    for group in services.balance(settings).pipelines:  # a refusal may be counted before its page
         assert not [words for words in group.breaches if words.startswith("ingestion")]
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
     assert refused_traces(settings) == [(0, "delivery_too_large")]
-    report = wiring.refresh_tracker(settings, grace_s=0)
+    report = services.refresh_tracker(settings, grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
     assert (report.missing, report.aggregates_corrected) == ((), 0)
 
@@ -137,13 +137,13 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
     ],
 )
 def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbage):
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     killed(settings, where, REPLAY)
-    wiring.run_replay(settings, **NAMES)
+    services.run_replay(settings, **NAMES)
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 1, ROWS - 1, 0), [(BIG, 1, "ingestion")])
     assert refused_traces(settings) == [(0, "delivery_too_large"), (1, "delivery_too_large")]
-    report = wiring.refresh_tracker(settings, grace_s=0)
+    report = services.refresh_tracker(settings, grace_s=0)
     assert (report.garbage_deleted, report.garbage_kept_undecided) == (garbage, 0)
 
 
@@ -151,8 +151,8 @@ def test_what_was_parked_is_not_sent_although_kafka_would_take_it_now(settings):
     """Killed between the park's commit and the producer's checkpoint; then the limit is raised."""
     killed(settings, COMMITTED, INGEST)
     refusals.limit(settings, 10_000_000)
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
-    wiring.run_replay(settings, **NAMES)
+    services.run_replay(settings, **NAMES)
     assert numbers(delivered(settings)) == sorted([*OTHERS, BIG])

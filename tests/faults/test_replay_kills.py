@@ -9,7 +9,7 @@ import pytest
 from tests.faults.parking_campaign import COMMITS, EVENTS, kill_replays, play, prepare
 from tests.support.recorded import counting
 
-from waybill import wiring
+from waybill import services
 
 pytestmark = pytest.mark.serves
 SEED = int(os.environ.get("PARKING_SEED", "99"))
@@ -23,10 +23,10 @@ def test_a_killed_replay_resumes_and_sends_each_event_once_in_order(stack_settin
     print(tally)
     assert tally.kills == KILLS
     assert (tally.lost, tally.duplicates, tally.disordered) == (0, 0, 0)
-    (partition,) = wiring.parked_partitions(settings)
+    (partition,) = services.parked_partitions(settings)
     assert (partition.parked, partition.replaying) == (0, 0)
     assert partition.replayed == tally.rounds * COMMITS * EVENTS
-    assert wiring.refresh_tracker(settings, grace_s=0).aggregates_corrected == 0
+    assert services.refresh_tracker(settings, grace_s=0).aggregates_corrected == 0
     traces = [trace for trace in counting(settings) if trace.phase == "replay"]
     assert len({trace.event_id for trace in traces}) == len(traces) == partition.replayed
     assert {(trace.intake_minute, trace.outcome) for trace in traces} == {(29_000_000, "replayed")}

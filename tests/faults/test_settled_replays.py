@@ -12,7 +12,7 @@ import pytest
 from tests.faults.parking_campaign import COMMITS, EVENTS, park, prepare
 from tests.support import children, orders
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.events import decode
 from waybill.settings import Settings
@@ -28,13 +28,13 @@ NAMES = {
 }
 BY = Decision("ann", "its node is gone")
 REPLAY = f"""
-from waybill.wiring import replays
+from waybill.services import replay as replays
 replays.run_replay(settings, **{NAMES!r}, who="ann", run_id="r", governed=False, rate_per_s=RATE)
 """
 DIES_UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
-from waybill.wiring import replays
+from waybill.services import replay as replays
 real_config, real_produce, calls = replays.kafka_config, LosslessProducer.produce, []
 replays.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
 
@@ -68,17 +68,17 @@ def sent(settings: Settings) -> Counter[int]:
 
 
 def logs(settings: Settings) -> list[Any]:
-    found = wiring.write_ahead_logs(settings, every=True)
+    found = services.write_ahead_logs(settings, every=True)
     return sorted(found, key=lambda one: one.opened_at)
 
 
 def replayed(settings: Settings) -> int:
-    return sum(one.replayed for one in wiring.parked_partitions(settings))
+    return sum(one.replayed for one in services.parked_partitions(settings))
 
 
 def assert_the_next_run_sends_the_rest(settings: Settings, gone: str) -> None:
     """Each event once, by the same run of the replay, with a log of its own."""
-    done = wiring.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
+    done = services.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
     assert (done.state, done.events) == ("done", ALL)
     assert sent(settings) == Counter(range(ALL))
     assert [(one.wal_id == gone, one.state) for one in logs(settings)] == [
@@ -98,7 +98,7 @@ def test_a_slow_replay_ends_at_its_next_mark_with_all_marked_that_it_sent(
         )
         [log] = logs(settings)
         assert (log.purpose, log.state) == ("replay", "open")
-        wiring.settle_log(settings, log.wal_id, BY)
+        services.settle_log(settings, log.wal_id, BY)
         output, _ = child.communicate(timeout=60)
     finally:
         children.kill(child)
@@ -118,7 +118,7 @@ def test_what_a_dead_replay_left_is_not_sent_from_a_settled_log(settings: Settin
     assert child.returncode == -signal.SIGKILL, output.decode()
     assert not sent(settings)
     [log] = logs(settings)
-    wiring.settle_log(settings, log.wal_id, BY)
+    services.settle_log(settings, log.wal_id, BY)
     assert_the_next_run_sends_the_rest(settings, log.wal_id)
 
 
@@ -130,10 +130,10 @@ def test_a_mark_of_a_settled_log_that_the_tracker_knows_stays(settings: Settings
         marked = replayed(settings)
         assert marked > 0
         [log] = logs(settings)
-        wiring.settle_log(settings, log.wal_id, BY)
+        services.settle_log(settings, log.wal_id, BY)
     finally:
         children.kill(child)
-    done = wiring.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
+    done = services.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
     assert (done.state, done.events) == ("done", ALL)
     copies = sent(settings)
     assert set(copies) == set(range(ALL))

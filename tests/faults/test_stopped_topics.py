@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from tests.support import cut_logs
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.ledger import read_positions
-from waybill.operations.topic_stops import read_stops
 from waybill.parking import Parking
 from waybill.parking.browsing import segments_in_order
+from waybill.processing.spark.application import ProcessingConsumer, fresh_checkpoints
+from waybill.processing.spark.consumers import Consumers
+from waybill.processing.spark.session import open_session
 from waybill.storage import open_log, open_objects, open_tracker
-from waybill.streaming.consumers import Consumers
-from waybill.streaming.processing import ProcessingConsumer, fresh_checkpoints
-from waybill.streaming.session import open_session
+from waybill.topics.stops import read_stops
 
 pytestmark = pytest.mark.serves
 KINDS = ("cut", "anew", "hole", "whole")
@@ -30,7 +30,7 @@ class Running:
     """Consumers of several topics in one Spark session. No pipeline is deployed: all parks."""
 
     def __init__(self, settings: Any, kafka: Any) -> None:
-        wiring.migrate(settings)
+        services.migrate(settings)
         self.settings, self.kafka = settings, kafka
         self.log = open_log(settings.kafka)
         self.tracker = open_tracker(settings.tracker)
@@ -74,8 +74,8 @@ class Running:
         return [stop.kind for stop in read_stops(self.tracker, self.topics[kind])]
 
     def settle(self, kind: str) -> None:
-        plan = wiring.settlement(self.settings, self.topics[kind])
-        wiring.settle_topic(self.settings, plan, ANN)
+        plan = services.settlement(self.settings, self.topics[kind])
+        services.settle_topic(self.settings, plan, ANN)
 
     def parked(self) -> set[bytes]:
         parking = Parking(self.tracker, open_objects(self.settings.s3))

@@ -9,7 +9,7 @@ import signal
 import pytest
 from tests.support import children, orders, streams
 
-from waybill import wiring
+from waybill import services
 from waybill.storage import open_objects, open_tracker
 from waybill.storage.tracker.tables import METADATA
 
@@ -18,7 +18,7 @@ ROWS = 3_000
 BREAKS = "def transform(event):\n    return {}[event.id]\n"
 DIES = """
 import os, signal
-from waybill.streaming import processing
+from waybill.processing.spark import application as processing
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -47,7 +47,7 @@ def settings(stack_settings, tmp_path):
     made = stack_settings.model_copy(update={"parking": parking})
     made = streams.with_orders(made, tmp_path, rows=ROWS)
     orders.write_orders(made.pipelines_dir, rows=ROWS, fixed=True)
-    wiring.run_deploy(made, made.pipelines_dir / "orders", who="test")
+    services.run_deploy(made, made.pipelines_dir / "orders", who="test")
     write_other(made, code=BREAKS)
     with streams.stopped_at_end(made):
         yield made
@@ -71,7 +71,7 @@ def write_other(settings, *, code=None):
     (home / "pipeline.yaml").write_text(text)
     if code is not None:
         (home / "transformation.py").write_text(code)
-    wiring.run_deploy(settings, home, who="test")
+    services.run_deploy(settings, home, who="test")
 
 
 def ingest(settings, *, first=0):
@@ -80,7 +80,7 @@ def ingest(settings, *, first=0):
     lines = ["number,amount,note", *(f"{n},{n},note {n}" for n in numbers)]
     for name in ("orders", "other"):
         (settings.pipelines_dir / name / "orders.csv").write_text("\n".join(lines) + "\n")
-        wiring.run_ingest(settings, name)
+        services.run_ingest(settings, name)
 
 
 def rows_of(settings, statement):
@@ -90,7 +90,7 @@ def rows_of(settings, statement):
 
 def held_numbers(settings):
     """Return {(pipeline, event name, stage, error type): parked}."""
-    found = wiring.parked_partitions(settings)
+    found = services.parked_partitions(settings)
     return {(p.pipeline, p.event_name, p.stage, p.error_type): p.parked for p in found}
 
 
@@ -137,10 +137,10 @@ def test_a_storm_is_held_neighbours_flow_and_a_fix_brings_all_of_it_back_once(se
 def bring_back(settings):
     """Deploy the fix; the probe passes, and its replays are run as their DAG runs would."""
     write_other(settings)
-    report = wiring.probe_held_pipelines(settings)
+    report = services.probe_held_pipelines(settings)
     assert [probe.released for probe in report.probes] == [True]
     for partition in report.to_replay:
-        sent = wiring.run_replay(
+        sent = services.run_replay(
             settings,
             pipeline=partition.pipeline,
             event_name=partition.event_name,
@@ -175,7 +175,7 @@ def test_a_kill_at_any_line_between_the_storm_and_its_hold_leaves_only_garbage(s
     named |= {key for (key,) in rows_of(settings, "SELECT key FROM staged_objects")}
     there = stored(settings)
     assert named < there, "what the kills left"
-    wiring.refresh_tracker(settings, grace_s=0)
+    services.refresh_tracker(settings, grace_s=0)
     assert stored(settings) == named
     end = streams.rest_of(settings, rows=2 * ROWS)
     assert (end.parked, end.delivered) == (ROWS, good(ROWS))
@@ -197,7 +197,7 @@ def counted(settings, names):
 
 
 def number_of(settings, table):
-    return rows_of(settings, f"SELECT count(*) FROM {table}")[0][0]  # noqa: S608 - of METADATA
+    return rows_of(settings, f"SELECT count(*) FROM {table}")[0][0]
 
 
 def stored(settings):

@@ -12,8 +12,8 @@ import pytest
 from tests.support import children, orders, streams
 from tests.support.recorded import assert_traces_agree_with_the_books
 
-from waybill import wiring
-from waybill.operations import applications
+from waybill import services
+from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 7
@@ -50,13 +50,13 @@ def has_moved_on(settings, before):
 
 
 def delivered(settings):
-    return wiring.balance(settings).delivered
+    return services.balance(settings).delivered
 
 
 def test_kills_of_both_applications_change_no_count(settings):
     chance = random.Random(SEED)
     print(f"seed {SEED}")
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     for kind in KILLED:
         before = delivered(settings)
         children.wait_until(
@@ -66,7 +66,7 @@ def test_kills_of_both_applications_change_no_count(settings):
         kill_one(settings, chance, kind)
     report = streams.rest_of(settings, rows=ROWS)
     fates = orders.expected(ROWS)
-    parked = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    parked = {p.error_type: p.parked for p in services.parked_partitions(settings)}
     good = ROWS - sum(fates.values())
     assert report.filtered == fates.pop("filtered")
     assert parked == fates
@@ -79,9 +79,9 @@ def test_kills_of_both_applications_change_no_count(settings):
 def replay_all_and_check(settings):
     """The second half of the story: the fix, the replays, and everything is there once."""
     orders.write_orders(settings.pipelines_dir, rows=ROWS, fixed=True)
-    wiring.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
-    for partition in wiring.parked_partitions(settings):
-        report = wiring.run_replay(
+    services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
+    for partition in services.parked_partitions(settings):
+        report = services.run_replay(
             settings,
             pipeline=partition.pipeline,
             event_name=partition.event_name,

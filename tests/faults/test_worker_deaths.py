@@ -10,8 +10,8 @@ import pyspark
 import pytest
 from tests.support import children, orders, streams
 
-from waybill import wiring
-from waybill.operations import applications
+from waybill import services
+from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
 ROWS = 400
@@ -47,22 +47,22 @@ def test_deaths_where_each_task_is_tried_once_park_their_events_only(stack_setti
 
 def run_killers(settings):
     orders.write_orders(settings.pipelines_dir, rows=ROWS, code=CODE)
-    wiring.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
-    wiring.run_ingest(settings, "orders")
+    services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
+    services.run_ingest(settings, "orders")
     with streams.stopped_at_end(settings):
 
         def all_processed() -> bool:
-            wiring.start_application(settings, "processing", "default")
-            staged = wiring.balance(settings).in_flight
+            services.start_application(settings, "processing", "default")
+            staged = services.balance(settings).in_flight
             return parked(settings) + staged == ROWS and parked(settings) > 0
 
         try:
             children.wait_until(all_processed, limit_s=120, what="a commit of all events")
         finally:
             print(applications.last_words(settings, "processing", "default", lines=200))
-    kinds = {p.error_type: p.parked for p in wiring.parked_partitions(settings)}
+    kinds = {p.error_type: p.parked for p in services.parked_partitions(settings)}
     assert kinds == {"interpreter_crashed": len(DIES)}
 
 
 def parked(settings):
-    return sum(p.parked for p in wiring.parked_partitions(settings))
+    return sum(p.parked for p in services.parked_partitions(settings))

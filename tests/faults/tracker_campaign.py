@@ -34,7 +34,7 @@ from tests.faults.tracker_run import (
     through,
 )
 
-from waybill.operations.auditing import Breach, audit, name_breaches, read_breaches
+from waybill.reconciliation import Breach, audit, name_breaches, read_breaches
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.tracing import open_traces, run_shipper

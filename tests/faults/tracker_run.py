@@ -10,16 +10,16 @@ import pytest
 from tests.faults import sabotage
 from tests.support import children, orders
 
-from waybill import wiring
+from waybill import services
 from waybill.ledger import last_commit_number, load_position, topic_positions
-from waybill.operations import applications
+from waybill.services import applications
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
 CLEAN, SABOTAGED = "clean", "sabotaged"
 _INGEST = """
 from tests.faults import sabotage
-from waybill.wiring import run_ingest
+from waybill.services import run_ingest
 sabotage.in_ingestion()
 print(run_ingest(settings, {name!r}))
 """
@@ -40,10 +40,10 @@ def prepare(settings: Settings, *, events: int) -> Settings:
             ),
         }
     )
-    wiring.migrate(known)
+    services.migrate(known)
     for name in (CLEAN, SABOTAGED):
         home = _written(folder, name, events)
-        wiring.run_deploy(known, home, who="campaign")
+        services.run_deploy(known, home, who="campaign")
     log = open_log(known.kafka)
     for topic in (orders.topic_of(folder), sabotage.NOWHERE):
         log.ensure_topic(topic)
@@ -82,7 +82,7 @@ def running(settings: Settings, plan: Path) -> Iterator[None]:
             patch.setenv(name, value)
         try:
             for kind in applications.KINDS:
-                wiring.start_application(settings, kind, "default")
+                services.start_application(settings, kind, "default")
             yield
         finally:
             for kind in applications.KINDS:

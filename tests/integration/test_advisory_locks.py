@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 from tests.support.books import open_books
 
-from waybill.operations.auditing.to_do import take_turn
 from waybill.parking.missing import raise_alarm
+from waybill.reconciliation.queue import take_turn
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 from waybill.storage.advisory_locks import AdvisoryLock

@@ -12,8 +12,8 @@ from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 from tests.support.many_batches import MINUTE, ManyBatches, fill
 
-from waybill.operations.auditing import read_breaches
-from waybill.operations.registry import deploy
+from waybill.deployment.registry import deploy
+from waybill.reconciliation import read_breaches
 
 pytestmark = pytest.mark.serves
 BEHIND = 5_000
@@ -79,7 +79,7 @@ def test_ranges_of_a_destination_with_many_commits_do_not_put_off_the_others(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``aaa`` comes first in the order of names, and has more than a round looks at."""
-    monkeypatch.setattr("waybill.operations.auditing.ranges.MOST_BATCHES", 100)
+    monkeypatch.setattr("waybill.reconciliation.offset_ranges.MOST_BATCHES", 100)
     fill(way.tracker, ManyBatches("slow-orders", "aaa", "events.x.aaa", 1_000, 1_000))
     way.begin()
     way.send(*(way.event(n) for n in range(6)))

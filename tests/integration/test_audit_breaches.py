@@ -12,7 +12,7 @@ from tests.support.books import MINUTE, counts, nothing_parked, open_books
 from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.ledger import IntakeCommit, commit_intake, fold
-from waybill.operations.auditing import (
+from waybill.reconciliation import (
     BreachKey,
     Opened,
     close_breach,

@@ -12,7 +12,7 @@ from tests.support import orders
 from tests.support.books import counts, nothing_parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.ledger import IntakeCommit, commit_intake
 from waybill.storage import open_log, open_tracker
@@ -25,8 +25,8 @@ def settings(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Three events counted that never came into Kafka."""
     home = orders.write_orders(tmp_path / "pipelines", rows=1)
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, home, who="test")
+    services.migrate(made)
+    services.run_deploy(made, home, who="test")
     open_log(made.kafka).ensure_topic(orders.topic_of(tmp_path / "pipelines"))
     page = counts("ingestion", pipeline="test-orders", in_first=3, passed=3, out=3)
     with open_tracker(made.tracker) as tracker:
@@ -83,7 +83,7 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
     from waybill_airflow.notifiers.audit import AuditFailedNotifier
 
     words: list[str] = []
-    monkeypatch.setattr(wiring, "tell_audit_failed", lambda _, said: words.append(said))
+    monkeypatch.setattr(services, "tell_audit_failed", lambda _, said: words.append(said))
     run = None if before is None else SimpleNamespace(state=before)
     ti = SimpleNamespace(get_previous_dagrun=lambda: run)
     AuditFailedNotifier().notify({"ti": ti, "exception": "Kafka is away"})
@@ -94,5 +94,5 @@ def test_a_failing_audit_is_told_once_and_not_each_minute(
 def test_the_word_that_the_audit_fails_goes_by_each_sink(
     settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert wiring.tell_audit_failed(settings, "the audit failed (x)") == {"log": ""}
+    assert services.tell_audit_failed(settings, "the audit failed (x)") == {"log": ""}
     assert "the audit failed (x)" in caplog.text

@@ -13,14 +13,14 @@ from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 
 from waybill.access import Decision
-from waybill.operations.auditing import (
+from waybill.loading.lost_objects import note_lost
+from waybill.reconciliation import (
     NamingLimits,
     NamingReport,
     close_breach,
     name_breaches,
     read_breaches,
 )
-from waybill.operations.loads.lost_objects import note_lost
 from waybill.settings import TraceSettings
 from waybill.storage import ObjectStore
 from waybill.tracing import DuckDbTraces, Recorder, run_shipper, traces

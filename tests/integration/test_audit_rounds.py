@@ -11,7 +11,7 @@ from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 
 from waybill.access import Decision
-from waybill.operations.auditing import Breach, close_breach, read_breaches
+from waybill.reconciliation import Breach, close_breach, read_breaches
 
 pytestmark = pytest.mark.serves
 BALANCED = dict.fromkeys(("ingestion", "transformation", "mapping", "destination"), "balanced")
@@ -255,7 +255,7 @@ def test_records_the_source_counts_and_nobody_took_in_are_a_breach(way: Way) -> 
 def test_a_second_round_at_once_does_nothing(way: Way) -> None:
     taken(way, 1)
     with way.tracker.transaction() as connection:
-        from waybill.operations.auditing.to_do import take_turn
+        from waybill.reconciliation.queue import take_turn
 
         assert take_turn(connection)
         assert way.audit().number == 0

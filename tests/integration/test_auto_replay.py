@@ -11,19 +11,19 @@ from tests.support import orders
 from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError
-from waybill.operations.auto_replay import (
+from waybill.parking import Packer, Parking, new_key
+from waybill.parking.auto_replays import read_mark, remove_mark
+from waybill.replay.auto_replay import (
     AutoLaunch,
     answering,
     due_auto_replays,
     launched,
     mark_for_auto_replay,
 )
-from waybill.parking import Packer, Parking, new_key
-from waybill.parking.auto_replays import read_mark, remove_mark
 from waybill.settings import DestinationSettings
 from waybill.storage import open_objects, open_tracker
 
@@ -84,7 +84,7 @@ class World:
     def deploy(self, words: str) -> None:
         code = self.folder / "orders" / "transformation.py"
         code.write_text(code.read_text() + f"\n# {words}\n")
-        wiring.run_deploy(self.settings, self.folder / "orders", who="ann")
+        services.run_deploy(self.settings, self.folder / "orders", who="ann")
 
 
 @pytest.fixture
@@ -92,8 +92,8 @@ def world(stack_settings: Any, tmp_path: Any) -> Any:
     folder = tmp_path / "pipelines"
     orders.write_orders(folder, rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": folder})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, folder / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, folder / "orders", who="test")
     world = World(settings, folder)
     yield world
     world.tracker.close()

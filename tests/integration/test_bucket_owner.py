@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
@@ -36,7 +36,7 @@ CHECKOUT = Path(__file__).parents[2]
 def ours(stack_settings: Settings, tmp_path: Path, monkeypatch) -> Settings:
     monkeypatch.setattr(bucket_owner, "_VERIFIED", set())
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
+    services.migrate(made)
     return made
 
 
@@ -56,7 +56,7 @@ def test_two_deployments_on_one_bucket_delete_nothing_of_each_other(ours, theirs
     store.put("staged/2026/01/01/ours.wbs", b"ours")
     mine, other = deployment_id(ours.tracker), deployment_id(theirs.tracker)
     with pytest.raises(ForeignBucketError) as caught:
-        wiring.migrate(theirs)
+        services.migrate(theirs)
     for part in (mine, other, ours.s3.bucket, f"waybill bucket claim {mine}", "WAYBILL_S3__BUCKET"):
         assert part in str(caught.value)
     foreign = open_owned_objects(theirs)
@@ -65,10 +65,10 @@ def test_two_deployments_on_one_bucket_delete_nothing_of_each_other(ours, theirs
         "put_waiting": lambda: foreign.put_waiting("parked/x", b"x", limit_s=60),
         "swap": lambda: foreign.swap("parked/x", b"x", expected=None),
         "delete": lambda: foreign.delete(["staged/2026/01/01/ours.wbs"]),
-        "refresh": lambda: wiring.refresh_tracker(theirs, grace_s=0),
-        "clean_up": lambda: wiring.clean_up_parked_files(theirs, grace_s=0),
-        "compact": lambda: wiring.compact_traces(theirs),
-        "ingest": lambda: wiring.run_ingest(theirs, "orders"),
+        "refresh": lambda: services.refresh_tracker(theirs, grace_s=0),
+        "clean_up": lambda: services.clean_up_parked_files(theirs, grace_s=0),
+        "compact": lambda: services.compact_traces(theirs),
+        "ingest": lambda: services.run_ingest(theirs, "orders"),
     }
     for write in writes.values():
         with pytest.raises(ForeignBucketError):
@@ -130,8 +130,8 @@ def test_a_bucket_that_was_taken_over_is_deleted_from_by_its_new_owner_only(ours
     decision = Decision("ann", "the other is gone")
     for wrong in (None, other, "nobody"):
         with pytest.raises(InputError, match=f"is deployment {mine}'s"):
-            wiring.claim_bucket(theirs, wrong, decision)
-    report = wiring.claim_bucket(theirs, mine, decision)
+            services.claim_bucket(theirs, wrong, decision)
+    report = services.claim_bucket(theirs, mine, decision)
     assert (report.is_ours, report.owner.deployment) == (True, other)
     with pytest.raises(ForeignBucketError):  # though this process has seen that it was its own
         running.delete(["staged/x.wbs"])
@@ -145,7 +145,7 @@ def test_a_bucket_that_was_taken_over_is_deleted_from_by_its_new_owner_only(ours
 
 def test_a_restored_tracker_keeps_its_id(ours):
     before = deployment_id(ours.tracker)
-    wiring.migrate(ours)
+    services.migrate(ours)
     assert deployment_id(ours.tracker) == before
     with open_tracker(ours.tracker) as tracker, pytest.raises(Exception, match="deployment"):
         with tracker.transaction() as connection:
@@ -198,7 +198,12 @@ def test_the_command_shows_and_takes_over(ours, theirs, monkeypatch):
 
 def test_whatever_the_project_opens_to_write_knows_its_owner():
     """``open_objects`` asks nobody: it is for the marker itself, and for making the bucket."""
-    allowed = {"storage/objects.py", "storage/__init__.py", "wiring/bucket.py", "wiring/opening.py"}
+    allowed = {
+        "storage/objects.py",
+        "storage/__init__.py",
+        "services/bucket.py",
+        "services/opening.py",
+    }
     for folder in ("include/waybill", "dags", "plugins", "spark_jobs"):
         for path in (CHECKOUT / folder).rglob("*.py"):
             if re.search(r"\bopen_objects\(|\bObjectStore\(", path.read_text()):

@@ -17,7 +17,7 @@ from tests.servers import JARS, random_ports, wait_for
 from tests.unit.test_compose import SERVICES, interpolated, waybill_variables
 from tests.unit.tracing.samples import batch, ids
 
-from waybill import wiring
+from waybill import services
 from waybill.settings import Settings
 from waybill.stack import jars
 from waybill.storage import ObjectStore
@@ -28,7 +28,7 @@ MASTER, WORKER = "spark-master", "spark-worker"
 _APPLICATION = """
 import sys
 from waybill.settings import Settings
-from waybill.streaming.{kind} import open_session
+from waybill.processing.spark.{kind} import open_session
 settings = Settings(_env_file=None)
 spark = open_session(
     settings.spark, name="{kind}", max_cores=settings.spark.{kind}_max_cores
@@ -69,7 +69,7 @@ def environment(**changes: str) -> dict[str, str]:
 def test_the_shipper_of_compose_empties_the_spool_into_the_store(
     stack_settings: Settings, tmp_path: Path
 ) -> None:
-    wiring.migrate(stack_settings)
+    services.migrate(stack_settings)
     spool, bucket = stack_settings.traces.spool_dir, stack_settings.s3
     Recorder(spool).write([batch(ids(100))])
     values = environment(

@@ -12,10 +12,10 @@ from tests.support import orders, refusals
 from tests.support.dag_runs import AS_TRIGGERED, DagRuns
 from tests.support.parked_orders import order, parked
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
-from waybill.operations.auto_replay import mark_for_auto_replay
 from waybill.parking import Packer, Parking, new_key
+from waybill.replay.auto_replay import mark_for_auto_replay
 from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 
@@ -40,8 +40,8 @@ def settings(stack_settings: Settings, tmp_path: Path) -> Settings:
     """The orders, deployed."""
     orders.write_orders(tmp_path / "pipelines", rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     return settings
 
 
@@ -90,7 +90,7 @@ def test_event_names_that_are_templates_reach_the_replays_as_they_are_and_run_no
         )
     source = settings.pipelines_dir / "orders" / "transformation.py"
     source.write_text(source.read_text() + "\n# mended\n")
-    wiring.run_deploy(settings, source.parent, who="ann")
+    services.run_deploy(settings, source.parent, who="ann")
 
     wanted = {"error_type": "type_error"}
     airflow = dag_runs(settings)
@@ -114,8 +114,8 @@ def test_events_that_kafka_refused_are_replayed_by_the_dag_and_rows_that_are_non
     stack_settings: Settings, dag_runs: Any, tmp_path: Path
 ) -> None:
     settings = refusals.with_a_big_order(stack_settings, tmp_path)
-    assert wiring.run_ingest(settings, "orders").refused == 1
-    [partition] = wiring.parked_partitions(settings)
+    assert services.run_ingest(settings, "orders").refused == 1
+    [partition] = services.parked_partitions(settings)
     names = {
         "pipeline": "orders",
         "event_name": "order",
@@ -141,9 +141,9 @@ def test_events_that_kafka_refused_are_replayed_by_the_dag_and_rows_that_are_non
 
     [back] = [one for one in refusals.delivered(settings) if one.data["number"] == refusals.BIG]
     assert (back.stage, back.attempt) == ("transformation", 1)
-    [partition] = wiring.parked_partitions(settings)
+    [partition] = services.parked_partitions(settings)
     assert (partition.parked, partition.replayed) == (0, 1)
     refusals.process(settings)
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert (report.ingested, report.parked, report.replayed) == (refusals.ROWS, 0, 1)
     assert (report.in_flight, report.unaccounted) == (refusals.ROWS - 1, 0)  # one is filtered

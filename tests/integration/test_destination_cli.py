@@ -10,8 +10,8 @@ from tests.unit.destinations.orders import clean_database
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.loading.backoff import StoppedError
 from waybill.settings import DestinationSettings, Settings
-from waybill.streaming.patience import StoppedError
 
 pytestmark = pytest.mark.serves
 

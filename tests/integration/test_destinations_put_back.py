@@ -16,9 +16,9 @@ from tests.support.warehouses import MAKERS
 from tests.unit.destinations.orders import Order, clean_database
 
 from waybill.access import Decision
-from waybill.operations.loads import rewinds
+from waybill.loading import rewinds
+from waybill.loading.loader import Loader
 from waybill.parking import Parking
-from waybill.streaming.loader import Loader
 
 pytestmark = pytest.mark.serves
 
@@ -91,7 +91,7 @@ def load_all(loads, loader: Loader, until: int) -> None:
 
 
 def _patience(loads, loader):
-    from waybill.streaming.patience import Patience
+    from waybill.loading.backoff import Patience
 
     time = loads.time
     return Patience(loader, park_after_s=None, wait=time.wait, clock=time.clock)
@@ -142,7 +142,7 @@ def test_what_an_older_copy_lacks_is_loaded_again_when_nothing_comes(loads, ware
 def test_what_is_older_than_the_kept_objects_is_an_alarm_until_it_is_settled(
     loads, warehouse, copies
 ):
-    from waybill.operations.loads.rewinds import open_rewinds, settle_rewinds
+    from waybill.loading.rewinds import open_rewinds, settle_rewinds
 
     loader = loads.loader(opening=warehouse.open)
     load_all(loads, loader, loads.stage(some(1, 2)))

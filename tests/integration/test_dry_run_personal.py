@@ -9,9 +9,9 @@ import pytest
 from tests.support import orders
 from tests.support.parked_orders import order, parked
 
-from waybill import wiring
-from waybill.operations.trying import DryRunRequest
+from waybill import services
 from waybill.parking import Packer, Parking, new_key
+from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 
@@ -21,16 +21,16 @@ QUOTES = "def transform(event):\n    raise ValueError(f\"no: {event.data['note']
 
 def test_what_an_older_version_declared_is_masked(stack_settings: Settings, tmp_path: Path) -> None:
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
+    services.migrate(settings)
     folder = orders.write_orders(settings.pipelines_dir, rows=1, code=QUOTES)
     declaration = folder / "pipeline.yaml"
     plain = declaration.read_text()
     declaration.write_text(plain.replace("policy: strict", "policy: strict\n    personal: [note]"))
-    wiring.run_deploy(settings, folder, who="ann")
+    services.run_deploy(settings, folder, who="ann")
     for code in (QUOTES, f"{QUOTES}# newer\n"):  # the active version, and the one before
         declaration.write_text(plain)
         (folder / "transformation.py").write_text(code)
-        wiring.run_deploy(settings, folder, who="ann")
+        services.run_deploy(settings, folder, who="ann")
     (folder / "transformation.py").write_text(f"{QUOTES}# proposed\n")
 
     packer, key = Packer(), new_key()
@@ -50,7 +50,7 @@ def test_what_an_older_version_declared_is_masked(stack_settings: Settings, tmp_
     names = ("orders", "order", "transformation", "null_value")
     for proposed in (None, folder):
         request = DryRunRequest(*names, proposed=proposed, good=0)
-        report = wiring.run_dry_run(settings, request)
+        report = services.run_dry_run(settings, request)
         assert report.tried == 1
         said = orjson.dumps(report.to_json()).decode()
         assert "no: •••" in said

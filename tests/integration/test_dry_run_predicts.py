@@ -15,15 +15,15 @@ from tests.support import orders
 from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.events import Event, decode, encode
-from waybill.operations.dry_run import DryRunReport
-from waybill.operations.trying import DryRunRequest
 from waybill.parking import EventChoice, Packer, ParkedEvent, Parking, new_key, read_directory
+from waybill.processing.spark import tasks
+from waybill.replay.dry_run import DryRunReport
+from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
-from waybill.streaming import tasks
 from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
@@ -109,7 +109,7 @@ class World:
         assert producer.flush(30) == 0
 
     def dry_run(self, **options: Any) -> DryRunReport:
-        return wiring.run_dry_run(self.settings, DryRunRequest(*NAMES, **options))
+        return services.run_dry_run(self.settings, DryRunRequest(*NAMES, **options))
 
     def state(self) -> tuple[Any, ...]:
         """Return all that a dry run could have written to."""
@@ -145,7 +145,7 @@ def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     recorder = open_recorder(world.settings.traces)
     worker = tasks._Worker(os.getpid(), world.settings, world.objects, recorder, {})
     monkeypatch.setattr(tasks, "_WORKERS", [worker])
-    version = wiring.deployed_pipelines(world.settings)["test-orders"]
+    version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]
     columns = [values, [0] * len(values), list(range(len(values))), [10**15] * len(values)]
     types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
@@ -173,8 +173,8 @@ def world(stack_settings: Settings, tmp_path: Any) -> Iterator[World]:
             "spark": stack_settings.spark.model_copy(update={"event_timeout_s": 0.5}),
         }
     )
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, folder / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, folder / "orders", who="test")
     world = World(settings, seed=20_131)
     yield world
     world.tracker.close()
@@ -193,8 +193,8 @@ def test_the_predicted_rate_is_within_two_points_of_the_replays(
     assert (full.events, full.tried, some.events) == (EVENTS + 15, EVENTS + 15, 100)
     assert (full.good.tried, full.good.newly_broken, full.good.changed) == (200, 50, 150)
 
-    wiring.run_deploy(world.settings, proposed, who="ann")
-    wiring.run_replay(
+    services.run_deploy(world.settings, proposed, who="ann")
+    services.run_replay(
         world.settings,
         **dict(zip(("pipeline", "event_name", "stage", "error_type"), NAMES, strict=True)),
         who="ann",

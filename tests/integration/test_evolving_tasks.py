@@ -13,16 +13,16 @@ import pytest
 from tests.support import children, evolving
 from tests.support.evolving import order, plan_of, run_task, staged, staged_rows
 
-from waybill import wiring
+from waybill import services
 from waybill.access.personal import personal_of
+from waybill.deployment.registry import ActivePipelines, active_pipeline
 from waybill.errors import AwayError, InputError
 from waybill.mappings import InForce, rules_of
 from waybill.mappings.versions import history, in_force
-from waybill.operations.learning import TrackerLearner, TrialLearner, mappings_once_deployed
-from waybill.operations.registry import ActivePipelines, active_pipeline
-from waybill.operations.trial import Trial
 from waybill.parking import read_directory
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.processing.learning import TrackerLearner, TrialLearner, mappings_once_deployed
+from waybill.processing.trial import Trial
 from waybill.settings import Settings
 from waybill.storage import TrackerStore, open_objects, open_tracker
 
@@ -34,8 +34,8 @@ NAME = ("test-evolving", "order")
 def settings(stack_settings: Settings, tmp_path: Any) -> Settings:
     folder = tmp_path / "pipelines"
     made = stack_settings.model_copy(update={"pipelines_dir": folder})
-    wiring.migrate(made)
-    wiring.run_deploy(made, evolving.write_evolving(folder), who="ann")
+    services.migrate(made)
+    services.run_deploy(made, evolving.write_evolving(folder), who="ann")
     return made
 
 
@@ -206,12 +206,12 @@ def declared(tracker: TrackerStore) -> tuple[Pipeline, InForce]:
 def test_a_deploy_keeps_what_was_learned_and_says_what_it_cannot_keep(settings, tracker):
     run_task(settings, [order(1, amount=2**40, note="x")])
     folder = settings.pipelines_dir
-    wiring.run_deploy(settings, evolving.write_evolving(folder, amount="int64"), who="bob")
+    services.run_deploy(settings, evolving.write_evolving(folder, amount="int64"), who="bob")
     assert columns(tracker) == {"number": "int64", "amount": "int64", "note": "string"}
     before = versions(tracker), active_pipeline(tracker, "evolving").version
     home = evolving.write_evolving(folder, amount="bool")
     with pytest.raises(InputError, match="column 'amount': expected int64.*found bool"):
-        wiring.run_deploy(settings, home, who="bob")
+        services.run_deploy(settings, home, who="bob")
     assert (versions(tracker), active_pipeline(tracker, "evolving").version) == before
 
 
@@ -246,7 +246,7 @@ def test_what_is_personal_is_hidden_in_the_columns_that_it_was_learned_to_have(s
     text = (home / "pipeline.yaml").read_text()
     text = text.replace("policy: evolve", "policy: evolve\n    personal: [who, items.mail]")
     (home / "pipeline.yaml").write_text(text)
-    wiring.run_deploy(settings, home, who="ann")
+    services.run_deploy(settings, home, who="ann")
     run_task(settings, [order(1, who={"mail": "a"}, items=[{"mail": "b", "n": 1}])])
     found = personal_of(tracker, [NAME[0]])
     assert found.fields(*NAME) == (
@@ -272,7 +272,7 @@ def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker
     [fate] = trial.fates([order(2, amount=5, note="y", new=[1])])
     assert (fate.faults, fate.rows[0].values["note"]) == ({}, "y")
     assert versions(tracker) == before
-    wiring.run_deploy(settings, home, who="bob")
+    services.run_deploy(settings, home, who="bob")
     deployed = in_force(tracker)[NAME]
     assert (deployed.number, deployed.declaration) == (tried.number, tried.declaration)
     assert mappings_once_deployed(tracker, proposed, proposed)["order"].number == tried.number

@@ -10,10 +10,10 @@ from tests.support.books import batch, counts, nothing_parked
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import RetryError
 from waybill.ledger import acquire_lease, commit_batch, consumer_progress
-from waybill.operations.governor import TopicWatch
+from waybill.replay.throttle import TopicWatch
 from waybill.settings import TrackerSettings
 from waybill.storage import open_tracker
 
@@ -30,8 +30,8 @@ NAMES = {
 def books(stack_settings: Any, tmp_path: Any) -> Any:
     orders.write_orders(tmp_path / "pipelines", rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     books = Books(settings, orders.team_of(settings.pipelines_dir))
     books.park([parked(order(n, books.team)) for n in range(10)])
     yield books
@@ -65,7 +65,7 @@ def watch_of(books: Books, tracker: Any = None) -> TopicWatch:
 
 
 def test_a_look_tells_the_backlog_and_each_batch_once(books: Books) -> None:
-    wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     watch = watch_of(books)
     first = watch.look()
     assert (first.backlog, first.batches) == (10, ())
@@ -104,6 +104,6 @@ def test_a_replay_is_governed_unless_asked_otherwise(
     look = TopicWatch.look
     monkeypatch.setattr(TopicWatch, "look", lambda self: looks.append(1) or look(self))
     options = {} if governed else {"governed": False}
-    report = wiring.run_replay(books.settings, **NAMES, **options, who="ann", run_id="r1")
+    report = services.run_replay(books.settings, **NAMES, **options, who="ann", run_id="r1")
     assert report.to_json()["sent"] == 10
     assert len(looks) == (1 if governed else 0)

@@ -14,10 +14,8 @@ from typer.testing import CliRunner
 
 from waybill.access import Decision
 from waybill.cli import holding, lazy
+from waybill.deployment.registry import deploy
 from waybill.errors import InputError
-from waybill.operations import probing
-from waybill.operations.probing import probe_held
-from waybill.operations.registry import deploy
 from waybill.parking.holds import (
     BREAKER,
     begin_probe,
@@ -28,6 +26,8 @@ from waybill.parking.holds import (
     to_replay,
     waiting,
 )
+from waybill.replay import probing
+from waybill.replay.probing import probe_held
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

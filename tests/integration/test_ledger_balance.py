@@ -115,7 +115,7 @@ EQUATIONS = [
 def test_any_count_that_is_wrong_is_a_breach(
     kept_once: TrackerStore, stage: str, name: str, change: int
 ) -> None:
-    update = f"UPDATE ledger_minutes SET {name} = {name} + :change WHERE stage = :stage"  # noqa: S608
+    update = f"UPDATE ledger_minutes SET {name} = {name} + :change WHERE stage = :stage"
     with kept_once.transaction() as connection:
         connection.execute(text(update), {"change": change, "stage": stage})
     try:
@@ -190,7 +190,7 @@ def test_parked_events_are_read_by_pipeline_name_and_stage(tracker: TrackerStore
     with tracker.transaction() as connection:
         connection.execute(
             text(
-                "INSERT INTO parked_partitions (pipeline_id, event_name, stage, error_type, parked, "  # noqa: S608
+                "INSERT INTO parked_partitions (pipeline_id, event_name, stage, error_type, parked, "
                 f"replaying, replayed, discarded) VALUES {row.format('p', 'a', 1, 2, 3, 4)}, "
                 f"{row.format('p', 'b', 10, 0, 5, 0)}, {row.format('q', 'a', 7, 0, 0, 0)}"
             )
@@ -246,7 +246,7 @@ def test_folding_is_exact_when_many_fold_while_others_write(tracker: TrackerStor
         try:
             for _ in range(12):
                 fold(tracker, most=5)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=folds) for _ in range(4)]

@@ -9,10 +9,10 @@ import pytest
 from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import Order, clean_database, spec_of
 
-from waybill.operations.loads.states import all_waiting
+from waybill.loading import loader as room
+from waybill.loading.states import all_waiting
 from waybill.parking import Parking
 from waybill.pipelines import Column
-from waybill.streaming import loader as room
 
 pytestmark = pytest.mark.serves
 CHECKED = spec_of(

@@ -10,10 +10,10 @@ from tests.unit.destinations.orders import Order, clean_database
 from waybill.access import Decision
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
-from waybill.operations.loads.states import all_waiting, ask_to_park, take_back
+from waybill.loading import backoff as room
+from waybill.loading.backoff import StoppedError
+from waybill.loading.states import all_waiting, ask_to_park, take_back
 from waybill.parking import read_segment
-from waybill.streaming import patience as room
-from waybill.streaming.patience import StoppedError
 
 pytestmark = pytest.mark.serves
 BY_HAND = Decision("ann", "moved to another house")

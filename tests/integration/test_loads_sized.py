@@ -9,8 +9,8 @@ from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import clean_database
 
 from waybill.ledger.positions import StagedSum, commit_age_s, staged_sums
-from waybill.streaming.load_sizes import LoadSizes
-from waybill.streaming.loading_source import StagedReader
+from waybill.loading.sizes import LoadSizes
+from waybill.loading.spark.source import StagedReader
 
 pytestmark = pytest.mark.serves
 
@@ -67,7 +67,7 @@ def test_a_reader_that_was_sent_elsewhere_opens_what_it_needs_anew(loads):
     reader = reader_of(loads)
     loads.stage(some(1, 5))
     reader.latestOffset()
-    assert pickle.loads(pickle.dumps(reader))._tracker is None  # noqa: S301 - its own
+    assert pickle.loads(pickle.dumps(reader))._tracker is None
 
 
 def test_sums_of_commits_are_their_objects_and_no_others(loads):

@@ -11,9 +11,9 @@ from tests.unit.destinations.orders import clean_database
 
 from waybill.errors import RetryError
 from waybill.ledger import FencedError
-from waybill.operations.loads.states import all_waiting
+from waybill.loading.backoff import StoppedError
+from waybill.loading.states import all_waiting
 from waybill.parking import Parking
-from waybill.streaming.patience import StoppedError
 
 pytestmark = pytest.mark.serves
 
@@ -77,7 +77,7 @@ def test_the_tracker_knows_since_when_and_why(loads):
 
 
 def test_the_tracker_is_not_written_at_each_try(loads, monkeypatch):
-    from waybill.streaming import patience as room
+    from waybill.loading import backoff as room
 
     written = []
     real = room.note_failure

@@ -14,15 +14,15 @@ from tests.support.loads import opened_loads, some
 from tests.unit.destinations.orders import clean_database
 
 from waybill.access import Decision
+from waybill.deployment.registry import deploy
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
 from waybill.ledger.commit import StagedObject, write_counts
-from waybill.operations.auditing import audit
-from waybill.operations.balancing import balance
-from waybill.operations.loads.lost_objects import lost_objects, recover, settle_lost
-from waybill.operations.loads.recovery import stages_at
-from waybill.operations.registry import deploy
+from waybill.loading.lost_objects import lost_objects, recover, settle_lost
 from waybill.pipelines import load_pipeline, topic_of
+from waybill.reconciliation import audit
+from waybill.reconciliation.balance_report import balance
+from waybill.recovery.past_stages import stages_at
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log
 from waybill.storage.tracker.tables import staged_objects

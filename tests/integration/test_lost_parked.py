@@ -15,17 +15,17 @@ from waybill.cli import app
 from waybill.errors import RetryError
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
-from waybill.operations.balancing import balance
-from waybill.operations.failed_events import identity_of, parked_event
-from waybill.operations.loads.recovery import failures_at
-from waybill.operations.lost_parked import WHO, lost_parked, recover_parked
-from waybill.operations.retention.records import trim_log
 from waybill.parking import ObjectDescriptor, Packer, Parking, PartitionFilter, new_key
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine_missing
+from waybill.processing import Chunk
+from waybill.processing.failed_events import identity_of, parked_event
+from waybill.reconciliation.balance_report import balance
+from waybill.recovery.parked_objects import WHO, lost_parked, recover_parked
+from waybill.recovery.past_stages import failures_at
+from waybill.retention.records import trim_log
+from waybill.services.checks import watch
 from waybill.settings import KafkaSettings, Settings
-from waybill.stages import Chunk
-from waybill.wiring.watching import watch
 
 pytestmark = pytest.mark.serves
 BAD = "no number"

@@ -10,11 +10,11 @@ import pytest
 from tests.support import orders
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
+from waybill.deployment.registry import active_pipeline
 from waybill.mappings import rules_of
 from waybill.mappings.versions import in_force, learn_once
-from waybill.operations.registry import active_pipeline
 from waybill.storage import open_tracker
 
 pytestmark = pytest.mark.serves
@@ -28,8 +28,8 @@ def folder(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     declaration = home / "pipeline.yaml"
     declaration.write_text(evolving(declaration.read_text()))
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, home, who="ann")
+    services.migrate(made)
+    services.run_deploy(made, home, who="ann")
     with open_tracker(made.tracker) as tracker:
         pipeline = active_pipeline(tracker, "orders")
         event = pipeline.events["order"]

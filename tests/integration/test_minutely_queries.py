@@ -11,7 +11,7 @@ from tests.support.books import open_books
 from tests.support.minutely import Minutely
 from tests.support.plans import explained
 
-from waybill.operations.balancing import balance
+from waybill.reconciliation.balance_report import balance
 from waybill.settings import KafkaSettings
 from waybill.storage import open_log
 

@@ -109,7 +109,7 @@ def test_a_refused_address_is_kept_and_its_answer_is_shown_as_text(lot, mailbox)
 
 def test_mail_is_encrypted_signed_in_and_never_goes_to_a_stranger(tmp_path):
     context, trusted = certificate(tmp_path)
-    with mail_server(context=context, password="hush") as mailbox:  # noqa: S106
+    with mail_server(context=context, password="hush") as mailbox:
         given = {"smtp_tls": "starttls", "smtp_user": "waybill"}
         right = given | {"smtp_ca_file": trusted, "smtp_password": "hush"}
         assert send_test(by_mail(mailbox, **right), ANN, who="ann") == {"smtp": ""}

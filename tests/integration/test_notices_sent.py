@@ -96,7 +96,7 @@ def test_the_most_urgent_is_named_first(lot, webhook):
 def test_a_body_is_signed_and_names_are_neither_links_nor_mentions(lot, webhook):
     declare(lot, "pl-1", ANN)
     note(lot, event_name="<!channel> & \x1b[31m\u202e\nnew line", message="<http://x|y>")
-    settings = by_web(webhook, webhook_secret="hush")  # noqa: S106
+    settings = by_web(webhook, webhook_secret="hush")
     send_notices(lot.tracker, settings)
     [(headers, body)] = webhook.requests
     text = webhook.contents[0]["text"]

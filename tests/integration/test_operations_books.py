@@ -16,6 +16,12 @@ from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
 
 from waybill.cli.demo.progress import Figures, table
+from waybill.deployment.registry import (
+    ActivePipelines,
+    active_pipeline,
+    active_pipelines,
+    deploy,
+)
 from waybill.errors import InputError
 from waybill.events import Event, encode
 from waybill.ledger import (
@@ -26,14 +32,8 @@ from waybill.ledger import (
     commit_intake,
     commit_load,
 )
-from waybill.operations.balancing import BalanceReport, balance
-from waybill.operations.registry import (
-    ActivePipelines,
-    active_pipeline,
-    active_pipelines,
-    deploy,
-)
 from waybill.pipelines import load_pipeline, topic_of
+from waybill.reconciliation.balance_report import BalanceReport, balance
 from waybill.settings import KafkaSettings
 from waybill.storage import KafkaLog, TrackerStore, open_log
 
@@ -155,7 +155,7 @@ def test_two_deploys_of_one_pipeline_at_once_number_their_versions(
     def run(home: Path) -> None:
         try:
             deploy(tracker, home, who="ann")
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(home,)) for home in versions]
@@ -183,7 +183,7 @@ def test_two_pipelines_that_want_one_name_at_once_get_one_and_an_error(
         try:
             deploy(tracker, home, who="late")
             results.append(None)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:
             results.append(error)
 
     with tracker.transaction() as connection:

@@ -10,7 +10,7 @@ from tests.support.parked_orders import order
 from waybill.access import Decision
 from waybill.events import encode
 from waybill.parking import ObjectDescriptor, Packer, PartitionFilter, discards, identify, new_key
-from waybill.parking.whereabouts import COPY, ParkedPlace, whereabouts
+from waybill.parking.locations import COPY, ParkedPlace, whereabouts
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves

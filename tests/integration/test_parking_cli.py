@@ -220,7 +220,7 @@ def test_hostile_names_are_neither_markup_nor_terminal_commands(run, lot):
 
 
 def test_a_name_that_was_given_stands_beside_that_of_the_system_user(run, flights, lot):
-    from waybill.wiring import current_user
+    from waybill.services import current_user
 
     for verb in ("discard", "undo-discard"):
         run(verb, "flights", "--why", "x", "--who", "../../<b>root", "--yes")

@@ -7,7 +7,7 @@ from tests.integration.parking_lot import make_event
 from waybill.ledger.balance import read_balance
 from waybill.ledger.commit import write_copies, write_counts
 from waybill.parking import ANY_REPLAY, ObjectDescriptor, Packer, identify, new_key
-from waybill.stages import Counts
+from waybill.processing import Counts
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

@@ -102,7 +102,7 @@ def run_both(*calls):
     def guarded(call):
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - handed to the test
+        except Exception as error:
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(call,)) for call in calls]

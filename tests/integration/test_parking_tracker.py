@@ -83,7 +83,7 @@ def test_a_rolled_back_commit_leaves_only_garbage(lot):
             commit_number=1,
         )
         assert lot.parking.knows(connection, key)
-        1 / 0  # noqa: B018
+        1 / 0
     with lot.tracker.transaction() as connection:
         assert not lot.parking.knows(connection, key)
     assert lot.parking.partitions() == []

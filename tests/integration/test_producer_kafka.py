@@ -328,12 +328,12 @@ def test_a_checkpoint_that_fails_is_survived_and_said(tmp_path, config, make_top
             raise OSError(5, "Input/output error")
 
         with monkeypatch.context() as patch:
-            patch.setattr(producer._keeper._file, "save", failing)
+            patch.setattr(producer._maintenance._file, "save", failing)
             producer.produce(topic, b"1")
-            until(lambda: producer._keeper.trouble is not None)
+            until(lambda: producer._maintenance.trouble is not None)
             with pytest.raises(StopError, match="checkpoint"):
                 producer.produce(topic, b"refused")
-        until(lambda: producer._keeper.trouble is None)
+        until(lambda: producer._maintenance.trouble is None)
         producer.produce(topic, b"2")
         assert producer.flush(30) == 0
         until(lambda: producer.stats.checkpoint_age_s < 1)

@@ -13,17 +13,17 @@ from tests.support.lost_commits import answer_lost, commits_changed, killed_befo
 from tests.support.parked_orders import order, parked
 from tests.support.refusals import BIG, ROWS, delivered, numbers
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import decode, encode
+from waybill.ingestion.refused_messages import Undeliverable, delivery_error
 from waybill.ledger import commit_refusal
 from waybill.ledger.commit import write_counts
-from waybill.operations.balancing import BalanceReport
-from waybill.operations.undeliverable import Undeliverable, delivery_error
 from waybill.parking import Packer, Parking, Partition, new_key
+from waybill.processing import Counts
 from waybill.producer import LosslessProducer, Undelivered
+from waybill.reconciliation.balance_report import BalanceReport
 from waybill.settings import Settings
-from waybill.stages import Counts
 from waybill.storage import TrackerStore, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
@@ -59,7 +59,7 @@ def replay(settings: Settings, run: str, **changes: Any) -> Any:
         "stage": "ingestion",
         "error_type": "delivery_too_large",
     }
-    return wiring.run_replay(settings, **{**names, **changes}, who="test", run_id=run)
+    return services.run_replay(settings, **{**names, **changes}, who="test", run_id=run)
 
 
 def names_of(partition: Partition) -> tuple[str, str, int, int]:
@@ -69,31 +69,31 @@ def names_of(partition: Partition) -> tuple[str, str, int, int]:
 def test_one_refused_event_is_parked_looked_at_replayed_and_delivered(
     settings: Settings, parking: Parking
 ) -> None:
-    report = wiring.run_ingest(settings, "orders")
+    report = services.run_ingest(settings, "orders")
     assert (report.read, report.accepted, report.parked, report.refused) == (ROWS, ROWS, 0, 1)
     assert numbers(delivered(settings)) == OTHERS
-    assert told(wiring.balance(settings)) == (ROWS, 1, 0, ROWS - 1, {})
+    assert told(services.balance(settings)) == (ROWS, 1, 0, ROWS - 1, {})
 
-    (partition,) = wiring.parked_partitions(settings, pipeline="orders")
+    (partition,) = services.parked_partitions(settings, pipeline="orders")
     assert names_of(partition) == ("ingestion", "delivery_too_large", 1, 0)
     assert partition.last_message.startswith("MSG_SIZE_TOO_LARGE: ")
     (held,) = parking.events(partition.id)
     event = decode(held.value)
     assert (event.data["number"], event.data["note"]) == (BIG, refusals.NOTE)
     assert (held.where, held.attempt) == (refusals.topic_of(settings), 0)
-    assert held.pipeline_version == wiring.deployed_pipelines(settings)["test-orders"].version
+    assert held.pipeline_version == services.deployed_pipelines(settings)["test-orders"].version
 
-    assert wiring.run_ingest(settings, "orders").refused == 0
+    assert services.run_ingest(settings, "orders").refused == 0
     refusals.limit(settings, 1_000_000)
     done = replay(settings, "r1")
     assert (done.events, done.sent, done.refused) == (1, 1, 0)
     (back,) = [event for event in delivered(settings) if event.data["number"] == BIG]
     assert (back.id, back.stage, back.attempt) == (event.id, "transformation", 1)
     assert (back.intake_minute, back.intake_version) == (event.intake_minute, event.intake_version)
-    assert told(wiring.balance(settings)) == (ROWS, 0, 1, ROWS, {})
+    assert told(services.balance(settings)) == (ROWS, 0, 1, ROWS, {})
 
     refusals.process(settings)
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert told(report) == (ROWS, 0, 1, ROWS - 1, {})  # one is filtered on purpose
     stages = report.pipelines[0].stages
     assert (stages["transformation"].in_first, stages["transformation"].in_replayed) == (39, 1)
@@ -103,20 +103,20 @@ def test_one_refused_event_is_parked_looked_at_replayed_and_delivered(
 def test_a_replay_that_kafka_refuses_leaves_the_event_parked_where_it_was(
     settings: Settings, parking: Parking
 ) -> None:
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     done = replay(settings, "r1")
     assert (done.events, done.sent, done.refused) == (1, 1, 1)
-    (partition,) = wiring.parked_partitions(settings)
+    (partition,) = services.parked_partitions(settings)
     assert names_of(partition) == ("ingestion", "delivery_too_large", 1, 1)
     (held,) = parking.events(partition.id)
     assert (held.attempt, decode(held.value).data["number"]) == (1, BIG)
-    assert told(wiring.balance(settings)) == (ROWS, 1, 1, ROWS - 1, {})
+    assert told(services.balance(settings)) == (ROWS, 1, 1, ROWS - 1, {})
     refusals.process(settings)
-    assert told(wiring.balance(settings)) == (ROWS, 1, 1, ROWS - 2, {})
+    assert told(services.balance(settings)) == (ROWS, 1, 1, ROWS - 2, {})
 
     refusals.limit(settings, 1_000_000)
     assert replay(settings, "r2").refused == 0
-    assert told(wiring.balance(settings)) == (ROWS, 0, 2, ROWS - 1, {})
+    assert told(services.balance(settings)) == (ROWS, 0, 2, ROWS - 1, {})
     (back,) = [event for event in delivered(settings) if event.attempt]
     assert (back.data["number"], back.attempt, back.stage) == (BIG, 2, "transformation")
 
@@ -150,18 +150,18 @@ def test_a_refused_replay_from_a_later_stage_is_parked_again_at_that_stage(
     settings: Settings, tracker: TrackerStore, parking: Parking
 ) -> None:
     park_in_mapping(tracker, parking, settings)
-    assert told(wiring.balance(settings)) == (1, 1, 0, 0, {})
+    assert told(services.balance(settings)) == (1, 1, 0, 0, {})
     replay(settings, "r1", stage="mapping", error_type="not_null_violation")
-    assert [names_of(p) for p in wiring.parked_partitions(settings)] == [
+    assert [names_of(p) for p in services.parked_partitions(settings)] == [
         ("mapping", "delivery_too_large", 1, 0),
         ("mapping", "not_null_violation", 0, 1),
     ]
-    assert told(wiring.balance(settings)) == (1, 1, 1, 0, {})
+    assert told(services.balance(settings)) == (1, 1, 1, 0, {})
     refusals.limit(settings, 1_000_000)
     replay(settings, "r2", stage="mapping")
     (back,) = delivered(settings)
     assert (back.stage, back.attempt, back.data["number"]) == ("mapping", 2, BIG)
-    assert told(wiring.balance(settings)) == (1, 0, 2, 1, {})
+    assert told(services.balance(settings)) == (1, 0, 2, 1, {})
 
 
 def test_rows_that_never_were_events_are_not_replayed(settings: Settings) -> None:
@@ -231,7 +231,7 @@ def test_a_commit_that_broke_off_is_tried_again_and_parks_once(
             return commit_refusal(*given)
 
     refused = undeliverable(settings, tracker, parking)
-    monkeypatch.setattr("waybill.operations.undeliverable.commit_refusal", broken_off)
+    monkeypatch.setattr("waybill.ingestion.refused_messages.commit_refusal", broken_off)
     with pytest.raises(RetryError):
         refused.park(refused_order())
     monkeypatch.undo()

@@ -9,10 +9,10 @@ from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.operations.outcome import ReplayOutcome, ReplayWatch
+from waybill.replay.outcome import ReplayOutcome, ReplayWatch
 
 pytestmark = pytest.mark.serves
 NAMES = {
@@ -27,8 +27,8 @@ NAMES = {
 def books(stack_settings: Any, tmp_path: Any) -> Any:
     orders.write_orders(tmp_path / "pipelines", rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     books = Books(settings, orders.team_of(settings.pipelines_dir))
     for number in range(3):
         events = [parked(order(number * 100 + n, books.team)) for n in range(100)]
@@ -51,7 +51,7 @@ def run(books: Books, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> Any:
         return wait(watch, limit_s=limit_s)
 
     monkeypatch.setattr(ReplayWatch, "wait", wait_after_processing)
-    return wiring.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+    return services.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
 
 
 def test_all_goes_out_once_in_order_when_nothing_parks_again(
@@ -68,7 +68,7 @@ def test_all_goes_out_once_in_order_when_nothing_parks_again(
     assert sorted(event.id for event in sent) == sorted(order(n, books.team).id for n in range(300))
     [partition] = books.parking.partitions()
     assert (partition.parked, partition.replayed) == (0, 300)
-    again = wiring.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+    again = services.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
     assert len(books.sent()) == 300
     assert again.events == 300
 
@@ -89,11 +89,11 @@ def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bo
     books.parking.hold("orders", Decision("ann", "migration"))
     for run_id in ("r1", "r1"):
         with pytest.raises(InputError, match="is held since"):
-            wiring.run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
+            services.run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
     with pytest.raises(InputError, match="is held since"):
-        wiring.replayable(books.settings, **NAMES)
-    assert wiring.replayable(books.settings, **NAMES, dry_run=True).parked == 300
+        services.replayable(books.settings, **NAMES)
+    assert services.replayable(books.settings, **NAMES, dry_run=True).parked == 300
     assert (books.sent(), books.parking.partitions()[0].parked) == ([], 300)
     books.parking.release("orders", Decision("ann", "done"))
-    report = wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    report = services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     assert report.sent == 300

@@ -16,11 +16,11 @@ from tests.integration import test_replay_from_source as from_source
 from tests.integration.test_replay_from_source import MENDED, ROWS, World, parked_children
 from tests.support import refusals
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.errors import InputError, StopError
 from waybill.events import decode
-from waybill.operations.undeliverable import Undeliverable
+from waybill.ingestion.refused_messages import Undeliverable
 from waybill.parking import Parking, PartitionFilter
 from waybill.producer import LosslessProducer
 
@@ -127,9 +127,9 @@ def test_only_what_a_replay_had_left_to_send_is_taken_for_sent(world: World) -> 
         "UPDATE ledger_minutes SET in_replayed = in_replayed + 1, parked = parked + 1 "
         "WHERE stage = 'mapping' RETURNING 1"
     )
-    assert wiring.balance(world.settings).pipelines[0].breaches["mapping (replays)"] < 0
+    assert services.balance(world.settings).pipelines[0].breaches["mapping (replays)"] < 0
     world.sql("UPDATE replays SET state = 'cancelled' RETURNING 1")
-    report = wiring.balance(world.settings)
+    report = services.balance(world.settings)
     assert report.pipelines[0].breaches["mapping (replays)"] < 0
     assert report.sent_unmarked == 0
 
@@ -144,7 +144,7 @@ def test_a_mark_that_is_settled_late_finds_what_was_cut_since(world: World) -> N
     discarded = world.parking.discard(half, BY).events
     assert world.states()["replaced"] > 0, "segments are cut"
     world.books()
-    [partition] = wiring.parked_partitions(world.settings)
+    [partition] = services.parked_partitions(world.settings)
     decided = world.parking.events(partition.id, states=("discarded",))
     lost = sum(decode(event.value).id in sent for event in decided)
     done = world.replay("r2", enter=None)

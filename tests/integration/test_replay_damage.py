@@ -11,7 +11,7 @@ from tests.support import orders
 from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.parking import Segment
@@ -25,8 +25,8 @@ _TOLD = "SELECT kind, detail FROM notices WHERE kind IN ('damage', 'missing')"
 def books(stack_settings: Any, tmp_path: Any) -> Any:
     orders.write_orders(tmp_path / "pipelines", rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     books = Books(settings, orders.team_of(settings.pipelines_dir))
     for commit in range(COMMITS):
         numbers = range(commit * EACH, commit * EACH + EACH)
@@ -61,7 +61,7 @@ def spoil(books: Books, number: int, how: str) -> bytes:
 
 
 def run(books: Books, run_id: str = "r1", **conditions: Any) -> Any:
-    return wiring.run_replay(books.settings, **NAMES, **conditions, who="ann", run_id=run_id)
+    return services.run_replay(books.settings, **NAMES, **conditions, who="ann", run_id=run_id)
 
 
 def numbers(books: Books) -> list[int]:
@@ -78,10 +78,10 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
     assert "5 events" in report.problem
     assert "all else was sent (15 events)" in report.problem
     assert "`waybill parked recheck`" in report.problem
-    [partition] = wiring.parked_partitions(books.settings)
+    [partition] = services.parked_partitions(books.settings)
     assert (partition.parked, partition.replaying, partition.replayed) == (0, 0, 15)
     assert partition.quarantined == 5
-    assert wiring.balance(books.settings).quarantined == 5
+    assert services.balance(books.settings).quarantined == 5
     kind = "missing" if how == "gone" else "damage"
     [(said, detail)] = rows(books, _TOLD)
     assert (said, detail["object_key"], detail["events"]) == (kind, key, 5)
@@ -91,22 +91,22 @@ def test_the_rest_is_replayed_and_the_outcome_says_what_was_not(books: Books, ho
 
 
 def test_what_became_of_the_rest_is_told_although_some_is_damaged(books: Books) -> None:
-    [partition] = wiring.parked_partitions(books.settings)
+    [partition] = services.parked_partitions(books.settings)
     spoil(books, 1, "gone")
     run(books)
     sent = sorted(books.sent(), key=lambda event: event.id)
     books.process(sent[:1])
     books.load()
-    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0)
     assert (outcome.sent, outcome.passed, outcome.waits_for) == (15, 14, "")
     assert outcome.parked_again == {"mapping/not_null_violation": 1}
 
 
 def mend_and_replay(books: Books, key: str, whole: bytes) -> None:
-    left = wiring.recheck_quarantine(books.settings, Decision("bob"))
+    left = services.recheck_quarantine(books.settings, Decision("bob"))
     assert (left.segments, left.left_events) == (0, 5)
     books.objects.put(key, whole)
-    assert wiring.recheck_quarantine(books.settings, Decision("bob")).events == 5
+    assert services.recheck_quarantine(books.settings, Decision("bob")).events == 5
     report = run(books, "r2")
     assert (report.sent, report.problem) == (5, "")
     assert numbers(books) == list(range(20))

@@ -13,10 +13,10 @@ from tests.support.books import batch, nothing_parked, open_books
 
 from waybill.ledger import acquire_lease, add_entries, commit_batch, count_entries
 from waybill.ledger.replay_entries import read_unmarked
-from waybill.stages import Counts
+from waybill.processing import Counts
+from waybill.processing.spark.application import ProcessingConsumer
 from waybill.storage import TrackerStore
 from waybill.storage.log import LogEnd
-from waybill.streaming.processing import ProcessingConsumer
 
 pytestmark = pytest.mark.serves
 ONE, TWO, DONE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))

@@ -17,11 +17,12 @@ from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.events import decode
+from waybill.inspection.status import read_newest, read_standings
 from waybill.ledger import (
     acquire_lease,
     commit_batch,
@@ -31,17 +32,16 @@ from waybill.ledger import (
     topic_positions,
 )
 from waybill.ledger.commit import StagedObject, write_copies
-from waybill.operations.balancing import BalanceReport
-from waybill.operations.standing import read_newest, read_standings
-from waybill.operations.trying import DryRunRequest
+from waybill.loading.loader import Loader
 from waybill.parking import Parking, PartitionFilter
+from waybill.processing import Counts
+from waybill.processing.spark import tasks
+from waybill.processing.spark.application import read_descriptor
 from waybill.producer import LosslessProducer
+from waybill.reconciliation.balance_report import BalanceReport
+from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
-from waybill.stages import Counts
 from waybill.storage import open_log, open_objects, open_tracker
-from waybill.streaming import tasks
-from waybill.streaming.loader import Loader
-from waybill.streaming.processing import read_descriptor
 from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
@@ -80,8 +80,8 @@ class World:
         declared = (home / "pipeline.yaml").read_text()
         kept = f"keep_source: {str(keep).lower()}\n"
         (home / "pipeline.yaml").write_text(f"{declared}{kept}")
-        wiring.migrate(self.settings)
-        wiring.run_deploy(self.settings, home, who="test")
+        services.migrate(self.settings)
+        services.run_deploy(self.settings, home, who="test")
 
     def process(self) -> None:
         """Run each Kafka partition through the task that Spark runs, and commit it."""
@@ -100,7 +100,7 @@ class World:
         types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
         arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
         given = pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])
-        version = wiring.deployed_pipelines(self.settings)["test-orders"]
+        version = services.deployed_pipelines(self.settings)["test-orders"]
         plan = tasks.TaskPlan(str(uuid4()), own["topic"], {}, (orjson.dumps(version.to_json()),))
         [answer] = tasks.StageTask(plan)(iter([given]))
         told = read_descriptor(*[column[0].as_py() for column in answer.columns])
@@ -145,7 +145,7 @@ class World:
 
     def books(self) -> BalanceReport:
         """Return the books of everything, which balance."""
-        report = wiring.balance(self.settings)
+        report = services.balance(self.settings)
         assert (report.unaccounted, [g.breaches for g in report.pipelines if g.breaches]) == (0, [])
         became = ("delivered", "parked", "discarded", "superseded", "duplicate", "in_flight")
         gone = sum(getattr(report, name) for name in became)
@@ -159,7 +159,7 @@ class World:
 
     def replay(self, run: str = "r1", **changes: Any) -> Any:
         given = {**WORDS, "enter": "transformation", "who": "ann", "run_id": run, **changes}
-        return wiring.run_replay(self.settings, **given)
+        return services.run_replay(self.settings, **given)
 
     def standing(self, partition_id: int) -> tuple[str, dict[str, int]]:
         """Return how the newest replay of a partition stands, as the page tells it."""
@@ -182,7 +182,7 @@ def world(
 
 def parked_children(world: World, *, keep: bool = True) -> None:
     world.deploy(BROKEN, keep=keep)
-    wiring.run_ingest(world.settings, "orders")
+    services.run_ingest(world.settings, "orders")
     world.process()
     world.load()
     assert world.books().parked == 2 * ROWS
@@ -192,9 +192,9 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     parked_children(world)
     world.deploy(MENDED)
     request = DryRunRequest(*NAMES, enter="transformation")
-    tried = wiring.run_dry_run(world.settings, request)
+    tried = services.run_dry_run(world.settings, request)
     assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
-    assert wiring.run_dry_run(world.settings, DryRunRequest(*NAMES)).would_pass == 0
+    assert services.run_dry_run(world.settings, DryRunRequest(*NAMES)).would_pass == 0
 
     done = world.replay()
     assert (done.events, done.sent, done.refused) == (2 * ROWS, ROWS, 0)
@@ -203,8 +203,8 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     assert {event.stage for event in back} == {"transformation"}
     report = world.books()
     assert (report.parked, report.replayed, report.in_flight) == (0, 2 * ROWS, ROWS)
-    [partition] = wiring.parked_partitions(world.settings)
-    early = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    [partition] = services.parked_partitions(world.settings)
+    early = services.replay_outcome(world.settings, partition, "r1", wait_s=0)
     assert (early.passed, early.in_flight, early.waits_for) == (0, 2 * ROWS, "processing")
 
     world.process()
@@ -216,7 +216,7 @@ def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -
     assert (stages["transformation"].in_replayed, stages["transformation"].parents) == (ROWS, ROWS)
     assert (stages["mapping"].in_replayed, stages["mapping"].replayed_as_parents) == (0, 2 * ROWS)
     assert world.warehouse_notes() == {"ok": ROWS, "mended": 2 * ROWS}
-    outcome = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    outcome = services.replay_outcome(world.settings, partition, "r1", wait_s=0)
     assert (outcome.sent, outcome.passed, outcome.waits_for) == (2 * ROWS, 2 * ROWS, "")
 
 
@@ -226,8 +226,8 @@ def test_what_fails_again_is_parked_with_its_source_and_goes_back_again(world: W
     world.replay()
     world.process()
     world.load()
-    [partition] = wiring.parked_partitions(world.settings)
-    outcome = wiring.replay_outcome(world.settings, partition, "r1", wait_s=0)
+    [partition] = services.parked_partitions(world.settings)
+    outcome = services.replay_outcome(world.settings, partition, "r1", wait_s=0)
     assert (outcome.passed, outcome.parked_again) == (
         ROWS, {"mapping/not_null_violation": ROWS}
     )  # fmt: skip
@@ -239,7 +239,7 @@ def test_what_fails_again_is_parked_with_its_source_and_goes_back_again(world: W
     assert world.standing(partition.id) == ("moving", {"moving": ROWS})
     world.process()
     assert world.standing(partition.id) == ("parked again", {"parked": ROWS})
-    outcome = wiring.replay_outcome(world.settings, partition, "r2", wait_s=0)
+    outcome = services.replay_outcome(world.settings, partition, "r2", wait_s=0)
     assert (outcome.passed, outcome.parked_again) == (0, {"transformation/value_error": ROWS})
     assert world.books().parked == ROWS
 
@@ -290,7 +290,7 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
     assert world.states() == {"parked": 2 * ROWS}
     assert world.sent_back() == []
     with pytest.raises(InputError, match="24 of 24 parked events carry no source"):
-        wiring.run_dry_run(world.settings, DryRunRequest(*NAMES, enter="transformation"))
+        services.run_dry_run(world.settings, DryRunRequest(*NAMES, enter="transformation"))
     with pytest.raises(InputError, match="is no stage to enter at"):
         world.replay("r3", enter="ingestion")
     world.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", "test"))

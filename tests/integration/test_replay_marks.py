@@ -11,7 +11,7 @@ from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import InputError, RetryError
 from waybill.parking import Parking
 from waybill.producer import LosslessProducer
@@ -30,8 +30,8 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
     settings = stack_settings.model_copy(
         update={"pipelines_dir": tmp_path / "pipelines", "wal": wal}
     )
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     books = Books(settings, orders.team_of(settings.pipelines_dir))
     for commit in range(COMMITS):
         numbers = range(commit * EACH, commit * EACH + EACH)
@@ -42,7 +42,7 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
 
 
 def run(books: Books, run_id: str = "r1") -> Any:
-    return wiring.run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
+    return services.run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
 
 
 def sent(books: Books) -> Counter[int]:
@@ -50,7 +50,7 @@ def sent(books: Books) -> Counter[int]:
 
 
 def states(books: Books) -> tuple[int, int, int]:
-    [partition] = wiring.parked_partitions(books.settings)
+    [partition] = services.parked_partitions(books.settings)
     return partition.parked, partition.replaying, partition.replayed
 
 

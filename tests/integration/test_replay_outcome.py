@@ -11,11 +11,11 @@ from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import airflow_client, app
 from waybill.errors import InputError
 from waybill.events import decode, encode
-from waybill.operations.outcome import became
+from waybill.replay.outcome import became
 
 pytestmark = pytest.mark.serves
 NAMES = {
@@ -31,8 +31,8 @@ WORDS = ("orders", "-e", "order", "-s", "transformation", "-t", "null_value")
 def books(stack_settings: Any, tmp_path: Any) -> Any:
     orders.write_orders(tmp_path / "pipelines", rows=1)
     settings = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, tmp_path / "pipelines" / "orders", who="test")
     books = Books(settings, orders.team_of(settings.pipelines_dir))
     books.park([parked(order(n, books.team)) for n in range(10)])
     yield books
@@ -40,14 +40,14 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
 
 
 def replayed(books: Books) -> Any:
-    partition = wiring.replayable(books.settings, **NAMES)
-    wiring.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    partition = services.replayable(books.settings, **NAMES)
+    services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     return partition
 
 
 def test_what_is_in_the_log_is_in_flight_until_processing_has_read_it(books: Books) -> None:
     partition = replayed(books)
-    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0.2)
+    outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0.2)
     assert (outcome.sent, outcome.passed, outcome.in_flight) == (10, 0, 10)
     assert outcome.waits_for == "processing"
 
@@ -58,13 +58,13 @@ def test_what_is_parked_again_is_counted_by_its_error_type(books: Books) -> None
     child = decode(encode(sent[1]))
     child.id += "/0"
     books.process([sent[0], child])
-    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0)
     assert (outcome.passed, outcome.in_flight, outcome.waits_for) == (8, 0, "loading")
     assert outcome.parked_again == {"mapping/not_null_violation": 2}
     assert outcome.loaded == {}, "no row of them came to the destination"
     assert became(books.tracker, partition.id, "r1") == {"parked": 2}
     books.load()
-    assert wiring.replay_outcome(books.settings, partition, "r1", wait_s=9).waits_for == ""
+    assert services.replay_outcome(books.settings, partition, "r1", wait_s=9).waits_for == ""
 
 
 def test_rows_that_the_destination_refused_are_told_by_their_ids(books: Books) -> None:
@@ -80,15 +80,15 @@ def test_rows_that_the_destination_refused_are_told_by_their_ids(books: Books) -
     ]
     books.park(refused, number=2)
     books.load()
-    outcome = wiring.replay_outcome(books.settings, partition, "r1", wait_s=0)
+    outcome = services.replay_outcome(books.settings, partition, "r1", wait_s=0)
     assert outcome.parked_again == {"destination/unique_violation": 1}
     assert (outcome.passed, outcome.waits_for) == (9, "")
 
 
 def test_a_run_that_replayed_nothing_is_named(books: Books) -> None:
-    partition = wiring.replayable(books.settings, **NAMES)
+    partition = services.replayable(books.settings, **NAMES)
     with pytest.raises(InputError, match="'r9' has replayed nothing"):
-        wiring.replay_outcome(books.settings, partition, "r9", wait_s=0)
+        services.replay_outcome(books.settings, partition, "r9", wait_s=0)
 
 
 class Airflow:
@@ -109,7 +109,7 @@ class Airflow:
     def trigger(self, _dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         self.runs.append(run_id)
         names = {name: conf[name] for name in NAMES}
-        wiring.run_replay(self.books.settings, **names, who="ann", run_id=run_id)
+        services.run_replay(self.books.settings, **names, who="ann", run_id=run_id)
         self.books.process(self.books.sent()[:1])
 
     def follow(self, _dag_id: str, _run_id: str, *, limit_s: float, told: Any) -> str:

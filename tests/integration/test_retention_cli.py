@@ -10,7 +10,7 @@ import pytest
 from tests.support import orders
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.storage import open_log
 from waybill.storage.tracker.tables import METADATA
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.serves
 def settings(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     home = orders.write_orders(tmp_path / "pipelines", rows=1)
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, home, who="test")
+    services.migrate(made)
+    services.run_deploy(made, home, who="test")
     open_log(made.kafka).ensure_topic(orders.topic_of(tmp_path / "pipelines"))
     for name, value in made.to_env().items():
         monkeypatch.setenv(name, value)

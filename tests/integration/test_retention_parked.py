@@ -9,8 +9,8 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.operations.retention import trim_payloads, trim_rows
 from waybill.parking import PartitionFilter
+from waybill.retention import trim_payloads, trim_rows
 from waybill.tracing import expire_traces
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout, object_key
 
@@ -34,12 +34,12 @@ def over(lot):
     for table, column in (
         ("segments", "changed_at"), ("parked_objects", "committed_at"), ("replays", "finished_at"),
     ):  # fmt: skip
-        lot.sql(f"UPDATE {table} SET {column} = {column} - interval '100 days'")  # noqa: S608
+        lot.sql(f"UPDATE {table} SET {column} = {column} - interval '100 days'")
     return replay
 
 
 def count(lot, table):
-    return lot.sql(f"SELECT count(*)::int FROM {table}")[0][0]  # noqa: S608
+    return lot.sql(f"SELECT count(*)::int FROM {table}")[0][0]
 
 
 def test_segments_go_and_their_numbers_stay(lot):

@@ -13,12 +13,12 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event
 from tests.support import orders
 
-from waybill import wiring
+from waybill import services
 from waybill.access import Decision
 from waybill.events import Event, decode, encode
 from waybill.ledger import fold
-from waybill.operations.claims import message_again
-from waybill.operations.retention import trim_payloads
+from waybill.replay.messages import message_again
+from waybill.retention import trim_payloads
 from waybill.settings import Settings
 from waybill.storage import ObjectStore, open_log, open_tracker
 from waybill.storage.payloads import LARGEST_MESSAGE_BYTES
@@ -53,8 +53,8 @@ def settings(stack_settings: Settings, tmp_path: Path) -> Settings:
     note = "x" * LARGEST_MESSAGE_BYTES
     source.write_text(source.read_text().replace("note 1\n", f"{note}\n"))
     made = stack_settings.model_copy(update={"pipelines_dir": tmp_path / "pipelines"})
-    wiring.migrate(made)
-    wiring.run_deploy(made, home, who="test")
+    services.migrate(made)
+    services.run_deploy(made, home, who="test")
     return made
 
 
@@ -69,12 +69,12 @@ def named(settings: Settings) -> list[str]:
 def test_a_record_that_is_read_again_while_its_old_payload_is_deleted_keeps_its_new_one(
     settings: Settings,
 ) -> None:
-    wiring.run_ingest(settings, "orders")
+    services.run_ingest(settings, "orders")
     [old] = named(settings)
 
     def read_again() -> None:
-        wiring.ask_rereads(settings, ["orders"], Decision("ann", "lost"))
-        assert wiring.run_ingest(settings, "orders").read == ROWS
+        services.ask_rereads(settings, ["orders"], Decision("ann", "lost"))
+        assert services.run_ingest(settings, "orders").read == ROWS
 
     objects = Interrupted(settings.s3, deleting=read_again)
     with open_tracker(settings.tracker) as tracker:

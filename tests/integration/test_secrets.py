@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from tests import servers
 from tests.support.marked import MARK, fields, is_secret, marked_value, put, said
 
-from waybill import wiring
+from waybill import services
 from waybill.settings import Settings, TrackerSettings, secret_values
 from waybill.storage import open_tracker
 
@@ -50,10 +50,10 @@ def with_marks(settings: Settings) -> Settings:
 def test_no_process_is_started_with_a_secret(stack_settings: Settings) -> None:
     """Kafka, PostgreSQL and S3 as they run, then a Spark application with its Java."""
     settings = with_marks(stack_settings)
-    wiring.migrate(settings)
+    services.migrate(settings)
     hidden = secret_values(settings)
     assert MARK in hidden
-    pid = wiring.start_application(settings, "processing", "marked")
+    pid = services.start_application(settings, "processing", "marked")
     seen: list[str] = []
 
     def java() -> bool:
@@ -66,11 +66,11 @@ def test_no_process_is_started_with_a_secret(stack_settings: Settings) -> None:
     try:
         servers.wait_for(java, 120.0)
     finally:
-        wiring.stop_application(settings, "processing", "marked")
+        services.stop_application(settings, "processing", "marked")
     assert any("kafka.Kafka" in line for line in seen)
     assert any("weed" in line for line in seen)
     assert [line for line in seen if any(value in line for value in hidden)] == []
-    log = wiring.application_last_words(settings, "processing", "marked")
+    log = services.application_last_words(settings, "processing", "marked")
     assert not any(value in log for value in hidden)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.orders import write_orders
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import InputError
 from waybill.ledger import read_position
 from waybill.settings import Settings, SourceSettings
@@ -26,25 +26,25 @@ def test_a_pipeline_deployed_before_reads_no_file_outside(
     text = (folder / "pipeline.yaml").read_text()
     (folder / "pipeline.yaml").write_text(text.replace("path: orders.csv", f"path: {secret}"))
     closed = stack_settings.model_copy(update={"pipelines_dir": folder.parent})
-    wiring.migrate(closed)
+    services.migrate(closed)
     with pytest.raises(InputError, match="outside of them"):
-        wiring.run_deploy(closed, folder, who="eve")
+        services.run_deploy(closed, folder, who="eve")
     opened = closed.model_copy(update={"sources": SourceSettings(roots=(tmp_path,))})
-    wiring.run_deploy(opened, folder, who="ann")
+    services.run_deploy(opened, folder, who="ann")
     with pytest.raises(InputError, match="outside of them") as caught:
-        wiring.run_ingest(closed, "orders")
+        services.run_ingest(closed, "orders")
     assert "S3-SECRET" not in str(caught.value)
 
     (folder / "pipeline.yaml").write_text(text)
-    wiring.run_deploy(closed, folder, who="ann")
+    services.run_deploy(closed, folder, who="ann")
     (folder / "orders.csv").unlink()
     (folder / "orders.csv").symlink_to(secret)
     with pytest.raises(InputError, match="outside of them"):
-        wiring.run_ingest(closed, "orders")
+        services.run_ingest(closed, "orders")
 
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="is a link that leads to"):
-        wiring.run_ingest(closed, "orders")
+        services.run_ingest(closed, "orders")
     with open_tracker(closed.tracker) as tracker:
         assert read_position(tracker, "test-orders").rows_read == 0

@@ -11,12 +11,12 @@ from tests.support import cut_logs, orders
 from tests.support.books import batch, nothing_parked
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.errors import InputError
 from waybill.ledger import LastRead, OffsetRange, acquire_lease, commit_batch
+from waybill.services.ingestion import run_ingest
 from waybill.storage import config_faults, open_log, open_tracker, safe_config
-from waybill.wiring.intake import run_ingest
 
 pytestmark = pytest.mark.serves
 ROWS = 120
@@ -50,8 +50,8 @@ def shop(stack_settings, kafka, tmp_path, monkeypatch):
     orders.write_orders(folder, rows=ROWS)
     kafka_settings = stack_settings.kafka.model_copy(update={"topic_partitions": 1})
     settings = stack_settings.model_copy(update={"pipelines_dir": folder, "kafka": kafka_settings})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, folder / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, folder / "orders", who="test")
     for name, value in settings.to_env().items():
         monkeypatch.setenv(name, value)
     return Shop(settings, kafka)
@@ -123,7 +123,7 @@ def test_what_a_source_has_is_read_again_once_it_is_asked_for(shop):
     assert (again.read, again.accepted) == (ROWS, first.accepted)
     assert run_ingest(shop.settings, "orders").read == 0
     assert ("ann",) in shop.sql("SELECT who FROM audit_log WHERE action = 'reread_source'")
-    assert wiring.balance(shop.settings).unaccounted == 0
+    assert services.balance(shop.settings).unaccounted == 0
 
 
 def test_what_was_deleted_unread_is_settled_with_a_reread_by_the_command(shop):

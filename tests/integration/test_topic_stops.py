@@ -21,8 +21,10 @@ from waybill.ledger import (
     commit_batch,
     read_positions,
 )
-from waybill.operations.auditing.ranges import Reached, check_ranges
-from waybill.operations.topic_stops import (
+from waybill.reconciliation.offset_ranges import Reached, check_ranges
+from waybill.settings import KafkaSettings
+from waybill.storage import TopicInfo, open_log
+from waybill.topics.stops import (
     LogFault,
     Settlement,
     Step,
@@ -33,8 +35,6 @@ from waybill.operations.topic_stops import (
     record_stops,
     settled_holes,
 )
-from waybill.settings import KafkaSettings
-from waybill.storage import TopicInfo, open_log
 
 pytestmark = pytest.mark.serves
 ANN = Decision("ann", "the disk was put back")

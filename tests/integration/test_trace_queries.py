@@ -14,14 +14,14 @@ import pytest
 from sqlalchemy import text
 from tests.support.memory_traces import MemoryTraces, made
 
-from waybill.operations.trails import queries as trace_queries
-from waybill.operations.trails.desk import TrailDesk
-from waybill.operations.trails.queries import Beat, TooManyQuestionsError
-from waybill.operations.trails.question import ask_for_ids
-from waybill.operations.trails.runner import Runner
-from waybill.operations.trails.trail import Books
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
+from waybill.trails import queries as trace_queries
+from waybill.trails.queries import Beat, TooManyQuestionsError
+from waybill.trails.question import ask_for_ids
+from waybill.trails.runner import Runner
+from waybill.trails.service import TrailService
+from waybill.trails.trail import Books
 
 pytestmark = pytest.mark.serves
 
@@ -162,7 +162,7 @@ def test_old_questions_are_removed_but_none_that_is_open(tracker):
 
 def test_a_served_question_is_answered_with_how_much_was_read(tracker, make_runner):
     traces = MemoryTraces(made("e", "ingestion", "accepted", host="a1"))
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     asked = desk.ask(ONE, who="anna", limit_s=WAIT_S)
     [trail] = asked.answer["trails"]
     assert (trail["event_id"], trail["state"], trail["stops"][0]["host"]) == (
@@ -178,7 +178,7 @@ def test_a_served_question_is_answered_with_how_much_was_read(tracker, make_runn
 def test_a_running_question_is_cancelled_from_elsewhere(tracker, make_runner):
     traces = MemoryTraces()
     traces.waits = True
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     asked = desk.ask(ONE, who="anna", limit_s=0.0)
     assert traces.began.wait(WAIT_S)
     trace_queries.cancel(tracker, asked.id, who="bob")
@@ -196,7 +196,7 @@ def test_it_is_cancelled_also_while_it_looks_what_became_of_what_parked(tracker,
         assert slow_end.wait(WAIT_S)
 
     many = [replace(one, at=one.at, object_key=f"parked/{n}") for n in range(3)]
-    desk = TrailDesk(tracker, make_runner(MemoryTraces(*many), parked))
+    desk = TrailService(tracker, make_runner(MemoryTraces(*many), parked))
     desks.append(desk)
     slow_end = CancelSeen(tracker)
     assert desk.run(ONE, who="anna").state == "cancelled"
@@ -221,7 +221,7 @@ class CancelSeen:
 def test_while_it_runs_it_says_how_far_it_is_and_by_which_execution(tracker, make_runner):
     traces = MemoryTraces()
     traces.waits = True
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     asked = desk.ask(ONE, who="anna", limit_s=0.0)
     told = threading.Event()
     for _ in range(200):
@@ -240,12 +240,12 @@ def test_a_runner_that_ends_gives_back_what_it_runs(tracker, make_runner):
     slow, quick = MemoryTraces(), MemoryTraces(made("e", "ingestion", "accepted"))
     slow.waits = True
     first = make_runner(slow)
-    asked = TrailDesk(tracker, first).ask(ONE, who="anna", limit_s=0.0)
+    asked = TrailService(tracker, first).ask(ONE, who="anna", limit_s=0.0)
     assert slow.began.wait(WAIT_S)
     first.close()
     assert slow.closed
     assert read(tracker, asked.id).state == "queued"
-    again = TrailDesk(tracker, make_runner(quick))
+    again = TrailService(tracker, make_runner(quick))
     again.read(asked.id)
     assert again.wait(asked.id, limit_s=WAIT_S).state == "done"
 
@@ -253,7 +253,7 @@ def test_a_runner_that_ends_gives_back_what_it_runs(tracker, make_runner):
 def test_a_runner_that_lost_its_question_ends_the_query_and_writes_nothing(tracker, make_runner):
     traces = MemoryTraces()
     traces.waits = True
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     asked = desk.ask(ONE, who="anna", limit_s=0.0)
     assert traces.began.wait(WAIT_S)
     with tracker.transaction() as connection:
@@ -267,16 +267,16 @@ def test_a_runner_that_lost_its_question_ends_the_query_and_writes_nothing(track
 
 
 def test_a_question_that_takes_too_long_fails(tracker, make_runner, monkeypatch):
-    monkeypatch.setattr("waybill.operations.trails.runner.LIMIT_S", 0.1)
+    monkeypatch.setattr("waybill.trails.runner.LIMIT_S", 0.1)
     traces = MemoryTraces()
     traces.waits = True
-    asked = TrailDesk(tracker, make_runner(traces)).run(ONE, who="anna")
+    asked = TrailService(tracker, make_runner(traces)).run(ONE, who="anna")
     assert (asked.state, "took longer" in asked.error) == ("failed", True)
 
 
 def test_what_goes_wrong_is_told_and_the_threads_go_on(tracker, make_runner):
     traces = MemoryTraces()
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     traces.away = True
     failed = desk.ask(ONE, who="anna", limit_s=WAIT_S)
     assert (failed.state, failed.error) == ("failed", "the object store is away")
@@ -291,7 +291,7 @@ def test_what_goes_wrong_is_told_and_the_threads_go_on(tracker, make_runner):
 def test_a_question_in_the_own_thread_is_listed_and_can_be_cancelled(tracker, make_runner):
     traces = MemoryTraces()
     traces.waits = True
-    desk = TrailDesk(tracker, make_runner(traces))
+    desk = TrailService(tracker, make_runner(traces))
     ended = []
     thread = threading.Thread(target=lambda: ended.append(desk.run(ONE, who="anna")))
     thread.start()
@@ -325,7 +325,7 @@ def kill_while_it_looks(tracker):
             slow.waits = True
             with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
                 books = Books(own, lambda batches: batches, lambda _: None)
-                desk = TrailDesk(own, Runner(books, lambda: slow, shipped_after_s=5.0))
+                desk = TrailService(own, Runner(books, lambda: slow, shipped_after_s=5.0))
                 desk.ask(ONE, who="anna", limit_s=0.0)
                 slow.began.wait(WAIT_S)
                 os.write(writing, b"!")
@@ -349,7 +349,7 @@ def test_a_question_whose_process_is_killed_is_answered_by_another(
     [asked] = trace_queries.newest(tracker, asked_by="anna", limit=5)
     assert asked.state == "running"
     quick = MemoryTraces(made("e", "ingestion", "accepted"))
-    desk = TrailDesk(tracker, make_runner(quick))
+    desk = TrailService(tracker, make_runner(quick))
     desk.read(asked.id)
     ended = desk.wait(asked.id, limit_s=WAIT_S)
     assert (ended.state, len(ended.answer["trails"])) == ("done", 1)

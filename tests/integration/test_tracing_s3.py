@@ -19,9 +19,8 @@ from pydantic import SecretStr
 from tests.servers import CHECKOUT, PostgresServer, S3Server
 from tests.unit.tracing.samples import NOON_US, batch, ids
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import RetryError
-from waybill.files import ShipReport
 from waybill.settings import S3Settings, Settings, TraceSettings, TrackerSettings
 from waybill.storage import ObjectInfo, ObjectStore
 from waybill.tracing import (
@@ -36,6 +35,7 @@ from waybill.tracing import (
     run_shipper,
     trace_spool,
 )
+from waybill.tracing.files import ShipReport
 from waybill.tracing.query import OBJECT_SCHEMA
 
 pytestmark = pytest.mark.serves
@@ -268,7 +268,7 @@ def test_the_command_ships_until_sigterm_and_lists_files_meanwhile(
     bucket: S3Settings, settings: TraceSettings, tmp_path: Path, postgres: PostgresServer
 ) -> None:
     tracker = TrackerSettings(dsn=SecretStr(postgres.database("tracker")))
-    wiring.migrate(Settings(_env_file=None, home=tmp_path, s3=bucket, tracker=tracker))
+    services.migrate(Settings(_env_file=None, home=tmp_path, s3=bucket, tracker=tracker))
     assert bucket.access_key is not None
     assert bucket.secret_key is not None
     environment = {

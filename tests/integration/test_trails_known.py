@@ -10,11 +10,11 @@ from tests.integration.parking_lot import make_event
 from tests.support.memory_traces import made
 
 from waybill.access import Decision
-from waybill.operations.trails.known import read_known
-from waybill.operations.trails.verdict import verdict_of
 from waybill.parking import PartitionFilter
+from waybill.parking.locations import whereabouts
 from waybill.parking.selection import select_segments, to_segment
-from waybill.parking.whereabouts import whereabouts
+from waybill.trails.tracker_facts import read_known
+from waybill.trails.verdict import verdict_of
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -97,7 +97,7 @@ def test_what_was_put_back_is_parked_again_by_nobody(lot):
 def test_an_answer_for_very_many_looks_for_some_seconds_and_says_what_it_did_not_ask(
     lot, monkeypatch
 ):
-    monkeypatch.setattr("waybill.operations.trails.known.LOOK_S", -1.0)
+    monkeypatch.setattr("waybill.trails.tracker_facts.LOOK_S", -1.0)
     key = lot.park([make_event()])
     found = verdict_of([stop(key)], known(lot, stop(key)))
     assert (found.state, "not looked up" in found.said) == ("parked", True)

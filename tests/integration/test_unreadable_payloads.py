@@ -11,14 +11,14 @@ import pytest
 from tests.support import evolving
 from tests.support.s3_proxy import S3Proxy, proxied
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, encode, payload_key
-from waybill.operations import claims
 from waybill.parking import read_directory, read_segment
+from waybill.processing.spark import tasks
+from waybill.replay import messages
 from waybill.settings import Settings
 from waybill.storage import open_objects
-from waybill.streaming import tasks
 
 pytestmark = pytest.mark.serves
 REFUSALS = {
@@ -37,7 +37,7 @@ def proxy(s3):
 
 @pytest.fixture
 def settings(stack_settings: Settings, proxy: S3Proxy, tmp_path: Path, monkeypatch) -> Settings:
-    quick = partial(claims.PayloadReader, first_wait_s=0.01)
+    quick = partial(messages.PayloadReader, first_wait_s=0.01)
     monkeypatch.setattr(tasks, "PayloadReader", quick)
     made = stack_settings.model_copy(
         update={
@@ -46,8 +46,8 @@ def settings(stack_settings: Settings, proxy: S3Proxy, tmp_path: Path, monkeypat
         }
     )
     home = evolving.write_evolving(made.pipelines_dir)
-    wiring.migrate(made)
-    wiring.run_deploy(made, home, who="test")
+    services.migrate(made)
+    services.run_deploy(made, home, who="test")
     return made
 
 
@@ -99,7 +99,7 @@ def test_a_payload_that_is_given_after_a_while_is_waited_for(settings, proxy):
     proxy.errors = {"payloads/test-evolving/busy": (500, "InternalError")}
     answers = []
 
-    class Mended(claims.PayloadReader):
+    class Mended(messages.PayloadReader):
         def __call__(self, key):
             threading.Timer(0.3, proxy.errors.clear).start()
             answers.append(key)
@@ -129,7 +129,7 @@ def test_a_store_that_gives_nothing_at_all_parks_nothing(settings, proxy, answer
     """Puts go through, as with a volume server that is gone: the probe is not given either."""
     claim(settings, 1, "p1")
     proxy.errors = {"": answer}
-    reader = claims.PayloadReader(open_objects(settings.s3), first_wait_s=0.01, away_limit_s=0.1)
+    reader = messages.PayloadReader(open_objects(settings.s3), first_wait_s=0.01, away_limit_s=0.1)
     with pytest.raises(error):
         reader("payloads/test-evolving/p1")
 
@@ -138,9 +138,9 @@ def test_many_unreadable_payloads_share_what_is_waited(settings, proxy):
     for number in range(6):
         claim(settings, number, f"p{number}")
     proxy.errors = {f"p{number}": (403, "AccessDenied") for number in range(6)}
-    reader = claims.PayloadReader(open_objects(settings.s3), first_wait_s=0.1, budget_s=0.85)
+    reader = messages.PayloadReader(open_objects(settings.s3), first_wait_s=0.1, budget_s=0.85)
     for number in range(6):
-        with pytest.raises(claims.ParkError, match="the store gives other objects") as caught:
+        with pytest.raises(messages.ParkError, match="the store gives other objects") as caught:
             reader(f"payloads/test-evolving/p{number}")
         assert caught.value.code == "data_ref_unreadable"
     asked = [path[-2:] for path in proxy.asked if "/payloads/" in path]

@@ -19,11 +19,11 @@ from waybill.destinations import Commit, open_destination
 from waybill.errors import AwayError
 from waybill.events import Event, encode
 from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load, note_run
-from waybill.operations.auditing import close_breach, read_breaches
-from waybill.operations.watching.checks import WatchParts, tell, watch
-from waybill.operations.watching.drift import DriftLimits
-from waybill.operations.watching.limits import WatchLimits
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec, topic_of
+from waybill.reconciliation import close_breach, read_breaches
+from waybill.reconciliation.checks.drift import DriftLimits
+from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.checks.run import WatchParts, tell, watch
 from waybill.settings import DestinationSettings, KafkaSettings
 from waybill.storage import KafkaLog, TrackerStore
 

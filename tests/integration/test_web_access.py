@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from tests.support import web_app
 from tests.support.web_app import OWN
 
-from waybill.operations.auditing import BreachKey, open_breach
+from waybill.reconciliation import BreachKey, open_breach
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web

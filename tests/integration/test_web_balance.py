@@ -8,8 +8,8 @@ import pytest
 from tests.integration.test_web_access import breach_of
 from tests.support import web_app
 
-from waybill.operations.auditing import BreachKey, open_breach
-from waybill.operations.heat_map import STEPS
+from waybill.reconciliation import BreachKey, open_breach
+from waybill.reconciliation.heat_map import STEPS
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -24,7 +24,7 @@ def count(web, minute, stage="ingestion", *, pipeline="pl-1", event="flight", **
     names = ", ".join(numbers)
     values = ", ".join(f":{name}" for name in numbers)
     web.lot.sql(
-        f"INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {names}) "  # noqa: S608
+        f"INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {names}) "
         f"VALUES (:pipeline, :event, :stage, :minute, {values})",
         pipeline=pipeline, event=event, stage=stage, minute=minute, **numbers,
     )  # fmt: skip
@@ -104,7 +104,7 @@ def test_totals_are_those_since_the_first_event(web):
         names = ", ".join(numbers)
         values = ", ".join(str(number) for number in numbers.values())
         web.lot.sql(
-            f"INSERT INTO ledger_totals (pipeline_id, event_name, stage, {names}) "  # noqa: S608
+            f"INSERT INTO ledger_totals (pipeline_id, event_name, stage, {names}) "
             f"VALUES ('pl-1', 'flight', '{stage}', {values})"
         )
     [row] = web.get("uma", "/api/balance")["pipelines"]

@@ -136,9 +136,9 @@ def two_hours(web):
 def test_a_window_that_cuts_too_much_for_a_request_is_refused_with_the_command(
     web, two_hours, verb, monkeypatch
 ):
-    from waybill.operations import desk
+    from waybill.inspection import service
 
-    monkeypatch.setattr(desk, "MOST_CUTS", 2)
+    monkeypatch.setattr(service, "MOST_CUTS", 2)
     if verb == "undo-discard":
         web.post("uma", "/api/discard", {"partition_id": two_hours, "why": "all"})
     before = web.lot.states(), len(web.audit())
@@ -153,7 +153,7 @@ def test_a_window_that_cuts_too_much_for_a_request_is_refused_with_the_command(
         *("--error-type=null_value", f"--until={edge}", "--why=it's old"),
     ]
     assert (web.lot.states(), len(web.audit())) == before
-    monkeypatch.setattr(desk, "MOST_CUTS", 3)
+    monkeypatch.setattr(service, "MOST_CUTS", 3)
     assert web.post("uma", f"/api/{verb}", body)["events"] == 3
     web.lot.check()
 

@@ -10,8 +10,8 @@ from tests.support import told_traces as told
 from tests.support import web_app
 from tests.unit.tracing.samples import ids
 
-from waybill.operations.trails import queries as trace_queries
-from waybill.operations.trails.question import ask_for_ids
+from waybill.trails import queries as trace_queries
+from waybill.trails.question import ask_for_ids
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web

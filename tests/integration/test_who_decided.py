@@ -7,7 +7,7 @@ from tests.support import parked_orders
 from typer.testing import CliRunner
 
 from waybill.cli import app
-from waybill.wiring import current_user
+from waybill.services import current_user
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots

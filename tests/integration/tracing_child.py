@@ -10,10 +10,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from waybill.files import FileManager
 from waybill.settings import S3Settings, TraceSettings
 from waybill.storage import ObjectStore
 from waybill.tracing import Compactor, Recorder, open_recorder, run_shipper, traces
+from waybill.tracing.files import FileManager
 
 BUCKETS = 4
 

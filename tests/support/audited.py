@@ -12,6 +12,7 @@ from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, staged
 
+from waybill.deployment.registry import deploy
 from waybill.events import Event, decode, encode
 from waybill.ledger import (
     IntakeCommit,
@@ -25,9 +26,8 @@ from waybill.ledger import (
 )
 from waybill.ledger.commit import PackedCounts
 from waybill.ledger.watermarks import close_watermark, open_watermark
-from waybill.operations.auditing import AuditLimits, AuditReport, audit, minute_states
-from waybill.operations.registry import deploy
 from waybill.pipelines import load_pipeline, topic_of
+from waybill.reconciliation import AuditLimits, AuditReport, audit, minute_states
 from waybill.settings import KafkaSettings
 from waybill.storage import TrackerStore, open_log
 

@@ -9,8 +9,8 @@ from sqlalchemy import text
 
 from waybill.ledger import BatchCommit, OffsetRange
 from waybill.ledger.commit import PackedCounts, StagedObject
+from waybill.processing import Counts
 from waybill.settings import TrackerSettings
-from waybill.stages import Counts
 from waybill.storage import TrackerStore
 
 MINUTE = 29_000_000
@@ -79,7 +79,7 @@ def everything(tracker: TrackerStore) -> dict[str, list[Any]]:
             name: [
                 {k: v for k, v in row.items() if not k.endswith("_at")}
                 for row in connection.execute(
-                    text(f"SELECT * FROM {name} ORDER BY 1, 2")  # noqa: S608
+                    text(f"SELECT * FROM {name} ORDER BY 1, 2")
                 ).mappings()
             ]
             for name in TABLES

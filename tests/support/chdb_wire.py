@@ -53,7 +53,7 @@ class ChdbWire:
             if token:
                 self._session.query(f"SET insert_deduplication_token = '{token}'")
             self._session.query(
-                f"INSERT INTO {place} ({names}) SELECT {names} FROM file('{file.name}', 'Parquet')"  # noqa: S608
+                f"INSERT INTO {place} ({names}) SELECT {names} FROM file('{file.name}', 'Parquet')"
             )
             if token:
                 self._session.query("SET insert_deduplication_token = ''")

@@ -20,15 +20,14 @@ import orjson
 import pyarrow as pa
 from tests.support.orders import team_of
 
+from waybill.deployment.registry import ActivePipelines
 from waybill.events import Event, encode
-from waybill.operations import learning
-from waybill.operations.registry import ActivePipelines
 from waybill.pipelines import topic_of
+from waybill.processing import learning, read_staged
+from waybill.processing.spark import tasks
+from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.settings import Settings
-from waybill.stages import read_staged
 from waybill.storage import ObjectStore, open_objects, open_tracker
-from waybill.streaming import tasks
-from waybill.streaming.task_texts import TaskTexts
 from waybill.tracing import open_recorder
 
 DECLARATION = """

@@ -19,13 +19,13 @@ from waybill.destinations import Destination, open_destination
 from waybill.errors import RetryError
 from waybill.ledger import acquire_lease, commit_batch, load_position, staged_after
 from waybill.ledger.commit import StagedObject
+from waybill.loading.backoff import Patience
+from waybill.loading.loader import Loader
 from waybill.pipelines import TableSpec
+from waybill.processing import StagedPacker
+from waybill.processing.staged import StagedHead
 from waybill.settings import DestinationSettings, S3Settings, TrackerSettings
-from waybill.stages import StagedPacker
-from waybill.stages.staged import StagedHead
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.streaming.loader import Loader
-from waybill.streaming.patience import Patience
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Loads:
         fold(self.tracker)
         names = ("in_first", "in_replayed", "passed", "superseded", "duplicate", "parked")
         sums = ", ".join(f"coalesce(sum({name}), 0)::int" for name in names)
-        [row] = self.sql(f"SELECT {sums} FROM ledger_totals WHERE stage = 'destination'")  # noqa: S608
+        [row] = self.sql(f"SELECT {sums} FROM ledger_totals WHERE stage = 'destination'")
         return {name: number for name, number in zip(names, row, strict=True) if number}
 
     def parked(self) -> dict[str, int]:

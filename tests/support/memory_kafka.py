@@ -14,10 +14,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from waybill.producer.client import HEADER, read_stamp
+from waybill.producer.environment import Environment
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.tail import UnreachableError
 from waybill.producer.wal.memory_disk import MemoryDisk
-from waybill.producer.world import World
 
 PARTITIONS = 2
 _PATIENCE = 3
@@ -121,7 +121,7 @@ class MemoryClient:
         self._reports: deque[tuple[Stored, KafkaError | None]] = deque()
         self._idle = 0
 
-    def produce(  # noqa: PLR0913, PLR0917 - librdkafka's
+    def produce(
         self, topic, value, key, partition, callback, on_delivery, timestamp, headers
     ) -> None:
         assert callback is on_delivery
@@ -298,5 +298,5 @@ class MemoryWorld:
         raise AssertionError(f"{len(producer)} stay in doubt")
 
     @property
-    def seam(self) -> World:
-        return World(self.disk, self._lock, self._client, self._tail, self._background)
+    def seam(self) -> Environment:
+        return Environment(self.disk, self._lock, self._client, self._tail, self._background)

@@ -14,6 +14,7 @@ from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, staged
 from tests.support.many_batches import MINUTE, ManyBatches, fill
 
+from waybill.deployment.registry import deploy
 from waybill.ledger import (
     LoadCommit,
     acquire_lease,
@@ -27,17 +28,16 @@ from waybill.ledger import (
 )
 from waybill.ledger.positions import commit_age_s, staged_sums
 from waybill.ledger.progress import consumer_progress
-from waybill.operations.auditing import AuditLimits, audit
-from waybill.operations.balance_desk import BalanceDesk
-from waybill.operations.balancing import balance
-from waybill.operations.loads.desk import destination_lines
-from waybill.operations.registry import deploy
-from waybill.operations.watching import checks
-from waybill.operations.watching.limits import WatchLimits
+from waybill.loading.sizes import MOST_COMMITS
+from waybill.loading.status import destination_lines
 from waybill.pipelines import load_pipeline, topic_of
+from waybill.reconciliation import AuditLimits, audit
+from waybill.reconciliation.balance_report import balance
+from waybill.reconciliation.checks import run
+from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.service import BalanceService
 from waybill.settings import AuditSettings
 from waybill.storage import KafkaLog, TrackerStore
-from waybill.streaming.load_sizes import MOST_COMMITS
 
 PIPELINE = "test-orders"
 DESTINATION = "warehouse"
@@ -105,7 +105,7 @@ class Minutely:
     def watch(self) -> Any:
         fold(self.tracker)
         limits = WatchLimits.of(AuditSettings())
-        return checks.watch(checks.WatchParts(self.tracker, self.log, {}, limits), NOW)
+        return run.watch(run.WatchParts(self.tracker, self.log, {}, limits), NOW)
 
     def process(self) -> int:
         """Commit a batch of one event."""
@@ -151,7 +151,7 @@ class Minutely:
 
     def pages(self) -> None:
         """Ask what the pages of balance and destinations, and the governor, ask again and again."""
-        desk = BalanceDesk(self.tracker)
+        desk = BalanceService(self.tracker)
         desk.overview(None, "24h", now=NOW)
         desk.event_names(PIPELINE, "24h", limit=100, now=NOW)
         desk.breaches(None, pipeline=None, states=None, limit=100)

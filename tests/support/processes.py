@@ -11,7 +11,11 @@ from tests.servers import CHECKOUT
 
 PROCESSES = multiprocessing.get_context("forkserver")
 _PRELOAD = [
-    *("tests.integration.tracing_child", "tests.unit.files.acts", "tests.unit.files.dying"),
+    *(
+        "tests.integration.tracing_child",
+        "tests.unit.tracing_files.acts",
+        "tests.unit.tracing_files.dying",
+    ),
     *("boto3", "rocksdict", "tenacity", "pytest", "pandas"),
     *("pyarrow.parquet", "pyarrow.compute"),
 ]

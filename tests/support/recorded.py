@@ -6,12 +6,12 @@ from collections import Counter
 
 from waybill.events import STAGES
 from waybill.ledger import committed
+from waybill.services import balance
 from waybill.settings import Settings
 from waybill.storage import open_tracker
 from waybill.tracing import Trace, trace_spool
 from waybill.tracing.parquet import read_whole
 from waybill.tracing.trace import to_traces
-from waybill.wiring import balance
 
 
 def recorded(settings: Settings) -> list[Trace]:

@@ -8,12 +8,12 @@ from typing import Any
 from tests.support import orders
 from tests.support.books import batch, nothing_parked
 
-from waybill import wiring
+from waybill import services
+from waybill.deployment.registry import active_pipeline
 from waybill.events import Event, decode
 from waybill.ledger import acquire_lease, commit_batch, topic_positions
-from waybill.operations.registry import active_pipeline
+from waybill.processing import Chain, Chunk, Plan
 from waybill.settings import Settings
-from waybill.stages import Chain, Chunk, Plan
 from waybill.storage import open_log, open_tracker
 
 ROWS, PAGE_ROWS = 40, 10
@@ -31,8 +31,8 @@ def with_a_big_order(
     source = home / "orders.csv"
     source.write_text(source.read_text().replace(f"note {BIG}\n", f"{NOTE}\n"))
     settings = stack_settings.model_copy(update={"pipelines_dir": folder / "pipelines"})
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, home, who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, home, who="test")
     open_log(settings.kafka).ensure_topic(topic_of(settings))
     limit(settings, LIMIT_BYTES)
     return settings

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from waybill.ledger import BatchProgress
-from waybill.operations.governor import Governor, Look
+from waybill.replay.throttle import Look, ReplayThrottle
 
 LOOK_S, SEND_S = 0.03, 25e-6
 
@@ -28,7 +28,7 @@ class SimulatedConsumer:
         stops_s: from when on it does not run.
     """
 
-    def __init__(  # noqa: PLR0913 - a consumer has these
+    def __init__(
         self,
         fixed_s: float,
         event_s: float,
@@ -122,7 +122,11 @@ class SimulatedConsumer:
 
 
 def replayed(
-    consumer: SimulatedConsumer, governor: Governor, *, events: int = 10**9, until: float = 1e9
+    consumer: SimulatedConsumer,
+    governor: ReplayThrottle,
+    *,
+    events: int = 10**9,
+    until: float = 1e9,
 ) -> int:
     """Replay so many events, or until a time; returns how many went."""
     number = 0

@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg
 from tests.support import children, orders
 
-from waybill import wiring
+from waybill import services
 from waybill.errors import ParkError
 from waybill.events import decode
-from waybill.operations import applications
+from waybill.services import applications
 from waybill.settings import Settings
 from waybill.storage import open_log
 
@@ -27,8 +27,8 @@ def with_orders(stack_settings: Settings, folder: Path, *, rows: int, **spark: o
             "spark": stack_settings.spark.model_copy(update=spark),
         }
     )
-    wiring.migrate(settings)
-    wiring.run_deploy(settings, folder / "pipelines" / "orders", who="test")
+    services.migrate(settings)
+    services.run_deploy(settings, folder / "pipelines" / "orders", who="test")
     return settings
 
 
@@ -45,7 +45,7 @@ def stopped_at_end(settings: Settings) -> Iterator[None]:
 def keep_running(settings: Settings) -> None:
     """Start what is not there."""
     for kind in applications.KINDS:
-        wiring.start_application(settings, kind, "default")
+        services.start_application(settings, kind, "default")
 
 
 def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0):
@@ -53,11 +53,11 @@ def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0):
 
     def at_rest() -> bool:
         keep_running(settings)
-        report = wiring.balance(settings)
+        report = services.balance(settings)
         return report.ingested == rows and not report.in_flight and not report.unaccounted
 
     children.wait_until(at_rest, limit_s=limit_s, what="all events at rest, none unaccounted for")
-    return wiring.balance(settings)
+    return services.balance(settings)
 
 
 def warehouse_numbers(settings: Settings) -> list[int]:
@@ -74,7 +74,7 @@ def assert_once_each(settings: Settings, numbers: Iterable[int], *, duplicates: 
     The table has a primary key, which hides what came twice: the destination counts it, and in the
     log each id stands once. Where a source was read again, ``duplicates`` says how many passed.
     """
-    report = wiring.balance(settings)
+    report = services.balance(settings)
     assert (report.duplicate, report.superseded) == (duplicates, 0)
     assert sorted(warehouse_numbers(settings)) == sorted(numbers)
     if not duplicates:

@@ -68,13 +68,13 @@ class Mailbox:
     def __init__(self):
         self.mails, self.refused, self.port = [], set(), 0
 
-    async def handle_RCPT(self, server, session, envelope, address, _options):  # noqa: N802
+    async def handle_RCPT(self, server, session, envelope, address, _options):
         if address in self.refused:
             return "550 no such\x1b[2Jmailbox"
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
-    async def handle_DATA(self, server, session, envelope):  # noqa: N802
+    async def handle_DATA(self, server, session, envelope):
         secure = session.ssl is not None
         self.mails.append((envelope.rcpt_tos, envelope.content, secure, session.authenticated))
         return "250 taken"

@@ -21,7 +21,7 @@ def table_of(answer: Any) -> pa.Table:
     return pa.Table.from_pylist(answer.rows)
 
 
-def snowflake(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module's classes
+def snowflake(wire: Any) -> dict[str, types.ModuleType]:
     """Return modules to put into ``sys.modules``."""
     connector, errors = _module("snowflake.connector"), _module("snowflake.connector.errors")
 
@@ -98,7 +98,7 @@ def snowflake(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a modul
     }
 
 
-def redshift(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module's classes
+def redshift(wire: Any) -> dict[str, types.ModuleType]:
     module = _module("redshift_connector")
 
     class Error(Exception):
@@ -176,7 +176,7 @@ class WireBucket:
         self._wire.execute(f"SELECT 's3://{bucket}/{key}' AS deleted")
 
 
-def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module's classes
+def bigquery(wire: Any) -> dict[str, types.ModuleType]:
     module, exceptions = _module("google.cloud.bigquery"), _module("google.api_core.exceptions")
     auth = _module("google.auth.exceptions")
 
@@ -286,7 +286,7 @@ def bigquery(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - a module
 
         def get_table(self, table, *, timeout):
             name = table.partition(".")[2]
-            return Job(lambda: wire.execute(f"SELECT COUNT(*) AS found FROM {name}")).result()  # noqa: S608
+            return Job(lambda: wire.execute(f"SELECT COUNT(*) AS found FROM {name}")).result()
 
         def close(self):
             return None

@@ -10,7 +10,7 @@ from tests.support.warehouse_drivers import _module, table_of
 from tests.support.warehouse_wires import WireError
 
 
-def clickhouse(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewise
+def clickhouse(wire: Any) -> dict[str, types.ModuleType]:
     """As of clickhouse-connect 1.12.0."""
     module, exceptions = (
         _module("clickhouse_connect"),
@@ -58,7 +58,7 @@ def clickhouse(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewi
     return {"clickhouse_connect": module, "clickhouse_connect.driver.exceptions": exceptions}
 
 
-def databricks(wire: Any) -> dict[str, types.ModuleType]:  # noqa: C901 - likewise
+def databricks(wire: Any) -> dict[str, types.ModuleType]:
     """As of databricks-sql-connector 4.9.0."""
     module, exceptions = _module("databricks.sql"), _module("databricks.sql.exc")
 

@@ -102,7 +102,7 @@ class DuckWire:
         names = ", ".join(
             f'"{name}"'.replace('""', '"') for name in map(_doubled, rows.column_names)
         )
-        self.connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM given")  # noqa: S608
+        self.connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM given")
         return Answer(changed=rows.num_rows)
 
     def execute(self, statement: str) -> Answer:

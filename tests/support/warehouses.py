@@ -140,7 +140,7 @@ class PostgresWarehouse:
         self.ask(f"ALTER TABLE {_quoted(spec)} ADD CONSTRAINT checked CHECK ({condition})")
 
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
-        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = %s", row_id)  # noqa: S608
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = %s", row_id)
 
     def ask(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run a statement in a transaction of its own."""
@@ -179,7 +179,7 @@ class DuckWarehouse:
         if not self.types(spec, table):
             return []
         place = _quoted(spec, table)
-        return self.ask(f"SELECT * FROM {place}").to_pylist()  # noqa: S608
+        return self.ask(f"SELECT * FROM {place}").to_pylist()
 
     def types(self, spec: TableSpec, table: str | None = None) -> dict[str, str]:
         found = self.ask(
@@ -210,7 +210,7 @@ class DuckWarehouse:
         self.ask(f"CREATE TABLE {_quoted(spec)} ({columns}, CHECK ({condition}))", write=True)
 
     def remove_behind(self, spec: TableSpec, row_id: int) -> None:
-        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = ?", row_id, write=True)  # noqa: S608
+        self.ask(f"DELETE FROM {_quoted(spec)} WHERE id = ?", row_id, write=True)
 
     def ask(self, query: str, *values: Any, write: bool = False) -> Any:
         """Run a statement as another user of the file; return an Arrow table."""

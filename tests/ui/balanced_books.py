@@ -8,7 +8,7 @@ import time
 
 from tests.integration.parking_lot import ParkingLot
 
-from waybill.operations.auditing import BreachKey, open_breach
+from waybill.reconciliation import BreachKey, open_breach
 
 WEEK = 7 * 24 * 60
 _COUNTS = "in_first, in_replayed, passed, out, parked, filtered, superseded, duplicate"
@@ -56,7 +56,7 @@ class Books:
         for ago in minutes:
             self.judge(pipeline_id, event, ago, "transformation", "moving", why="in the log")
 
-    def judge(  # noqa: PLR0913 - what a verdict has
+    def judge(
         self,
         pipeline_id: str,
         event: str,
@@ -95,7 +95,7 @@ class Books:
         given = [[stage, self.now - ago, *counts] for stage, ago, counts in rows]
         fields = ", ".join(f"(row->>{n + 2})::bigint" for n in range(8))
         self.lot.sql(
-            f"INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {_COUNTS}) "  # noqa: S608
+            f"INSERT INTO ledger_minutes (pipeline_id, event_name, stage, minute, {_COUNTS}) "
             f"SELECT :pipeline, :event, row->>0, (row->>1)::int, {fields} "
             "FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS row",
             pipeline=pipeline_id, event=event, rows=json.dumps(given),

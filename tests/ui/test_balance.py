@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from tests.ui.balanced_books import WEEK, Books
 from tests.ui.opened_page import OpenedPage, hash_of
 
-from waybill.operations.auditing import BreachKey
+from waybill.reconciliation import BreachKey
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 LOST = ["5a1e0000000000000000000000000001", "a/../b?id=2&x=<b>"]

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
 from tests.ui.opened_page import hash_of
-from tests.unit.stages.made import pipeline
+from tests.unit.processing.made import pipeline
 
 from waybill.parking import ReplayConditions
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 from tests.integration.parking_lot import make_event
 from tests.ui.opened_page import hash_of
-from tests.unit.stages.made import pipeline
+from tests.unit.processing.made import pipeline
 
 from waybill.events import HELD_ERROR
 from waybill.parking.holds import record_storm

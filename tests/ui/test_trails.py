@@ -9,8 +9,8 @@ from tests.support import told_traces as told
 from tests.ui.trails_page import TrailsPage
 from tests.unit.tracing.samples import ids
 
-from waybill.operations.trails import queries as trace_queries
-from waybill.operations.trails.question import ask_for_ids
+from waybill.trails import queries as trace_queries
+from waybill.trails.question import ask_for_ids
 
 DELIVERED, PARKED, SPLIT, UNKNOWN, *MANY = ids(16, "trails page")
 PIPELINE = "pl-trails"

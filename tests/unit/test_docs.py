@@ -213,8 +213,8 @@ def test_every_room_is_documented():
     assert rooms - named == set()
 
 
-PUBLIC_ROOMS = ("events", "pipelines", "storage", "connectors", "producer", "stages", "parking",
-                "tracing", "ledger", "destinations", "files")  # fmt: skip
+PUBLIC_ROOMS = ("events", "pipelines", "storage", "access", "producer", "processing", "parking",
+                "tracing", "tracing.files", "ledger", "destinations", "retention", "reconciliation")  # fmt: skip
 
 
 @pytest.mark.parametrize("room", PUBLIC_ROOMS)

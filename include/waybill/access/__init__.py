@@ -1,5 +1,31 @@
 """Who may do what, what is personal, and who did what: grants, personal fields, the audit log."""
 
-from waybill.access.audit_log import Decision, read_audit, required_text, write_audit
+from typing import TYPE_CHECKING
 
-__all__ = ["Decision", "read_audit", "required_text", "write_audit"]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.access.access_log import AccessLog as AccessLog
+    from waybill.access.access_log import look_at as look_at
+    from waybill.access.audit_log import Decision as Decision
+    from waybill.access.audit_log import read_audit as read_audit
+    from waybill.access.audit_log import required_text as required_text
+    from waybill.access.audit_log import write_audit as write_audit
+    from waybill.access.grants import Access as Access
+    from waybill.access.grants import access_of as access_of
+    from waybill.access.personal import ANY_EVENT as ANY_EVENT
+    from waybill.access.personal import KEY as KEY
+    from waybill.access.personal import Personal as Personal
+    from waybill.access.personal import personal_of as personal_of
+    from waybill.access.personal import proposed_by as proposed_by
+    from waybill.access.personal import same_name as same_name
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "access_log": ["AccessLog", "look_at"],
+        "audit_log": ["Decision", "read_audit", "required_text", "write_audit"],
+        "grants": ["Access", "access_of"],
+        "personal": ["ANY_EVENT", "KEY", "Personal", "personal_of", "proposed_by", "same_name"],
+    },
+)

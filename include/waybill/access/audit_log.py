@@ -8,11 +8,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from waybill.errors import InputError
-from waybill.events.times import rfc3339
+from waybill.events import rfc3339
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.columns import json_value, text_value
-from waybill.storage.tracker.tables import audit_log, pipelines
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import audit_log, json_value, pipelines, text_value
+from waybill.storage.tracker import parked_partitions as partitions
 
 _DEEPEST = 32
 

@@ -18,8 +18,7 @@ from waybill.events import HELD_ERROR
 from waybill.mappings import decode_path
 from waybill.pipelines import ChildTable, EventDeclaration, Pipeline
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.mapping_tables import mapping_versions
-from waybill.storage.tracker.tables import pipeline_versions
+from waybill.storage.tracker import mapping_versions, pipeline_versions
 
 Proposed = tuple[str, dict[str, dict[str, Any]]]
 """A pipeline's id, and its event names with their declarations as JSON."""

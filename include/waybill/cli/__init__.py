@@ -1,6 +1,6 @@
 """``waybill``: the command line.
 
-One table names every command and the function behind it; a room is imported when its command runs.
+One table names every command and its function; a package is imported when its command runs.
 Errors a user can mend end in one block of text and exit code 1; ``waybill --debug`` shows the
 traceback.
 """

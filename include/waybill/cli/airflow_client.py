@@ -95,7 +95,7 @@ class AirflowClient:
         """Return a run's state: queued, running, success or failed."""
         return str(self._call("GET", _path("dags", dag_id, "dagRuns", run_id))["state"])
 
-    def left(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:  # noqa: ANN401 - JSON
+    def left(self, dag_id: str, run_id: str, task_id: str, key: str) -> Any:
         """Return what a task of a run left under a key; ``None``: nothing."""
         run = ("dags", dag_id, "dagRuns", run_id)
         path = _path(*run, "taskInstances", task_id, "xcomEntries", key)

@@ -10,7 +10,7 @@ import typer
 from waybill.cli.deciding import Who, Why, decision
 
 if TYPE_CHECKING:
-    from waybill.operations.auditing import Breach
+    from waybill.reconciliation import Breach
 
 app = typer.Typer(no_args_is_help=True, help="Breaches of the books: look for them, list, close.")
 
@@ -24,8 +24,8 @@ _SHOWN = 20
 @app.command()
 def run(*, as_json: AsJson = False) -> None:
     """Run one round now, as the DAG `audit` does each minute. Exit code 2 if breaches are new."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import run_audit  # noqa: PLC0415
+    from waybill.services import run_audit
+    from waybill.settings import Settings
 
     report = run_audit(Settings())
     if as_json:
@@ -49,8 +49,8 @@ def breaches_(
     as_json: AsJson = False,
 ) -> None:
     """List breaches, the newest first. Exit code 2 if one is open."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import breaches  # noqa: PLC0415
+    from waybill.services import breaches
+    from waybill.settings import Settings
 
     moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
     states = None if everything else ("open",)
@@ -70,8 +70,8 @@ def breaches_(
 @app.command()
 def show(breach_id: Number, *, as_json: AsJson = False) -> None:
     """Show one breach: what is wrong, since when, which events."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import breach  # noqa: PLC0415
+    from waybill.services import breach
+    from waybill.settings import Settings
 
     found = breach(Settings(), breach_id)
     if as_json:
@@ -83,8 +83,8 @@ def show(breach_id: Number, *, as_json: AsJson = False) -> None:
 @app.command()
 def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
     """Close an open breach by name: known, and dealt with or accepted."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import close_breach  # noqa: PLC0415
+    from waybill.services import close_breach
+    from waybill.settings import Settings
 
     done = close_breach(Settings(), breach_id, decision(who, why))
     if as_json:
@@ -133,12 +133,12 @@ def _time(moment: datetime) -> str:
 
 
 def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     typer.echo(plain(words))
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value).decode())

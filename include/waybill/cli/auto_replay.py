@@ -27,10 +27,10 @@ def auto_replay(  # noqa: PLR0913 - a partition has four names
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Replay a partition by itself, with a canary first, when what made it park has changed."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import set_auto_replay  # noqa: PLC0415
+    from waybill.services import set_auto_replay
+    from waybill.settings import Settings
 
     mark = set_auto_replay(
         Settings(),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from waybill.operations.balancing import BalanceReport, PipelineBalance
+    from waybill.reconciliation import BalanceReport, PipelineBalance
 
 _STAGES = ("ingestion", "transformation", "mapping", "destination")
 _COUNTERS = (
@@ -56,11 +56,11 @@ def balance(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Show that what went in came out: per pipeline, event name and stage. Exit code 2 if not."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import balance as read  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.services import balance as read
+    from waybill.settings import Settings
 
     moment = None if since is None else since.replace(tzinfo=since.tzinfo or UTC)
     if pipeline is not None and pipeline_option not in {None, pipeline}:
@@ -78,7 +78,7 @@ def balance(
 
 
 def _show_balance(report: BalanceReport, *, minutes: bool, narrowed: bool) -> None:
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     console = Console(highlight=False)
     if not report.pipelines:
@@ -120,7 +120,7 @@ def _lost(report: BalanceReport) -> str:
 
 def _notes(report: BalanceReport) -> Iterator[str]:
     """Yield what is not in the sums: what moves, what was accounted for, what is open."""
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     if report.verdicts:
         said = [f"{report.verdicts.get(name, 0):,} {name}" for name in _VERDICTS]
@@ -137,7 +137,7 @@ def _notes(report: BalanceReport) -> Iterator[str]:
 
 def _print_whole(console: Console, table: Table) -> None:
     """Print a table as wide as its numbers, even where the terminal is narrower: none is cut."""
-    from rich.measure import Measurement  # noqa: PLC0415
+    from rich.measure import Measurement
 
     unlimited = console.options.update(max_width=_UNLIMITED)
     least, most = Measurement.get(console, unlimited, table)
@@ -147,10 +147,10 @@ def _print_whole(console: Console, table: Table) -> None:
 
 def _stage_table(group: PipelineBalance, alarm: str) -> Table:
     """Return one event name's books: a column for each stage, a line for each counter in use."""
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     table = Table(
         title=Text(plain(f"{group.pipeline} / {group.event_name}")),
@@ -210,10 +210,10 @@ def _count(group: PipelineBalance, stage: str, name: str) -> int:
 
 
 def _minute_table(report: BalanceReport, alarm: str) -> Table:
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     names = {group.pipeline_id: group.pipeline for group in report.pipelines}
     table = Table(title="By intake minute (UTC)", title_justify="left", header_style="bold")

@@ -10,7 +10,7 @@ import typer
 from waybill.cli.deciding import Who, Why, decision
 
 if TYPE_CHECKING:
-    from waybill.wiring.bucket import BucketReport
+    from waybill.services import BucketReport
 
 app = typer.Typer(no_args_is_help=True, help="The bucket: which deployment it belongs to.")
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -19,8 +19,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
     """Show whose the bucket is. Exit code 1: it is another deployment's."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import bucket_owner  # noqa: PLC0415
+    from waybill.services import bucket_owner
+    from waybill.settings import Settings
 
     report = bucket_owner(Settings())
     _print(report, as_json=as_json)
@@ -45,8 +45,8 @@ def claim(
     End its processes first: one that runs looks again only before it deletes. Its objects stay
     until this deployment's refresh_tracker knows them for garbage.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import bucket_owner, claim_bucket  # noqa: PLC0415
+    from waybill.services import bucket_owner, claim_bucket
+    from waybill.settings import Settings
 
     settings = Settings()
     report = bucket_owner(settings)

@@ -15,8 +15,8 @@ Who = Annotated[str | None, typer.Option(help="Your name, if not the system user
 
 def decision(who: str | None, why: str = "") -> Decision:
     """Return a decision of the system user, or of whom they name: the audit log has both."""
-    from waybill.access import Decision  # noqa: PLC0415
-    from waybill.wiring import current_user  # noqa: PLC0415
+    from waybill.access import Decision
+    from waybill.services import current_user
 
     user = current_user()
     return Decision(who or user, why, system_user=user)

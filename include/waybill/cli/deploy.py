@@ -14,11 +14,11 @@ def deploy(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.cli.pipelines import folder_named  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, run_deploy  # noqa: PLC0415
+    from waybill.cli.pipelines import folder_named
+    from waybill.services import current_user, run_deploy
+    from waybill.settings import Settings
 
     report = run_deploy(Settings(), folder_named(directory), who=current_user())
     if as_json:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waybill.destinations import Finding
-    from waybill.operations.loads.desk import DestinationLine
-    from waybill.operations.loads.states import Waiting
+    from waybill.loading import DestinationLine, Waiting
 
 app = typer.Typer(
     no_args_is_help=True, help="Destinations: how far they are, what waits, whether they answer."
@@ -31,8 +30,8 @@ Why = Annotated[
 @app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
     """List destinations: what is loaded, what waits, and why it waits."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import destinations  # noqa: PLC0415
+    from waybill.services import destinations
+    from waybill.settings import Settings
 
     found = destinations(Settings())
     if as_json:
@@ -58,8 +57,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Try all that loads need: reach it, make, fill and drop a table. Exit code 1 if one fails."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import check_destination  # noqa: PLC0415
+    from waybill.services import check_destination
+    from waybill.settings import Settings
 
     found = check_destination(Settings(), name, schema)
     ok = all(one.ok for one in found)
@@ -76,8 +75,8 @@ def check(
 @app.command()
 def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
     """Park what waits for a destination, and what comes, until it takes a load again."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import park_destination  # noqa: PLC0415
+    from waybill.services import park_destination
+    from waybill.settings import Settings
 
     done = park_destination(Settings(), name, decision(who, why))
     if as_json:
@@ -92,8 +91,8 @@ def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> N
 @app.command()
 def unpark(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
     """Take an order to park back: what comes waits again. What is parked stays parked."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import unpark_destination  # noqa: PLC0415
+    from waybill.services import unpark_destination
+    from waybill.settings import Settings
 
     done = unpark_destination(Settings(), name, decision(who, why))
     if as_json:
@@ -114,8 +113,8 @@ def settle(
     as_json: AsJson = False,
 ) -> None:
     """End the alarm of rows that a destination lost: they are dealt with, or given up."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import rewound_destinations, settle_destination  # noqa: PLC0415
+    from waybill.services import rewound_destinations, settle_destination
+    from waybill.settings import Settings
 
     settings = Settings()
     if not yes and not as_json:
@@ -143,13 +142,13 @@ def lost(
     as_json: AsJson = False,
 ) -> None:
     """List staged objects that are gone or damaged. `watch` makes them again each minute."""
-    from waybill.cli.rechecking import show_ids, with_ids  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import (  # noqa: PLC0415
+    from waybill.cli.rechecking import show_ids, with_ids
+    from waybill.services import (
         lost_object_ids,
         lost_objects,
         recover_lost_objects,
     )
+    from waybill.settings import Settings
 
     settings = Settings()
     done = recover_lost_objects(settings, again=True) if recover else None
@@ -183,8 +182,8 @@ def settle_lost(
     as_json: AsJson = False,
 ) -> None:
     """Give lost staged objects up: their rows came otherwise, or are not wanted."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import lost_objects, settle_lost_objects  # noqa: PLC0415
+    from waybill.services import lost_objects, settle_lost_objects
+    from waybill.settings import Settings
 
     settings = Settings()
     if not yes and not as_json:
@@ -200,7 +199,7 @@ def settle_lost(
 
 def waits(one: Waiting) -> str:
     """Return one line: since when a destination is waited for, and what is done about it."""
-    from waybill.operations.watching.findings import span  # noqa: PLC0415
+    from waybill.reconciliation.checks import span
 
     words = f"waits since {one.since:%Y-%m-%d %H:%M} UTC ({span(one.waited_s)})"
     if one.parked_from is not None:
@@ -228,12 +227,12 @@ def _waits(one: DestinationLine) -> list[str]:
 
 
 def _print_table(found: Sequence[DestinationLine]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("destination", "kind"):
@@ -266,11 +265,11 @@ def _state(one: DestinationLine) -> str:
 
 
 def _print_steps(found: Sequence[Finding]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
@@ -283,12 +282,12 @@ def _print_steps(found: Sequence[Finding]) -> None:
 
 
 def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     typer.echo(plain(words))
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value, default=str).decode())

@@ -20,9 +20,7 @@ from waybill.cli.parked_views import plain
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
-    from waybill.operations.dry_run import DryRunReport
-    from waybill.operations.good_events import GoodReport
-    from waybill.operations.trying import DryRunRequest
+    from waybill.replay import DryRunReport, DryRunRequest, GoodReport
     from waybill.settings import Settings
 
 _MOST_GROUPS = 12
@@ -68,9 +66,9 @@ def dry_run(  # noqa: PLR0913, PLR0917 - a partition has four names, a choice it
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Say how many parked events would pass, and what a new version would break."""
-    from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
-    from waybill.parking import EventChoice  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.parking import EventChoice
+    from waybill.replay import DryRunRequest
+    from waybill.settings import Settings
 
     choice = EventChoice(since, until, parked_since, parked_until, fingerprint, limit)
     request = DryRunRequest(
@@ -98,8 +96,8 @@ def try_out(
     as_json: bool,
 ) -> None:
     """Dry-run what ``waybill parked replay`` would send; conditions as of an ``EventChoice``."""
-    from waybill.operations.trying import DryRunRequest  # noqa: PLC0415
-    from waybill.parking import EventChoice  # noqa: PLC0415
+    from waybill.parking import EventChoice
+    from waybill.replay import DryRunRequest
 
     request = DryRunRequest(
         partition["pipeline"],
@@ -114,9 +112,9 @@ def try_out(
 
 
 def _tell(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.wiring import run_dry_run  # noqa: PLC0415
+    from waybill.services import run_dry_run
 
     report = run_dry_run(settings, request)
     if as_json:

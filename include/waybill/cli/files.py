@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waybill.files import FileReader, FileRecord
+    from waybill.tracing.files import FileReader, FileRecord
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,7 +42,7 @@ def list_files(
     as_json: JsonOption = False,
 ) -> None:
     """List this node's files, as the shipper's books have them; works while it runs."""
-    from waybill.files import BOOKS, FileReader  # noqa: PLC0415
+    from waybill.tracing.files import BOOKS, FileReader
 
     wanted = _state(state)
     window: dict[str, Any] = {
@@ -65,9 +65,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show one file: its state, its shipment, the objects it became."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.files import BOOKS, FileReader  # noqa: PLC0415
+    from waybill.tracing.files import BOOKS, FileReader
 
     with FileReader(_spool_dir(spool) / BOOKS) as books:
         found = _with_shipment(books, _known(books, file_id))
@@ -90,8 +90,8 @@ def retry(
     The shipper does it at its next step, or when it next starts. A file that failed together with
     others, in a shipment, comes back with them, under the same keys: nothing is stored twice.
     """
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.files import BOOKS, FileReader, ask_for_retry  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.tracing.files import BOOKS, FileReader, ask_for_retry
 
     directory = _spool_dir(spool)
     with FileReader(directory / BOOKS) as books:
@@ -103,14 +103,14 @@ def retry(
 
 
 def _spool_dir(given: Path | None) -> Path:
-    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.settings import Settings
 
     return given or Settings().traces.spool_dir
 
 
-def _state(text: str | None) -> Any:  # noqa: ANN401 - a FileState, or None
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.files import FILE_STATES  # noqa: PLC0415
+def _state(text: str | None) -> Any:
+    from waybill.errors import InputError
+    from waybill.tracing.files import FILE_STATES
 
     if text is not None and text not in FILE_STATES:
         raise InputError(f"--state {text}: there are {', '.join(FILE_STATES)}")
@@ -118,7 +118,7 @@ def _state(text: str | None) -> Any:  # noqa: ANN401 - a FileState, or None
 
 
 def _known(books: FileReader, file_id: str) -> FileRecord:
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     record = books.get(file_id)
     if record is None:
@@ -140,7 +140,7 @@ def _with_shipment(books: FileReader, record: FileRecord) -> dict[str, Any]:
 
 def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
     """Print a list, a file a line, without holding it in memory."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
     between = "["
     for record in found:
@@ -150,9 +150,9 @@ def _print_json(books: FileReader, found: Iterable[FileRecord]) -> None:
 
 
 def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: int) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
 
     console = Console()
     table = Table(title=f"Files of {escape(str(directory))}", title_justify="left")

@@ -26,10 +26,10 @@ def holds(
 
     Messages about events of pipelines with personal fields are masked.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_desk  # noqa: PLC0415
+    from waybill.services import opened_parked_events
+    from waybill.settings import Settings
 
-    with opened_desk(Settings()) as desk:
+    with opened_parked_events(Settings()) as desk:
         found = desk.masked_holds(desk.parking.holds(active=not everything))
     if as_json:
         _print_json([hold.to_json() for hold in found])
@@ -51,10 +51,10 @@ def release(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -
 
 
 def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -> None:
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_desk  # noqa: PLC0415
+    from waybill.services import opened_parked_events
+    from waybill.settings import Settings
 
-    with opened_desk(Settings()) as desk:
+    with opened_parked_events(Settings()) as desk:
         changed: Hold = getattr(desk.parking, verb)(name, decision(who, why))
         [done] = desk.masked_holds([changed])
     if as_json:
@@ -67,9 +67,9 @@ def _change(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -
 
 def _goes_back() -> str:
     """Return when what waits goes back, by whether the DAGs that do it are on."""
-    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
-    from waybill.errors import WaybillError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.errors import WaybillError
+    from waybill.settings import Settings
 
     try:
         with AirflowClient(Settings().airflow, patience_s=0.0) as client:
@@ -82,7 +82,7 @@ def _goes_back() -> str:
 
 
 def _show(one: Hold) -> None:
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     console = Console(highlight=False)
     lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
@@ -112,7 +112,7 @@ def _probed(said: dict[str, Any]) -> str:
     return ", ".join(part for part in (said["outcome"], numbers, said["version"]) if part)
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value).decode())

@@ -39,7 +39,7 @@ class Later:
     target: str
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def load(self, name: str) -> Any:  # noqa: ANN401 - typer's command types are private
+    def load(self, name: str) -> Any:
         """Import it and return typer's command."""
         found = _import(self.target)
         if isinstance(found, typer.Typer):
@@ -51,7 +51,7 @@ class Later:
         return typer.main.get_command(alone)
 
 
-def _import(target: str) -> Any:  # noqa: ANN401 - a function or a Typer
+def _import(target: str) -> Any:
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 
@@ -65,11 +65,11 @@ class _Standing(TyperCommand):
 
     def make_context(  # typer's own types of what goes through here are private
         self,
-        info_name: Any,  # noqa: ANN401
+        info_name: Any,
         args: list[str],
-        parent: Any = None,  # noqa: ANN401
-        **extra: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+        parent: Any = None,
+        **extra: Any,
+    ) -> Any:
         """Return the context of the real command."""
         _watch_over_stack(str(info_name))
         return self.later.load(str(info_name)).make_context(info_name, args, parent=parent, **extra)
@@ -81,9 +81,9 @@ class Root(TyperGroup):
     With ``--debug`` it is raised.
     """
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - typer's own types are private
+    def invoke(self, ctx: Any) -> Any:
         """Run the command; a server that does not answer is waited for, ``--wait`` seconds."""
-        from waybill.waiting import waiting  # noqa: PLC0415
+        from waybill.waiting import waiting
 
         try:
             with waiting(ctx.params.get("wait", 0), _tell):
@@ -105,7 +105,7 @@ def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
     class WithCommands(Root):
         """The root group with its table."""
 
-        def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 - passed on
+        def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             self.commands = {
                 **{name: _Standing(name, later) for name, later in commands.items()},
@@ -120,7 +120,7 @@ def _watch_over_stack(command: str) -> None:
     home = Path(os.environ.get("WAYBILL_HOME") or ".waybill")
     if command in _STACK_COMMANDS or not (home / "run" / "supervised").exists():
         return
-    from waybill.stack import supervisor  # noqa: PLC0415
+    from waybill.stack import supervisor
 
     try:
         started = supervisor.ensure(home)
@@ -159,7 +159,7 @@ def _tell(words: str) -> None:
 
 
 def _complain(words: str) -> None:
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
     console = Console(stderr=True)
     console.print("[bold red]Error:[/]", end=" ")

@@ -35,8 +35,8 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List write-ahead logs that are open, or were taken over."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import write_ahead_logs  # noqa: PLC0415
+    from waybill.services import write_ahead_logs
+    from waybill.settings import Settings
 
     found = write_ahead_logs(Settings(), every=everything)
     if as_json:
@@ -63,8 +63,8 @@ def settle(
 
     What it had sent is counted. A run that still has it ends.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import settle_log, write_ahead_log  # noqa: PLC0415
+    from waybill.services import settle_log, write_ahead_log
+    from waybill.settings import Settings
 
     settings = Settings()
     one = write_ahead_log(settings, log)
@@ -80,8 +80,8 @@ def settle(
 
 
 def _show(one: LogLine) -> None:
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
-    from waybill.operations.watching.findings import span  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
+    from waybill.reconciliation.checks import span
 
     held = counted(one.unsettled, "event")
     fate = (
@@ -104,13 +104,13 @@ def _show(one: LogLine) -> None:
 
 
 def _print_table(found: Sequence[LogLine]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
-    from waybill.operations.watching.findings import span  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
+    from waybill.reconciliation.checks import span
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     table.add_column("log", no_wrap=True)
@@ -132,7 +132,7 @@ def _print_table(found: Sequence[LogLine]) -> None:
     Console(highlight=False).print(table)
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value, default=str).decode())

@@ -20,9 +20,8 @@ from waybill.cli.pipelines import folder_named
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
-    from waybill.mappings.difference import Difference
-    from waybill.operations.mapping_desk import MappingDifference, ShownMapping
-    from waybill.operations.mapping_inference import Proposal, Sample
+    from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
+    from waybill.mappings import Difference
     from waybill.pipelines import Column, EventDeclaration
 
 app = typer.Typer(
@@ -53,9 +52,9 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Propose tables from a source's first events; columns and key may be missing still."""
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import infer_mappings, write_mappings  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.services import infer_mappings, write_mappings
+    from waybill.settings import Settings
 
     folder = folder_named(Path(pipeline))
     if not folder.exists():
@@ -92,8 +91,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the mappings in force: tables, columns, and what of them was learned from events."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import shown_mappings  # noqa: PLC0415
+    from waybill.services import shown_mappings
+    from waybill.settings import Settings
 
     found = shown_mappings(Settings(), name, event, version)
     if as_json:
@@ -120,9 +119,9 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Say what differs between two versions, by default between the newest and the one before."""
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import mapping_differences  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.services import mapping_differences
+    from waybill.settings import Settings
 
     folder = Path(pipeline)
     is_folder = "/" in pipeline or (folder / _DECLARATION).is_file()
@@ -142,7 +141,7 @@ def diff(
 
 def _no_pipeline(name: str, declared: Path) -> str:
     """Return that a name is no folder and no declared pipeline, and which there are."""
-    from waybill.pipelines.problems import hint, shown_name  # noqa: PLC0415
+    from waybill.pipelines import hint, shown_name
 
     names = sorted(path.parent.name for path in declared.glob(f"*/{_DECLARATION}"))
     there = ", ".join(map(shown_name, names)) or "none"
@@ -150,8 +149,8 @@ def _no_pipeline(name: str, declared: Path) -> str:
     return f"{said}: {declared} has {there}{hint(name, names)}"
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value).decode())
 
@@ -161,7 +160,7 @@ def _proposal_json(proposal: Proposal) -> dict[str, Any]:
 
 
 def _yaml(proposal: Proposal) -> list[str]:
-    from waybill.operations.mapping_yaml import event_lines  # noqa: PLC0415
+    from waybill.mapping_proposals import event_lines
 
     wanted = proposal.missing or frozenset({"columns"})
     blocks = event_lines(proposal, wanted)

@@ -20,10 +20,10 @@ def list_(
     *, as_json: Annotated[bool, typer.Option("--json", help="For machines; all of it.")] = False
 ) -> None:
     """List what owners are still to be told: messages on their way, and what is in none yet."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import waiting_notices  # noqa: PLC0415
+    from waybill.services import waiting_notices
+    from waybill.settings import Settings
 
     found = waiting_notices(Settings())
     if as_json:
@@ -35,11 +35,11 @@ def list_(
 @app.command()
 def send(*, as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
     """Send what waits and is due. Exit code 2 if a sink did not take a message."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.cli.words import counted  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import send_notices  # noqa: PLC0415
+    from waybill.cli.words import counted
+    from waybill.services import send_notices
+    from waybill.settings import Settings
 
     report = send_notices(Settings())
     if as_json:
@@ -59,11 +59,11 @@ def test(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Send a test message to an owner by each sink. Exit code 2 if one did not take it."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, send_test_notice  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
+    from waybill.services import current_user, send_test_notice
+    from waybill.settings import Settings
 
     answers = send_test_notice(Settings(), owner, who=current_user())
     if as_json:
@@ -76,11 +76,11 @@ def test(
 
 
 def _show(found: list[Waiting]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     console = Console(highlight=False)
     if not found:
@@ -111,7 +111,7 @@ def _show(found: list[Waiting]) -> None:
 
 
 def _what(item: Waiting) -> str:
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     return plain(f"{item.kind} in {item.pipeline}")
 

@@ -17,13 +17,13 @@ from waybill.cli.deciding import Who, Why, decision
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
-    from waybill.operations.desk import Desk
+    from waybill.inspection import ParkedEventsService
     from waybill.parking import (
+        Damage,
         Parking,
         Partition,
         PartitionFilter,
     )
-    from waybill.parking.damage import Damage
     from waybill.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
@@ -57,20 +57,20 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 
 def _parking(settings: Settings) -> AbstractContextManager[Parking]:
     """Open the parked events."""
-    from waybill.wiring import opened_parking  # noqa: PLC0415
+    from waybill.services import opened_parking
 
     return opened_parking(settings)
 
 
-def _desk() -> AbstractContextManager[Desk]:
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_desk  # noqa: PLC0415
+def _desk() -> AbstractContextManager[ParkedEventsService]:
+    from waybill.services import opened_parked_events
+    from waybill.settings import Settings
 
-    return opened_desk(Settings())
+    return opened_parked_events(Settings())
 
 
 def _opened() -> AbstractContextManager[Parking]:
-    from waybill.settings import Settings  # noqa: PLC0415
+    from waybill.settings import Settings
 
     return _parking(Settings())
 
@@ -96,7 +96,7 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
 
     Messages about events with personal fields are masked; `sample --personal` shows them.
     """
-    from waybill.cli import parked_views  # noqa: PLC0415
+    from waybill.cli import parked_views
 
     with _desk() as desk:
         wanted = _filter(
@@ -132,8 +132,8 @@ def show(  # noqa: PLR0913 - filters on every dimension
 
     Messages are masked as `list` does.
     """
-    from waybill.cli import parked_views  # noqa: PLC0415
-    from waybill.events import error_type as catalogued  # noqa: PLC0415
+    from waybill.cli import parked_views
+    from waybill.events import error_type as catalogued
 
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, since, until)
@@ -175,8 +175,8 @@ def sample(  # noqa: PLR0913 - filters on every dimension
 
     Fields that the pipeline declares as personal are masked, also where messages quote them.
     """
-    from waybill.cli import parked_views  # noqa: PLC0415
-    from waybill.parking.damage import Damage  # noqa: PLC0415
+    from waybill.cli import parked_views
+    from waybill.parking import Damage
 
     with _desk() as desk:
         wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
@@ -221,8 +221,7 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     other events, and with --personal these too, keep their own bytes. What cannot be read is named
     at the file's end and on standard error, and the exit code is 1.
     """
-    from waybill.parking import export  # noqa: PLC0415
-    from waybill.parking.damage import Damage  # noqa: PLC0415
+    from waybill.parking import Damage, export
 
     with _desk() as desk:
         wanted = _filter(
@@ -277,7 +276,7 @@ def _decision(
         yes: Yes = False,
         as_json: AsJson = False,
     ) -> None:
-        from waybill.cli import parked_views  # noqa: PLC0415
+        from waybill.cli import parked_views
 
         _require_scope(pipeline, all_pipelines=all_pipelines)
         with _opened() as parking:
@@ -327,7 +326,7 @@ def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
     Raises:
         InputError: neither a pipeline nor --all-pipelines is given, or both are.
     """
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     if pipeline is None and not all_pipelines:
         raise InputError(
@@ -349,7 +348,7 @@ def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
     held: bool = False,
     kept: bool = False,
 ) -> PartitionFilter:
-    from waybill.parking import PartitionFilter  # noqa: PLC0415
+    from waybill.parking import PartitionFilter
 
     parking.require_names(stage, error_type)
     return PartitionFilter(
@@ -370,7 +369,7 @@ def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:
     Raises:
         InputError: none does; names the names that were given.
     """
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     found = parking.partitions(wanted)
     if not found:
@@ -384,7 +383,7 @@ def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:
 
 
 def _ask(question: str, *, as_json: bool) -> None:
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     if as_json:
         raise InputError("--json asks no questions: add --yes")
@@ -392,12 +391,12 @@ def _ask(question: str, *, as_json: bool) -> None:
 
 
 def _user() -> str:
-    from waybill.wiring import current_user  # noqa: PLC0415
+    from waybill.services import current_user
 
     return current_user()
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value))

@@ -23,11 +23,11 @@ from waybill.pipelines import (
     Pipeline,
     Problem,
     check_sources,
+    hint,
     load_pipelines,
     topic_of,
 )
 from waybill.pipelines import check as find_problems
-from waybill.pipelines.problems import hint
 from waybill.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: check, list, show.")
@@ -169,7 +169,7 @@ def _print_lines(problems: Sequence[Problem], *, label: str = "", style: str = "
         console.print(Text(f"  {label}{problem.message}", style=style), soft_wrap=True)
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
+def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2))
 
 

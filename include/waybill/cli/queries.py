@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.operations.trails.queries import Asked
+    from waybill.trails import Asked
 
 app = typer.Typer(no_args_is_help=True, help="Questions about events: list, show, cancel.")
 
@@ -26,10 +26,10 @@ def list_(
     as_json: _Json = False,
 ) -> None:
     """List the newest questions: who asked what, and how far the answer is."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import opened_trails  # noqa: PLC0415
+    from waybill.services import opened_trails
+    from waybill.settings import Settings
 
     with opened_trails(Settings()) as desk:
         found = [
@@ -44,9 +44,9 @@ def list_(
 @app.command()
 def show(query_id: _Id, *, as_json: _Json = False) -> None:
     """Show a question's answer again, as it was found then."""
-    from waybill.cli.trails import show as print_asked  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, opened_trails  # noqa: PLC0415
+    from waybill.cli.trails import show as print_asked
+    from waybill.services import current_user, opened_trails
+    from waybill.settings import Settings
 
     with opened_trails(Settings()) as desk:
         asked = desk.find(query_id)
@@ -57,8 +57,8 @@ def show(query_id: _Id, *, as_json: _Json = False) -> None:
 @app.command()
 def cancel(query_id: _Id) -> None:
     """Stop a question that is waited for."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, opened_trails  # noqa: PLC0415
+    from waybill.services import current_user, opened_trails
+    from waybill.settings import Settings
 
     with opened_trails(Settings()) as desk:
         asked = desk.find(query_id)
@@ -70,12 +70,12 @@ def cancel(query_id: _Id) -> None:
 
 
 def _print(found: Sequence[Asked]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     console = Console(highlight=False)
     if not found:

@@ -13,8 +13,7 @@ from waybill.cli.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.operations.lost_ids import LostIds
-    from waybill.operations.lost_parked import LostParked
+    from waybill.recovery import LostIds, LostParked
 
 
 def recheck(
@@ -32,11 +31,11 @@ def recheck(
 
     Names the files of other parked events that are gone. Exit code 1 if something is not right.
     """
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import recheck_quarantine  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
+    from waybill.services import recheck_quarantine
+    from waybill.settings import Settings
 
     report = recheck_quarantine(Settings(), decision(who), pipeline=pipeline, object_key=object_key)
     if as_json:
@@ -64,14 +63,14 @@ def lost(
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List events whose files are gone or damaged. `watch` makes them again each minute."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import (  # noqa: PLC0415
+    from waybill.services import (
         lost_parked,
         lost_parked_ids,
         recover_lost_parked,
     )
+    from waybill.settings import Settings
 
     settings = Settings()
     done = recover_lost_parked(settings, again=True) if recover else None
@@ -105,7 +104,7 @@ def with_ids(lines: list[dict[str, Any]], named: Sequence[LostIds]) -> list[dict
 
 def show_ids(named: Sequence[LostIds]) -> None:
     """Write the ids of one object, where they were asked for."""
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     for its in named:
         known = len(its.ids)
@@ -123,7 +122,7 @@ def show_ids(named: Sequence[LostIds]) -> None:
 
 def _show(one: LostParked) -> None:
     """Write what is lost of one object and partition."""
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     names = (one.pipeline_id, one.event_name, one.stage, one.error_type)
     place = f"from offset {one.first_offset:,} of Kafka partition {one.kafka_partition}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waybill.operations.outcome import ReplayOutcome
     from waybill.parking import Partition
+    from waybill.replay import ReplayOutcome
     from waybill.settings import Settings
 
 _FOLLOW_S = 3600.0
@@ -59,11 +59,11 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Send a parked partition back, by an Airflow run; or dry-run it (see also `dry-run`)."""
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import replayable  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.services import replayable
+    from waybill.settings import Settings
 
     settings = Settings()
     window, parked = _windows((since, until), (parked_since, parked_until), fingerprint)
@@ -77,7 +77,7 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
     found = replayable(settings, **partition, since=window[0], until=window[1], dry_run=dry_run)
     if dry_run:
-        from waybill.cli.dry_running import try_out  # noqa: PLC0415
+        from waybill.cli.dry_running import try_out
 
         try_out(
             settings,
@@ -118,7 +118,7 @@ def _windows(
     Raises:
         InputError: one is no time, a window holds nothing, or the fingerprint is none.
     """
-    from waybill.parking import ReplayConditions  # noqa: PLC0415
+    from waybill.parking import ReplayConditions
 
     asked = ReplayConditions(*event, *parked, fingerprint)
     asked.check()
@@ -127,7 +127,7 @@ def _windows(
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:
     """Start the run and return (its state, its id, why it failed: empty if it did not)."""
-    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
+    from waybill.cli.airflow_client import AirflowClient
 
     with AirflowClient(settings.airflow, _warn) as client:
         client.unpause("replay")
@@ -148,8 +148,8 @@ def _outcome(
     settings: Settings, partition: Partition, run_id: str, state: str, *, wait_s: float
 ) -> ReplayOutcome | None:
     """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.wiring import replay_outcome  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.services import replay_outcome
 
     if state not in {"success", "failed"}:
         return None
@@ -179,9 +179,9 @@ def _tell(
     state: str,
     outcome: ReplayOutcome | None,
 ) -> None:
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     console = Console(highlight=False)
     typer.echo(f"replay run {run_id}: {state}")

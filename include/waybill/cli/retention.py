@@ -13,8 +13,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="As one line of JSON.")]
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
     """Show the settings, and for each table of the tracker when rows go."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring.retention import retention_rules  # noqa: PLC0415
+    from waybill.services import retention_rules
+    from waybill.settings import Settings
 
     rules = retention_rules(Settings())
     if as_json:
@@ -36,8 +36,8 @@ def run(
 
     Exit code 1: some of it could not be done now.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring.retention import apply_retention  # noqa: PLC0415
+    from waybill.services import apply_retention
+    from waybill.settings import Settings
 
     settings = Settings()
     if not yes:
@@ -71,7 +71,7 @@ def _print(report: dict[str, Any]) -> None:
         typer.echo(f"not done: {problem}", err=True)
 
 
-def _echo(value: Any) -> None:  # noqa: ANN401 - JSON
-    import orjson  # noqa: PLC0415
+def _echo(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value).decode())

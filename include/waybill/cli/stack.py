@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waybill.settings import Settings
-    from waybill.stack.doctor import Check
-    from waybill.stack.embedded import ServiceStatus
+    from waybill.stack import Check, ServiceStatus
 
 AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 MINUTE_S, HOUR_S = 60, 3600
@@ -50,9 +49,9 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start the embedded stack, or what of it is not up; later commands find it by themselves."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.stack.embedded import Stack  # noqa: PLC0415
-    from waybill.wiring import migrate  # noqa: PLC0415
+    from waybill.services import migrate
+    from waybill.settings import Settings
+    from waybill.stack import Stack
 
     settings = Stack(Settings()).up(free_ports=free_ports, notice=_Progress())
     migrate(settings)
@@ -66,7 +65,7 @@ def up(
 
 
 def _addresses(settings: Settings) -> dict[str, Any]:
-    from sqlalchemy import make_url  # noqa: PLC0415
+    from sqlalchemy import make_url
 
     return {
         "airflow": settings.airflow.url,
@@ -84,8 +83,8 @@ def down(
     ] = False,
 ) -> None:
     """Stop everything that was started here, Spark applications too, and nothing else."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.stack.embedded import Stack  # noqa: PLC0415
+    from waybill.settings import Settings
+    from waybill.stack import Stack
 
     Stack(Settings()).down(wipe=wipe, notice=_Progress())
     typer.echo("down; data wiped" if wipe else "down; data kept")
@@ -93,8 +92,8 @@ def down(
 
 def status(*, as_json: AsJson = False) -> None:
     """Show each service: process, memory, whether it answers. Exit code 1 if some are down."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.stack.embedded import Stack  # noqa: PLC0415
+    from waybill.settings import Settings
+    from waybill.stack import Stack
 
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
@@ -141,10 +140,10 @@ def _show_paused() -> None:
 
 def _upkeep() -> Check:
     """Ask Airflow whether Waybill's DAGs are on; paused ones are fine where the settings say so."""
-    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
-    from waybill.errors import WaybillError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.stack.doctor import Check  # noqa: PLC0415
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.errors import WaybillError
+    from waybill.settings import Settings
+    from waybill.stack import Check
 
     settings = Settings().airflow
     try:
@@ -162,10 +161,10 @@ def _upkeep() -> Check:
 
 def _show_waiting() -> None:
     """Print a line for each destination that takes no loads, and each topic that is stopped."""
-    from waybill.cli.destinations import waits  # noqa: PLC0415
-    from waybill.errors import WaybillError  # noqa: PLC0415
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import stopped_topics, waiting_destinations  # noqa: PLC0415
+    from waybill.cli.destinations import waits
+    from waybill.errors import WaybillError
+    from waybill.services import stopped_topics, waiting_destinations
+    from waybill.settings import Settings
 
     try:
         found = waiting_destinations(Settings())
@@ -185,7 +184,7 @@ def _show_waiting() -> None:
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     Console(highlight=False).print(Text(plain(words)))
 
@@ -224,8 +223,8 @@ def _span(seconds: float) -> str:
 
 def doctor(*, as_json: AsJson = False) -> None:
     """Check what Waybill needs on this machine; exit code 1 when something is missing."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.stack.doctor import examine  # noqa: PLC0415
+    from waybill.settings import Settings
+    from waybill.stack import examine
 
     checks = examine(Settings())
     if any(check.name == _API_SERVER and check.ok for check in checks):

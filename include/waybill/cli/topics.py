@@ -12,8 +12,7 @@ from waybill.cli.words import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from waybill.operations.topic_stops import Settlement, TopicStop
-    from waybill.operations.topics import TopicLine
+    from waybill.topics import Settlement, TopicLine, TopicStop
 
 app = typer.Typer(
     no_args_is_help=True, help="Topics of Kafka: where the ledger stands, what is wrong."
@@ -31,8 +30,8 @@ Why = Annotated[
 @app.command("list")
 def list_(*, as_json: AsJson = False) -> None:
     """List topics: unread records, and what is wrong. Exit code 1 if one is not ok."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import topic_lines  # noqa: PLC0415
+    from waybill.services import topic_lines
+    from waybill.settings import Settings
 
     found = topic_lines(Settings())
     if as_json:
@@ -53,8 +52,8 @@ def list_(*, as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Name, *, as_json: AsJson = False) -> None:
     """Show one topic: its partitions, what is wrong, and what was settled."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import topic_lines  # noqa: PLC0415
+    from waybill.services import topic_lines
+    from waybill.settings import Settings
 
     [found] = topic_lines(Settings(), name)
     if as_json:
@@ -79,8 +78,8 @@ def configure(
     name: Name, who: Who = None, why: Why = "", *, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Mend a configuration under which events could be lost: shows the changes, and asks."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import configure_topic, topic_config_faults  # noqa: PLC0415
+    from waybill.services import configure_topic, topic_config_faults
+    from waybill.settings import Settings
 
     faults = topic_config_faults(Settings(), name)
     if not as_json:
@@ -119,8 +118,8 @@ def settle(  # noqa: PLR0913 - options
     With --reread the next run of ingestion reads each source from its beginning: what
     was lost arrives, the rest is a duplicate at its destination.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import settle_topic, settlement  # noqa: PLC0415
+    from waybill.services import settle_topic, settlement
+    from waybill.settings import Settings
 
     plan = settlement(Settings(), name, partition=partition, at=at)
     if not as_json:
@@ -150,8 +149,8 @@ def reread(
 
     Events that the destination has are duplicates there; what it lacks arrives.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import ask_rereads  # noqa: PLC0415
+    from waybill.services import ask_rereads
+    from waybill.settings import Settings
 
     made = decision(who, why)
     made.require_why()
@@ -198,12 +197,12 @@ def _stopped(stop: TopicStop) -> str:
 
 
 def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for index, head in enumerate(heads):
@@ -216,12 +215,12 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain  # noqa: PLC0415
+    from waybill.cli.parked_views import plain
 
     typer.echo(plain(words))
 
 
-def _print_json(value: Any) -> None:  # noqa: ANN401 - any JSON value
-    import orjson  # noqa: PLC0415
+def _print_json(value: Any) -> None:
+    import orjson
 
     typer.echo(orjson.dumps(value, default=str).decode())

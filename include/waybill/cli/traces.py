@@ -19,14 +19,14 @@ def ship(
     ] = 20.0,
 ) -> None:
     """Ship finished trace files until SIGTERM or Ctrl-C. One process a node."""
-    import logging  # noqa: PLC0415
-    from dataclasses import asdict  # noqa: PLC0415
+    import logging
+    from dataclasses import asdict
 
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.storage import open_owned_objects, refuse_foreign_bucket  # noqa: PLC0415
-    from waybill.tracing import run_shipper  # noqa: PLC0415
+    from waybill.settings import Settings
+    from waybill.storage import open_owned_objects, refuse_foreign_bucket
+    from waybill.tracing import run_shipper
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asked = threading.Event()
@@ -50,10 +50,10 @@ def compact(
 
     The DAG compact_traces does the same every 15 minutes. Safe to stop and to repeat.
     """
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import compact_traces  # noqa: PLC0415
+    from waybill.services import compact_traces
+    from waybill.settings import Settings
 
     zoned = None if hour is None else hour.replace(tzinfo=hour.tzinfo or UTC)
     report = compact_traces(Settings(), hour=zoned)
@@ -70,8 +70,8 @@ def ddl(
     ] = None,
 ) -> None:
     """Print the statements that make the tables over the traces in Athena."""
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import trace_tables  # noqa: PLC0415
+    from waybill.services import trace_tables
+    from waybill.settings import Settings
 
     for statement in trace_tables(
         Settings(), since_day=None if since is None else f"{since:%Y-%m-%d}"

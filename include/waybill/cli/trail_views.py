@@ -17,7 +17,7 @@ from waybill.cli.parked_views import plain
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
-    from waybill.operations.trails.question import Question
+    from waybill.trails import Question
 
 _STYLES = {
     "delivered": "green",

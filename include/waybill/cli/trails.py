@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from waybill.operations.trails.desk import TrailDesk
-    from waybill.operations.trails.queries import Asked
-    from waybill.operations.trails.question import Question
+    from waybill.trails import Asked, Question, TrailService
 
 _MOST_FILE_BYTES = 4 * 1024**2
 
@@ -45,8 +43,8 @@ def trail(  # noqa: PLR0913, PLR0917 - three ways to ask, a window, an output
 
     Exit code 0: all were found; 1: some were not.
     """
-    from waybill.settings import Settings  # noqa: PLC0415
-    from waybill.wiring import current_user, opened_trails  # noqa: PLC0415
+    from waybill.services import current_user, opened_trails
+    from waybill.settings import Settings
 
     window = (since, until)
     with opened_trails(Settings()) as desk:
@@ -69,9 +67,9 @@ def show(asked: Asked, *, as_json: bool) -> None:
     Raises:
         RetryError: it failed, or was cancelled; says why.
     """
-    import orjson  # noqa: PLC0415
+    import orjson
 
-    from waybill.errors import RetryError  # noqa: PLC0415
+    from waybill.errors import RetryError
 
     if as_json:
         answer: dict[str, Any] = asked.answer or {}
@@ -79,27 +77,27 @@ def show(asked: Asked, *, as_json: bool) -> None:
     elif asked.answer is None:
         raise RetryError(f"the question is {asked.state}: {asked.error or 'there is no answer'}")
     else:
-        from waybill.cli.trail_views import print_answer  # noqa: PLC0415
+        from waybill.cli.trail_views import print_answer
 
         print_answer(asked.question, asked.answer)
 
 
 def _of_ids(texts: list[str], window: tuple[str | None, str | None]) -> Question:
-    from waybill.operations.trails.question import ask_for_ids  # noqa: PLC0415
+    from waybill.trails import ask_for_ids
 
     since, until = _edges(window)
     return ask_for_ids(texts, since=since, until=until)
 
 
 def _of_key(
-    desk: TrailDesk,
+    desk: TrailService,
     pipeline: str | None,
     key: list[str] | None,
     event_name: str | None,
     window: tuple[str | None, str | None],
 ) -> Question:
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.operations.trails.question import ask_for_key  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.trails import ask_for_key
 
     if pipeline is None or not key:
         raise _needs_key("--key" if pipeline is None else "--pipeline")
@@ -113,15 +111,15 @@ def _of_key(
 
 
 def _edges(window: tuple[str | None, str | None]) -> tuple[datetime | None, datetime | None]:
-    from waybill.operations.trails.question import parsed_moment  # noqa: PLC0415
+    from waybill.trails import parsed_moment
 
     return parsed_moment(window[0], "--since"), parsed_moment(window[1], "--until")
 
 
 def _read(file: str | None) -> list[str]:
     """Return the ids of a file, or of what is piped in."""
-    from waybill.errors import InputError  # noqa: PLC0415
-    from waybill.operations.trails.question import ids_in  # noqa: PLC0415
+    from waybill.errors import InputError
+    from waybill.trails import ids_in
 
     if file is None:
         return []
@@ -141,13 +139,13 @@ def _read(file: str | None) -> list[str]:
 
 
 def _needs_key(given: str) -> Exception:
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     return InputError(f"{given} says nothing alone; a key is asked for by --pipeline and --key")
 
 
 def _refuse_both(ids: list[str] | None, file: str | None) -> None:
-    from waybill.errors import InputError  # noqa: PLC0415
+    from waybill.errors import InputError
 
     if ids or file is not None:
         raise InputError("give ids, or --pipeline and --key; not both")

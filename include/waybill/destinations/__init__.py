@@ -32,38 +32,53 @@ was; without that, I3 would hang on the order of arrival. Two different events o
 same two versions (children of one parent) are beyond I3: the first to come stays.
 """
 
-from waybill.destinations.model import (
-    BehindError,
-    Commit,
-    CountLook,
-    Destination,
-    Expected,
-    Finding,
-    Held,
-    LoadOutcome,
-    Note,
-    OutcomeCount,
-    Park,
-    RefusedRow,
-    RowCount,
-    Rows,
-)
-from waybill.destinations.opening import open_destination
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BehindError",
-    "Commit",
-    "CountLook",
-    "Destination",
-    "Expected",
-    "Finding",
-    "Held",
-    "LoadOutcome",
-    "Note",
-    "OutcomeCount",
-    "Park",
-    "RefusedRow",
-    "RowCount",
-    "Rows",
-    "open_destination",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.destinations.batch import PARKED as PARKED
+    from waybill.destinations.batch import TableBatch as TableBatch
+    from waybill.destinations.batch import batches_of as batches_of
+    from waybill.destinations.batch import outcomes_of as outcomes_of
+    from waybill.destinations.model import BehindError as BehindError
+    from waybill.destinations.model import Commit as Commit
+    from waybill.destinations.model import CountLook as CountLook
+    from waybill.destinations.model import Destination as Destination
+    from waybill.destinations.model import Expected as Expected
+    from waybill.destinations.model import Finding as Finding
+    from waybill.destinations.model import Held as Held
+    from waybill.destinations.model import LoadOutcome as LoadOutcome
+    from waybill.destinations.model import Note as Note
+    from waybill.destinations.model import OutcomeCount as OutcomeCount
+    from waybill.destinations.model import Park as Park
+    from waybill.destinations.model import RefusedRow as RefusedRow
+    from waybill.destinations.model import RowCount as RowCount
+    from waybill.destinations.model import Rows as Rows
+    from waybill.destinations.opening import open_destination as open_destination
+    from waybill.destinations.refused import refused_rows as refused_rows
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "batch": ["PARKED", "TableBatch", "batches_of", "outcomes_of"],
+        "model": [
+            "BehindError",
+            "Commit",
+            "CountLook",
+            "Destination",
+            "Expected",
+            "Finding",
+            "Held",
+            "LoadOutcome",
+            "Note",
+            "OutcomeCount",
+            "Park",
+            "RefusedRow",
+            "RowCount",
+            "Rows",
+        ],
+        "opening": ["open_destination"],
+        "refused": ["refused_rows"],
+    },
+)

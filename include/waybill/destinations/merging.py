@@ -73,7 +73,7 @@ class MergeStatements:
         """Fill table ``losers`` (n, winner, prev: the next better row) with rows that lost."""
         key = self._names(self.spec.key)
         return self._render(
-            f"INSERT INTO {quoted(losers)} (n, winner, prev) SELECT n, winner, prev FROM ("  # noqa: S608
+            f"INSERT INTO {quoted(losers)} (n, winner, prev) SELECT n, winner, prev FROM ("
             "SELECT _waybill_n AS n, FIRST_VALUE(_waybill_n) OVER w AS winner, "
             f"LAG(_waybill_n) OVER w AS prev FROM {quoted(self.stage)} WINDOW w AS (PARTITION BY "
             f"{key} ORDER BY {_SOURCE} DESC, {_INTAKE} DESC, _waybill_n)) AS ranked "
@@ -87,7 +87,7 @@ class MergeStatements:
             f"(s._waybill_op = p._waybill_op AND (s._waybill_op = 'delete' OR {self._same('p')})))"
         )
         return self._render(
-            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "  # noqa: S608
+            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "
             f"SELECT l.n, {_outcome(alike)}, l.winner, FALSE FROM {quoted(losers)} AS l "
             f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = l.n "
             f"JOIN {quoted(self.stage)} AS p ON p._waybill_n = l.prev"
@@ -99,7 +99,7 @@ class MergeStatements:
         Reads keys and versions alone, so that a batch of news never reads the target's columns.
         """
         return self._render(
-            f"INSERT INTO {quoted(met)} (n) SELECT s._waybill_n FROM {quoted(self.stage)} AS s "  # noqa: S608
+            f"INSERT INTO {quoted(met)} (n) SELECT s._waybill_n FROM {quoted(self.stage)} AS s "
             f"JOIN {self._target} AS t ON {self._on_key} "
             f"WHERE {self.unjudged} AND s.{_SOURCE} <= t.{_SOURCE}"
         )
@@ -131,7 +131,7 @@ class MergeStatements:
     def clear_tombstones(self, tombstones: str, key_hash: str) -> str:
         """Remove the tombstones of keys that are rows again."""
         return (
-            f"DELETE FROM {tombstones} AS t USING {quoted(self.stage)} AS s "  # noqa: S608
+            f"DELETE FROM {tombstones} AS t USING {quoted(self.stage)} AS s "
             f"WHERE {self._tombstones_of('t', key_hash)} AND s._waybill_op = 'upsert' "
             f"AND {self.unjudged}"
         )
@@ -139,7 +139,7 @@ class MergeStatements:
     def drop_tombstones(self, tombstones: str, key_hash: str) -> str:
         """Remove the tombstones that ``write_tombstones`` writes anew."""
         return (
-            f"DELETE FROM {tombstones} AS t USING {self._effective()} AS s "  # noqa: S608
+            f"DELETE FROM {tombstones} AS t USING {self._effective()} AS s "
             f"WHERE {self._tombstones_of('t', key_hash)} AND s._waybill_op = 'delete'"
         )
 
@@ -149,9 +149,9 @@ class MergeStatements:
         One whose row stays, marked, leaves none: the row holds its versions. Where an engine has
         no unique index on tombstones, ``drop_tombstones`` goes before.
         """
-        stays = f" AND NOT EXISTS (SELECT 1 FROM {self._target} AS t WHERE {self._on_key})"  # noqa: S608
+        stays = f" AND NOT EXISTS (SELECT 1 FROM {self._target} AS t WHERE {self._on_key})"
         return (
-            f"INSERT INTO {tombstones} (table_schema, table_name, key_hash, key, "  # noqa: S608
+            f"INSERT INTO {tombstones} (table_schema, table_name, key_hash, key, "
             f"_waybill_id, {_SOURCE}, {_INTAKE}, deleted_at) "
             f"SELECT {literal(self.spec.schema_name)}, {literal(self.spec.name)}, {key_hash}, "
             f"{key_text}, s._waybill_id, s.{_SOURCE}, s.{_INTAKE}, CURRENT_TIMESTAMP "
@@ -163,11 +163,11 @@ class MergeStatements:
         """Apply what has no verdict; ``judged`` False: nothing has one, so none is looked for."""
         if judged:
             return self._merge(self._effective())
-        return self._merge(f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)")  # noqa: S608
+        return self._merge(f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)")
 
     def merge_news(self) -> str:
         """Apply all but what meets a row of an equal or higher source version."""
-        source = f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)"  # noqa: S608
+        source = f"(SELECT s.*, FALSE AS touch FROM {quoted(self.stage)} AS s)"
         return self._merge(source, f"(t.{_SOURCE} IS NULL OR s.{_SOURCE} > t.{_SOURCE})")
 
     def merge_range(self, low: str, high: str) -> str:
@@ -178,7 +178,7 @@ class MergeStatements:
     def count_met(self) -> str:
         """Count, as ``rows``, the target's rows whose key is in the stage."""
         return self._render(
-            f"SELECT COUNT(*) AS rows FROM {self._target} AS t WHERE EXISTS "  # noqa: S608
+            f"SELECT COUNT(*) AS rows FROM {self._target} AS t WHERE EXISTS "
             f"(SELECT 1 FROM {quoted(self.stage)} AS s WHERE {self._on_key})"
         )
 
@@ -200,7 +200,7 @@ class MergeStatements:
             first = f"{delete}DELETE {touched}"
         inserted = [*own, *_VERSIONS]
         return self._render(
-            f"MERGE INTO {self._target} AS t USING {source} AS s ON {self._on_key} "  # noqa: S608
+            f"MERGE INTO {self._target} AS t USING {source} AS s ON {self._on_key} "
             f"{first}"
             f"WHEN MATCHED AND {newer} THEN UPDATE SET {_assignments([*free, *_VERSIONS])}, "
             f"_waybill_loaded_at = CURRENT_TIMESTAMP{revived} "
@@ -219,7 +219,7 @@ class MergeStatements:
         gone = " AND s._waybill_op = 'upsert'" if self.spec.soft_delete else ""
         on_key = " AND ".join(f"s.{quoted(name)} = c.{quoted(name)}" for name in self.spec.key)
         return self._render(
-            f"DELETE FROM {self._table(child.name)} AS c WHERE EXISTS "  # noqa: S608
+            f"DELETE FROM {self._table(child.name)} AS c WHERE EXISTS "
             f"(SELECT 1 FROM {quoted(self.stage)} AS s "
             f"WHERE {on_key} AND {self.unjudged}{gone}{bounds})"
         )
@@ -238,7 +238,7 @@ class MergeStatements:
         sources += [f"i.{quoted(name)}" for name in (ITEM, *columns)]
         sources += [f"s.{name}" for name in _VERSIONS]
         return self._render(
-            f"INSERT INTO {self._table(child.name)} "  # noqa: S608
+            f"INSERT INTO {self._table(child.name)} "
             f"({self._names([*self.spec.key, ITEM, *columns, *_VERSIONS])}, _waybill_loaded_at) "
             f"SELECT {', '.join(sources)}, CURRENT_TIMESTAMP FROM {quoted(items)} AS i "
             f"JOIN {quoted(self.stage)} AS s ON s._waybill_n = i._waybill_n "
@@ -248,7 +248,7 @@ class MergeStatements:
     def reopen(self, stage: str) -> str:
         """Fill stage table ``stage`` with the rows that lost only to rows refused since."""
         return self._render(
-            f"INSERT INTO {quoted(stage)} SELECT s.* "  # noqa: S608
+            f"INSERT INTO {quoted(stage)} SELECT s.* "
             f"FROM {quoted(self.stage)} AS s "
             f"JOIN {quoted(self.verdict)} AS v ON v.n = s._waybill_n "
             f"JOIN {quoted(self.verdict)} AS w ON w.n = v.winner "
@@ -258,7 +258,7 @@ class MergeStatements:
     def forget_verdicts(self) -> str:
         """Remove the verdicts of the stage's rows."""
         return self._render(
-            f"DELETE FROM {quoted(self.verdict)} WHERE n IN "  # noqa: S608
+            f"DELETE FROM {quoted(self.verdict)} WHERE n IN "
             f"(SELECT _waybill_n FROM {quoted(self.stage)})"
         )
 
@@ -267,7 +267,7 @@ class MergeStatements:
         alike = f"(s.{_INTAKE} = t.{_INTAKE} OR {same_content})"
         duplicate = f"s.{_SOURCE} = t.{_SOURCE} AND {alike}"
         return (
-            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "  # noqa: S608
+            f"INSERT INTO {quoted(self.verdict)} (n, outcome, winner, touch) "
             f"SELECT s._waybill_n, {_outcome(duplicate)}, NULL, "
             f"({duplicate} AND s.{_INTAKE} > t.{_INTAKE}) "
             f"FROM {quoted(self.stage)} AS s {joins} WHERE {condition} AND "
@@ -278,7 +278,7 @@ class MergeStatements:
     def _effective(self, condition: str = "") -> str:
         """Rows to apply, with ``touch``."""
         return (
-            f"(SELECT s.*, COALESCE(v.touch, FALSE) AS touch FROM {quoted(self.stage)} AS s "  # noqa: S608
+            f"(SELECT s.*, COALESCE(v.touch, FALSE) AS touch FROM {quoted(self.stage)} AS s "
             f"LEFT JOIN {quoted(self.verdict)} AS v ON v.n = s._waybill_n "
             f"WHERE (v.n IS NULL OR v.touch){condition})"
         )
@@ -286,10 +286,7 @@ class MergeStatements:
     @property
     def unjudged(self) -> str:
         """Return the condition that row ``s`` has no verdict."""
-        return (
-            f"NOT EXISTS (SELECT 1 FROM {quoted(self.verdict)} AS v "  # noqa: S608
-            "WHERE v.n = s._waybill_n)"
-        )
+        return f"NOT EXISTS (SELECT 1 FROM {quoted(self.verdict)} AS v WHERE v.n = s._waybill_n)"
 
     def _tombstones_of(self, alias: str, key_hash: str) -> str:
         return (

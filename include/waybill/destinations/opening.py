@@ -35,7 +35,7 @@ def open_destination(
 
 
 def _postgres(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
-    from waybill.destinations.postgres.destination import (  # noqa: PLC0415 - drivers are heavy
+    from waybill.destinations.postgres.destination import (
         PostgresDestination,
     )
 
@@ -43,26 +43,26 @@ def _postgres(name: str, settings: DestinationSettings, _s3: S3Settings | None) 
 
 
 def _duckdb(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
-    from waybill.destinations.duckdb.destination import DuckDestination  # noqa: PLC0415
+    from waybill.destinations.duckdb.destination import DuckDestination
 
     options = {key: value.get_secret_value() for key, value in settings.options.items()}
     return DuckDestination(name, settings.dsn.get_secret_value(), options)
 
 
 def _delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> Destination:
-    from waybill.destinations.lake.opening import open_delta  # noqa: PLC0415
+    from waybill.destinations.lake.opening import open_delta
 
     return open_delta(name, settings, s3)
 
 
 def _iceberg(name: str, settings: DestinationSettings, s3: S3Settings | None) -> Destination:
-    from waybill.destinations.lake.opening import open_iceberg  # noqa: PLC0415
+    from waybill.destinations.lake.opening import open_iceberg
 
     return open_iceberg(name, settings, s3)
 
 
 def _warehouse(name: str, settings: DestinationSettings, _s3: S3Settings | None) -> Destination:
-    from waybill.destinations.warehouses.opening import (  # noqa: PLC0415 - sqlglot is heavy
+    from waybill.destinations.warehouses.opening import (
         open_warehouse,
     )
 

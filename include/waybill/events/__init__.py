@@ -7,68 +7,81 @@ Invariants
   I3  Every error type that can park an event is in CATALOGUE, with its stage and what to do.
 """
 
-from waybill.events.catalogue import (
-    CATALOGUE,
-    DELIVERY_ERRORS,
-    ENTRY_STAGES,
-    HELD_ERROR,
-    STAGES,
-    ErrorType,
-    Stage,
-    error_type,
-)
-from waybill.events.decoding import decode, payload_bytes
-from waybill.events.envelope import (
-    Event,
-    duplicate,
-    encode,
-    encode_data,
-    payload_key,
-    refuse_wrong_name,
-    refuse_wrong_reference,
-)
-from waybill.events.exact import dumps, loads, loads_exact
-from waybill.events.going_back import GoingBack, going_back
-from waybill.events.identity import (
-    IntakeClock,
-    Stamp,
-    event_id,
-    key_id,
-    ordering_key,
-    source_version,
-    topic_name,
-    wall_us,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CATALOGUE",
-    "DELIVERY_ERRORS",
-    "ENTRY_STAGES",
-    "HELD_ERROR",
-    "STAGES",
-    "ErrorType",
-    "Event",
-    "GoingBack",
-    "IntakeClock",
-    "Stage",
-    "Stamp",
-    "decode",
-    "dumps",
-    "duplicate",
-    "encode",
-    "encode_data",
-    "error_type",
-    "event_id",
-    "going_back",
-    "key_id",
-    "loads",
-    "loads_exact",
-    "ordering_key",
-    "payload_bytes",
-    "payload_key",
-    "refuse_wrong_name",
-    "refuse_wrong_reference",
-    "source_version",
-    "topic_name",
-    "wall_us",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.events.catalogue import CATALOGUE as CATALOGUE
+    from waybill.events.catalogue import DELIVERY_ERRORS as DELIVERY_ERRORS
+    from waybill.events.catalogue import ENTRY_STAGES as ENTRY_STAGES
+    from waybill.events.catalogue import HELD_ERROR as HELD_ERROR
+    from waybill.events.catalogue import STAGES as STAGES
+    from waybill.events.catalogue import ErrorType as ErrorType
+    from waybill.events.catalogue import Stage as Stage
+    from waybill.events.catalogue import error_type as error_type
+    from waybill.events.decoding import decode as decode
+    from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.envelope import Event as Event
+    from waybill.events.envelope import duplicate as duplicate
+    from waybill.events.envelope import encode as encode
+    from waybill.events.envelope import encode_data as encode_data
+    from waybill.events.envelope import payload_key as payload_key
+    from waybill.events.envelope import refuse_wrong_name as refuse_wrong_name
+    from waybill.events.envelope import refuse_wrong_reference as refuse_wrong_reference
+    from waybill.events.exact import dumps as dumps
+    from waybill.events.exact import loads as loads
+    from waybill.events.exact import loads_exact as loads_exact
+    from waybill.events.identity import IntakeClock as IntakeClock
+    from waybill.events.identity import Stamp as Stamp
+    from waybill.events.identity import event_id as event_id
+    from waybill.events.identity import key_id as key_id
+    from waybill.events.identity import ordering_key as ordering_key
+    from waybill.events.identity import source_version as source_version
+    from waybill.events.identity import topic_name as topic_name
+    from waybill.events.identity import wall_us as wall_us
+    from waybill.events.returning import GoingBack as GoingBack
+    from waybill.events.returning import going_back as going_back
+    from waybill.events.times import instant as instant
+    from waybill.events.times import rfc3339 as rfc3339
+    from waybill.events.times import window as window
+    from waybill.events.times import window_edge as window_edge
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "catalogue": [
+            "CATALOGUE",
+            "DELIVERY_ERRORS",
+            "ENTRY_STAGES",
+            "ErrorType",
+            "HELD_ERROR",
+            "STAGES",
+            "Stage",
+            "error_type",
+        ],
+        "decoding": ["decode", "payload_bytes"],
+        "envelope": [
+            "Event",
+            "duplicate",
+            "encode",
+            "encode_data",
+            "payload_key",
+            "refuse_wrong_name",
+            "refuse_wrong_reference",
+        ],
+        "exact": ["dumps", "loads", "loads_exact"],
+        "identity": [
+            "IntakeClock",
+            "Stamp",
+            "event_id",
+            "key_id",
+            "ordering_key",
+            "source_version",
+            "topic_name",
+            "wall_us",
+        ],
+        "returning": ["GoingBack", "going_back"],
+        "times": ["instant", "rfc3339", "window", "window_edge"],
+    },
+)

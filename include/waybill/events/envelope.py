@@ -45,7 +45,7 @@ class Event(msgspec.Struct):
     op: str = UPSERT
     data_ref: str | None = None
 
-    def child(self, index: int, data: Any, *, name: str | None = None) -> Event:  # noqa: ANN401
+    def child(self, index: int, data: Any, *, name: str | None = None) -> Event:
         """Return an event made from this one: id ``parent/index``, the same versions."""
         name = self.name if name is None else name
         return msgspec.structs.replace(self, id=f"{self.id}/{index}", data=data, name=name)
@@ -70,7 +70,7 @@ def encode(event: Event, *, content: bytes | None = None) -> bytes:
     return _with_data(event, content, binary=isinstance(event.data, bytes))
 
 
-def encode_data(data: Any) -> bytes:  # noqa: ANN401 - a payload is any value
+def encode_data(data: Any) -> bytes:
     """Return a payload's own bytes: JSON, or the bytes themselves.
 
     Raises:

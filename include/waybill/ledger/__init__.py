@@ -15,123 +15,186 @@ Invariants
   I9  Below its intake watermark a pipeline's minutes are whole: counted, and in Kafka or parked.
 """
 
-from waybill.ledger.balance import BalanceRow, ParkedEvents, StageCounts, fold, read_balance
-from waybill.ledger.commit import (
-    BatchCommit,
-    FencedError,
-    LoadCommit,
-    OffsetRange,
-    OffsetsMovedError,
-    commit_batch,
-    commit_load,
-    write_replayed_earlier,
-)
-from waybill.ledger.intake import (
-    IntakeCommit,
-    Position,
-    ask_reread,
-    begin_position,
-    commit_intake,
-    note_run,
-    read_position,
-)
-from waybill.ledger.positions import (
-    LastRead,
-    TopicPosition,
-    acquire_lease,
-    committed,
-    committed_batches,
-    last_commit_number,
-    load_position,
-    read_positions,
-    staged_after,
-    topic_positions,
-)
-from waybill.ledger.progress import BatchProgress, ConsumerProgress, consumer_progress
-from waybill.ledger.refusals import Refusal, commit_refusal, knows_refusal, refused_lsns
-from waybill.ledger.replay_entries import ReplayEntry, add_entries, count_entries
-from waybill.ledger.watermarks import IntakeWatermark, PageMark, read_watermarks
-from waybill.ledger.write_ahead_logs import (
-    LogIdentity,
-    LogLine,
-    LogProgress,
-    ReplacedLog,
-    SourceLease,
-    claim_source,
-    close_source,
-    count_copies,
-    end_log,
-    has_ended,
-    open_source,
-    read_logs,
-    register_log,
-    replaced_log,
-    replaced_logs,
-    settle_log,
-    tell_log,
-    tell_progress,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BalanceRow",
-    "BatchCommit",
-    "BatchProgress",
-    "ConsumerProgress",
-    "FencedError",
-    "IntakeCommit",
-    "IntakeWatermark",
-    "LastRead",
-    "LoadCommit",
-    "LogIdentity",
-    "LogLine",
-    "LogProgress",
-    "OffsetRange",
-    "OffsetsMovedError",
-    "PageMark",
-    "ParkedEvents",
-    "Position",
-    "Refusal",
-    "ReplacedLog",
-    "ReplayEntry",
-    "SourceLease",
-    "StageCounts",
-    "TopicPosition",
-    "acquire_lease",
-    "add_entries",
-    "ask_reread",
-    "begin_position",
-    "claim_source",
-    "close_source",
-    "commit_batch",
-    "commit_intake",
-    "commit_load",
-    "commit_refusal",
-    "committed",
-    "committed_batches",
-    "consumer_progress",
-    "count_copies",
-    "count_entries",
-    "end_log",
-    "fold",
-    "has_ended",
-    "knows_refusal",
-    "last_commit_number",
-    "load_position",
-    "note_run",
-    "open_source",
-    "read_balance",
-    "read_logs",
-    "read_position",
-    "read_positions",
-    "read_watermarks",
-    "refused_lsns",
-    "register_log",
-    "replaced_log",
-    "replaced_logs",
-    "settle_log",
-    "staged_after",
-    "tell_log",
-    "tell_progress",
-    "topic_positions",
-    "write_replayed_earlier",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.ledger.balance import LOST as LOST
+    from waybill.ledger.balance import BalanceRow as BalanceRow
+    from waybill.ledger.balance import MinuteKey as MinuteKey
+    from waybill.ledger.balance import ParkedEvents as ParkedEvents
+    from waybill.ledger.balance import StageCounts as StageCounts
+    from waybill.ledger.balance import add_in_flight as add_in_flight
+    from waybill.ledger.balance import add_lost_in_flight as add_lost_in_flight
+    from waybill.ledger.balance import begin_snapshot as begin_snapshot
+    from waybill.ledger.balance import fold as fold
+    from waybill.ledger.balance import read_balance as read_balance
+    from waybill.ledger.balance import read_books as read_books
+    from waybill.ledger.balance import read_lost_in_flight as read_lost_in_flight
+    from waybill.ledger.balance import read_parked as read_parked
+    from waybill.ledger.balance import read_staged as read_staged
+    from waybill.ledger.commit import BatchCommit as BatchCommit
+    from waybill.ledger.commit import FencedError as FencedError
+    from waybill.ledger.commit import LoadCommit as LoadCommit
+    from waybill.ledger.commit import OffsetRange as OffsetRange
+    from waybill.ledger.commit import OffsetsMovedError as OffsetsMovedError
+    from waybill.ledger.commit import PackedCounts as PackedCounts
+    from waybill.ledger.commit import StagedObject as StagedObject
+    from waybill.ledger.commit import check_lease as check_lease
+    from waybill.ledger.commit import commit_batch as commit_batch
+    from waybill.ledger.commit import commit_load as commit_load
+    from waybill.ledger.commit import next_commit_number as next_commit_number
+    from waybill.ledger.commit import write_copies as write_copies
+    from waybill.ledger.commit import write_counts as write_counts
+    from waybill.ledger.commit import write_replayed_earlier as write_replayed_earlier
+    from waybill.ledger.intake import IntakeCommit as IntakeCommit
+    from waybill.ledger.intake import Position as Position
+    from waybill.ledger.intake import ask_reread as ask_reread
+    from waybill.ledger.intake import begin_position as begin_position
+    from waybill.ledger.intake import commit_intake as commit_intake
+    from waybill.ledger.intake import note_run as note_run
+    from waybill.ledger.intake import read_position as read_position
+    from waybill.ledger.minutes import read_minutes as read_minutes
+    from waybill.ledger.minutes import read_totals as read_totals
+    from waybill.ledger.positions import WAITING_COUNTS as WAITING_COUNTS
+    from waybill.ledger.positions import LastRead as LastRead
+    from waybill.ledger.positions import StagedReference as StagedReference
+    from waybill.ledger.positions import StagedSum as StagedSum
+    from waybill.ledger.positions import TopicPosition as TopicPosition
+    from waybill.ledger.positions import acquire_lease as acquire_lease
+    from waybill.ledger.positions import commit_age_s as commit_age_s
+    from waybill.ledger.positions import committed as committed
+    from waybill.ledger.positions import committed_batches as committed_batches
+    from waybill.ledger.positions import last_commit_number as last_commit_number
+    from waybill.ledger.positions import load_position as load_position
+    from waybill.ledger.positions import read_positions as read_positions
+    from waybill.ledger.positions import staged_after as staged_after
+    from waybill.ledger.positions import staged_references as staged_references
+    from waybill.ledger.positions import staged_sums as staged_sums
+    from waybill.ledger.positions import topic_positions as topic_positions
+    from waybill.ledger.positions import unloaded_commits as unloaded_commits
+    from waybill.ledger.positions import waiting_asked as waiting_asked
+    from waybill.ledger.progress import BatchProgress as BatchProgress
+    from waybill.ledger.progress import ConsumerProgress as ConsumerProgress
+    from waybill.ledger.progress import consumer_progress as consumer_progress
+    from waybill.ledger.refusals import Refusal as Refusal
+    from waybill.ledger.refusals import commit_refusal as commit_refusal
+    from waybill.ledger.refusals import knows_refusal as knows_refusal
+    from waybill.ledger.refusals import refused_lsns as refused_lsns
+    from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
+    from waybill.ledger.replay_entries import add_entries as add_entries
+    from waybill.ledger.replay_entries import count_entries as count_entries
+    from waybill.ledger.watermarks import IntakeWatermark as IntakeWatermark
+    from waybill.ledger.watermarks import PageMark as PageMark
+    from waybill.ledger.watermarks import read_watermarks as read_watermarks
+    from waybill.ledger.write_ahead_logs import LogIdentity as LogIdentity
+    from waybill.ledger.write_ahead_logs import LogLine as LogLine
+    from waybill.ledger.write_ahead_logs import LogProgress as LogProgress
+    from waybill.ledger.write_ahead_logs import ReplacedLog as ReplacedLog
+    from waybill.ledger.write_ahead_logs import SourceLease as SourceLease
+    from waybill.ledger.write_ahead_logs import claim_source as claim_source
+    from waybill.ledger.write_ahead_logs import close_source as close_source
+    from waybill.ledger.write_ahead_logs import count_copies as count_copies
+    from waybill.ledger.write_ahead_logs import end_log as end_log
+    from waybill.ledger.write_ahead_logs import has_ended as has_ended
+    from waybill.ledger.write_ahead_logs import open_source as open_source
+    from waybill.ledger.write_ahead_logs import read_logs as read_logs
+    from waybill.ledger.write_ahead_logs import register_log as register_log
+    from waybill.ledger.write_ahead_logs import replaced_log as replaced_log
+    from waybill.ledger.write_ahead_logs import replaced_logs as replaced_logs
+    from waybill.ledger.write_ahead_logs import settle_log as settle_log
+    from waybill.ledger.write_ahead_logs import tell_log as tell_log
+    from waybill.ledger.write_ahead_logs import tell_progress as tell_progress
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "balance": [
+            "BalanceRow",
+            "LOST",
+            "MinuteKey",
+            "ParkedEvents",
+            "StageCounts",
+            "add_in_flight",
+            "add_lost_in_flight",
+            "begin_snapshot",
+            "fold",
+            "read_balance",
+            "read_books",
+            "read_lost_in_flight",
+            "read_parked",
+            "read_staged",
+        ],
+        "commit": [
+            "BatchCommit",
+            "FencedError",
+            "LoadCommit",
+            "OffsetRange",
+            "OffsetsMovedError",
+            "PackedCounts",
+            "StagedObject",
+            "check_lease",
+            "commit_batch",
+            "commit_load",
+            "next_commit_number",
+            "write_copies",
+            "write_counts",
+            "write_replayed_earlier",
+        ],
+        "intake": [
+            "IntakeCommit",
+            "Position",
+            "ask_reread",
+            "begin_position",
+            "commit_intake",
+            "note_run",
+            "read_position",
+        ],
+        "minutes": ["read_minutes", "read_totals"],
+        "positions": [
+            "LastRead",
+            "StagedReference",
+            "StagedSum",
+            "TopicPosition",
+            "WAITING_COUNTS",
+            "acquire_lease",
+            "commit_age_s",
+            "committed",
+            "committed_batches",
+            "last_commit_number",
+            "load_position",
+            "read_positions",
+            "staged_after",
+            "staged_references",
+            "staged_sums",
+            "topic_positions",
+            "unloaded_commits",
+            "waiting_asked",
+        ],
+        "progress": ["BatchProgress", "ConsumerProgress", "consumer_progress"],
+        "refusals": ["Refusal", "commit_refusal", "knows_refusal", "refused_lsns"],
+        "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
+        "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
+        "write_ahead_logs": [
+            "LogIdentity",
+            "LogLine",
+            "LogProgress",
+            "ReplacedLog",
+            "SourceLease",
+            "claim_source",
+            "close_source",
+            "count_copies",
+            "end_log",
+            "has_ended",
+            "open_source",
+            "read_logs",
+            "register_log",
+            "replaced_log",
+            "replaced_logs",
+            "settle_log",
+            "tell_log",
+            "tell_progress",
+        ],
+    },
+)

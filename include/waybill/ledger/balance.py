@@ -21,7 +21,7 @@ Equations (G5)
 In flight is measured: records between the ledger's offsets and the log's end, rows of staged
 objects beyond the load position, and those of lost ones that may be made again. It is never the
 residual. What else was lost with staged objects is unrecoverable: the ledger's rows "lost" have it,
-less what was made again (``waybill.operations.loads.lost_objects``).
+less what was made again (``waybill.loading.lost_objects``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SUMS = ", ".join(
     for index, name in enumerate(COLUMNS.split(", "))
 )
 ROWS_OF_PICKED = (  # fixed names only
-    "SELECT pipeline_id, row->>0 AS event_name, row->>1 AS stage, (row->>2)::int AS minute, "  # noqa: S608
+    "SELECT pipeline_id, row->>0 AS event_name, row->>1 AS stage, (row->>2)::int AS minute, "
     f"{_SUMS} FROM picked, jsonb_array_elements(counts) AS row GROUP BY 1, 2, 3, 4"
 )
 _FOLD = f"""
@@ -69,7 +69,7 @@ changed AS (
   ON CONFLICT (pipeline_id, event_name, minute) DO UPDATE SET
   changed = audit_minutes.changed + 1, balanced_at = NULL)
 SELECT count(*) FROM picked
-"""  # noqa: S608 - fixed names only
+"""
 _READ = f"""
 WITH picked AS (SELECT pipeline_id, counts FROM ledger WHERE NOT folded),
 rows AS ({ROWS_OF_PICKED}),
@@ -82,14 +82,14 @@ FROM everything
 WHERE (CAST(:pipeline AS text) IS NULL OR pipeline_id = :pipeline)
   AND (CAST(:since AS int) IS NULL OR minute >= :since)
 GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 4, 3
-"""  # noqa: S608
+"""
 _STAGED_IN_FLIGHT = f"""
 WITH {WAITING_COUNTS}
 SELECT waiting.pipeline_id, row->>0 AS event_name, (row->>2)::int AS minute,
   sum((row->3->>0)::bigint)::bigint AS in_first, sum((row->3->>1)::bigint)::bigint AS in_replayed
 FROM waiting, jsonb_array_elements(waiting.counts) AS row
 WHERE row->>1 = 'staged' GROUP BY 1, 2, 3
-"""  # noqa: S608 - fixed names only
+"""
 _LOST_IN_FLIGHT = """
 WITH commits AS (
   SELECT DISTINCT destination, commit_number FROM staged_objects

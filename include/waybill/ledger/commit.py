@@ -20,10 +20,10 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.errors import RetryError, StopError
 from waybill.ledger.positions import LastRead
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.outcomes import add_outcomes
-from waybill.storage.tracker.tables import (
+from waybill.storage.tracker import (
     COUNT_COLUMNS,
+    TrackerStore,
+    add_outcomes,
     batches,
     commit_sequences,
     consumers,

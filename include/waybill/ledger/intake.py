@@ -17,8 +17,7 @@ from waybill.ledger.commit import (
 )
 from waybill.ledger.watermarks import PageMark, move_watermark
 from waybill.ledger.write_ahead_logs import LogProgress, move_lease
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import connector_positions
+from waybill.storage.tracker import TrackerStore, connector_positions
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, text
 
 from waybill.ledger.balance import COLUMNS, ROWS_OF_PICKED, BalanceRow, MinuteKey, add_counted
-from waybill.storage.tracker.tables import COUNT_COLUMNS
+from waybill.storage.tracker import COUNT_COLUMNS
 
 _SUMMED = ", ".join(f"sum({name})::bigint AS {name}" for name in COUNT_COLUMNS)
 _MINUTES = text(f"""
@@ -25,7 +25,7 @@ everything AS (
   SELECT pipeline_id, event_name, stage, minute, {COLUMNS}
   FROM rows JOIN asked USING (pipeline_id, event_name, minute))
 SELECT pipeline_id, event_name, stage, minute, {_SUMMED} FROM everything GROUP BY 1, 2, 3, 4
-""")  # noqa: S608 - fixed names only
+""")
 _TOTALS = text(f"""
 WITH picked AS (SELECT pipeline_id, counts FROM ledger WHERE NOT folded),
 rows AS ({ROWS_OF_PICKED}),
@@ -33,7 +33,7 @@ everything AS (
   SELECT pipeline_id, event_name, stage, {COLUMNS} FROM ledger_totals
   UNION ALL SELECT pipeline_id, event_name, stage, {COLUMNS} FROM rows)
 SELECT pipeline_id, event_name, stage, 0 AS minute, {_SUMMED} FROM everything GROUP BY 1, 2, 3
-""")  # noqa: S608
+""")
 
 
 def read_minutes(

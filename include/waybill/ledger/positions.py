@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import StopError
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import (
+from waybill.storage.tracker import (
+    TrackerStore,
     batches,
     commit_sequences,
     consumers,
@@ -362,7 +362,7 @@ _COMMITTED = {
           UNION SELECT sent.text, sent.name, s.id FROM sent
           JOIN segments s ON s.source_id = sent.id)
         SELECT DISTINCT sent.text FROM sent JOIN segments s ON s.id = sent.id
-        WHERE s.replay_id::text = sent.name AND s.state IN ('replayed', 'deleted')"""  # noqa: S608
+        WHERE s.replay_id::text = sent.name AND s.state IN ('replayed', 'deleted')"""
     ),
 }
 """A segment that was cut or rewritten is marked where it is now; one that is replayed keeps the

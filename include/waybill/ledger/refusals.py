@@ -15,8 +15,7 @@ from waybill.ledger.commit import PackedCounts, RecordParked, write_counts, writ
 from waybill.ledger.intake import intake_scope
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
 from waybill.ledger.write_ahead_logs import refuse_when_taken_over
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import refused_messages
+from waybill.storage.tracker import TrackerStore, refused_messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,7 @@ from waybill.ledger.commit import FencedError, PackedCounts, write_counts
 from waybill.ledger.watermarks import close_watermark, open_watermark, tell_waiting
 from waybill.notices import write_notice
 from waybill.storage import AdvisoryLock
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.columns import text_value
-from waybill.storage.tracker.tables import COUNT_COLUMNS, audit_log
+from waybill.storage.tracker import COUNT_COLUMNS, TrackerStore, audit_log, text_value
 
 _KEEP_DAYS = 30
 """Closed and ended logs are forgotten after that."""

@@ -13,31 +13,73 @@ Versions are in ``waybill.mappings.versions``, by itself: it needs the tracker, 
 payloads on a worker does not.
 """
 
-from waybill.mappings.evolution import ITEM, Given, InForce, item_of, learn, row_of, takes_any_item
-from waybill.mappings.flattening import decode_path, encode_path, fields_of, flatten, whole_fields
-from waybill.mappings.inference import type_of, type_of_all
-from waybill.mappings.laying_over import over
-from waybill.mappings.naming import NameRules, name_fields, plain_name, rules_of, table_name
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ITEM",
-    "Given",
-    "InForce",
-    "NameRules",
-    "decode_path",
-    "encode_path",
-    "fields_of",
-    "flatten",
-    "item_of",
-    "learn",
-    "name_fields",
-    "over",
-    "plain_name",
-    "row_of",
-    "rules_of",
-    "table_name",
-    "takes_any_item",
-    "type_of",
-    "type_of_all",
-    "whole_fields",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.mappings.difference import Difference as Difference
+    from waybill.mappings.difference import differences as differences
+    from waybill.mappings.evolution import ITEM as ITEM
+    from waybill.mappings.evolution import Given as Given
+    from waybill.mappings.evolution import InForce as InForce
+    from waybill.mappings.evolution import item_of as item_of
+    from waybill.mappings.evolution import learn as learn
+    from waybill.mappings.evolution import row_of as row_of
+    from waybill.mappings.evolution import takes_any_item as takes_any_item
+    from waybill.mappings.evolution import with_table as with_table
+    from waybill.mappings.flattening import decode_path as decode_path
+    from waybill.mappings.flattening import encode_path as encode_path
+    from waybill.mappings.flattening import fields_of as fields_of
+    from waybill.mappings.flattening import flatten as flatten
+    from waybill.mappings.flattening import whole_fields as whole_fields
+    from waybill.mappings.inference import type_of as type_of
+    from waybill.mappings.inference import type_of_all as type_of_all
+    from waybill.mappings.laying_over import over as over
+    from waybill.mappings.naming import NameRules as NameRules
+    from waybill.mappings.naming import name_fields as name_fields
+    from waybill.mappings.naming import plain_name as plain_name
+    from waybill.mappings.naming import rules_of as rules_of
+    from waybill.mappings.naming import table_name as table_name
+    from waybill.mappings.proposing import key_names as key_names
+    from waybill.mappings.proposing import propose as propose
+    from waybill.mappings.proposing import propose_key as propose_key
+    from waybill.mappings.proposing import propose_version as propose_version
+    from waybill.mappings.versions import MappingVersion as MappingVersion
+    from waybill.mappings.versions import history as history
+    from waybill.mappings.versions import in_force as in_force
+    from waybill.mappings.versions import keep_declared as keep_declared
+    from waybill.mappings.versions import learn_once as learn_once
+    from waybill.mappings.versions import numbers_in_force as numbers_in_force
+    from waybill.mappings.versions import versions_numbered as versions_numbered
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "difference": ["Difference", "differences"],
+        "evolution": [
+            "Given",
+            "ITEM",
+            "InForce",
+            "item_of",
+            "learn",
+            "row_of",
+            "takes_any_item",
+            "with_table",
+        ],
+        "flattening": ["decode_path", "encode_path", "fields_of", "flatten", "whole_fields"],
+        "inference": ["type_of", "type_of_all"],
+        "laying_over": ["over"],
+        "naming": ["NameRules", "name_fields", "plain_name", "rules_of", "table_name"],
+        "proposing": ["key_names", "propose", "propose_key", "propose_version"],
+        "versions": [
+            "MappingVersion",
+            "history",
+            "in_force",
+            "keep_declared",
+            "learn_once",
+            "numbers_in_force",
+            "versions_numbered",
+        ],
+    },
+)

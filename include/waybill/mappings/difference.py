@@ -63,7 +63,7 @@ def _deletes(event: EventDeclaration) -> str:
     return "soft" if event.table.soft_delete else "hard"
 
 
-def _shown(value: Any) -> str:  # noqa: ANN401 - of a declaration
+def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return "none" if value is None else str(value)

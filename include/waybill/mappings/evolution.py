@@ -102,7 +102,7 @@ def row_of(
 
 def item_of(
     declared: EventDeclaration,
-    item: Any,  # noqa: ANN401 - any JSON value
+    item: Any,
     columns: Sequence[Column] = (),
 ) -> Mapping[str, Any]:
     """Return the fields of an array's item; one that is no object has one field, ``""``.
@@ -155,7 +155,7 @@ def _gets_table(declared: EventDeclaration, source: str, values: Sequence[Any]) 
     return declared.arrays == "child" and arrays and _can_be_kept(source)
 
 
-def _items(value: Any) -> Sequence[Any]:  # noqa: ANN401
+def _items(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
 
 
@@ -295,7 +295,7 @@ def _widened(column: Column, values: Iterable[Any]) -> Column:
     return column if kind == column.type else column.model_copy(update={"type": kind})
 
 
-def _wider(kind: str, needed: str, value: Any) -> str:  # noqa: ANN401
+def _wider(kind: str, needed: str, value: Any) -> str:
     """Return a wider type, with room to grow where that can be; the same where there is none."""
     roomy = type_of(value)
     if needed.startswith("decimal") and roomy is not None and widened(needed, roomy) == roomy:

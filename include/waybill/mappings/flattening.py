@@ -89,7 +89,7 @@ def flatten(
 def _put(
     flat: dict[str, Any],
     path: str,
-    value: Any,  # noqa: ANN401 - a payload's value
+    value: Any,
     depth: int,
     whole: Collection[str],
 ) -> None:

@@ -122,7 +122,7 @@ def _is_double(value: Decimal) -> bool:
     return math.isfinite(number) and Decimal(repr(number)) == value
 
 
-def type_of(value: Any) -> str | None:  # noqa: ANN401 - a payload's value
+def type_of(value: Any) -> str | None:
     """Return the column type that holds a value; None: null, or nothing that a column holds."""
     return type_of_all((value,))
 
@@ -153,7 +153,7 @@ def _mixed(kinds: set[str]) -> str:
     return "string" if kinds <= {"date", "timestamp", "string"} else "json"
 
 
-def _kind(value: Any) -> str:  # noqa: ANN401
+def _kind(value: Any) -> str:
     """Return a type's name, "number", or "" for what has no column."""
     if isinstance(value, str):
         return text_type(value)
@@ -183,7 +183,7 @@ def text_type(text: str) -> str:
     return "string"
 
 
-def type_needed(column_type: str, value: Any) -> str | None:  # noqa: ANN401
+def type_needed(column_type: str, value: Any) -> str | None:
     """Return a type that a value needs and a column lacks; None: it fits, or no type would help.
 
     What helps is `widened` of both, if there is that.

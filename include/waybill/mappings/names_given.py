@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 from waybill.mappings.evolution import Given, Named
 from waybill.mappings.laying_over import translated_source
 from waybill.pipelines import EventDeclaration
-from waybill.storage.tracker.mapping_tables import mapping_versions
+from waybill.storage.tracker import mapping_versions
 
 _C = mapping_versions.c
 _TABLE = _C.declaration["table"]
@@ -99,7 +99,7 @@ def child_tables(connection: Connection, pipeline_id: str) -> dict[str, list[tup
     return {event: [(schema, name) for name in names] for event, schema, names in rows}
 
 
-def _newest(*columns: Any) -> Select[Any]:  # noqa: ANN401 - of the table, or made of them
+def _newest(*columns: Any) -> Select[Any]:
     """Return a query of the versions in force."""
     newest = (
         select(_C.pipeline_id, _C.event_name, func.max(_C.number).label("number"))

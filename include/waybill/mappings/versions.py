@@ -22,10 +22,8 @@ from waybill.mappings.laying_over import over
 from waybill.mappings.names_given import child_tables, names_given
 from waybill.mappings.naming import NameRules
 from waybill.pipelines import EventDeclaration, Pipeline
-from waybill.storage import TrackerStore
-from waybill.storage.advisory_locks import AdvisoryLock
-from waybill.storage.tracker.mapping_tables import mapping_versions
-from waybill.storage.tracker.tables import pipeline_versions
+from waybill.storage import AdvisoryLock, TrackerStore
+from waybill.storage.tracker import mapping_versions, pipeline_versions
 
 _C = mapping_versions.c
 _DEPLOYED = "deployed"

@@ -17,26 +17,34 @@ first commit leaves notices, one after it a message that the next run sends, one
 message that the next run sends again, under the same id.
 """
 
-from waybill.notices.outbox import Waiting, waiting
-from waybill.notices.rendering import Message, Named
-from waybill.notices.sending import SendReport, send_notices, send_test
-from waybill.notices.sinks import Sink, SinkAwayError, SinkError, open_sinks
-from waybill.notices.writing import KINDS, Kind, write_first, write_notice
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "KINDS",
-    "Kind",
-    "Message",
-    "Named",
-    "SendReport",
-    "Sink",
-    "SinkAwayError",
-    "SinkError",
-    "Waiting",
-    "open_sinks",
-    "send_notices",
-    "send_test",
-    "waiting",
-    "write_first",
-    "write_notice",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.notices.outbox import Waiting as Waiting
+    from waybill.notices.outbox import waiting as waiting
+    from waybill.notices.rendering import Message as Message
+    from waybill.notices.rendering import Named as Named
+    from waybill.notices.sending import SendReport as SendReport
+    from waybill.notices.sending import send_notices as send_notices
+    from waybill.notices.sending import send_test as send_test
+    from waybill.notices.sinks import Sink as Sink
+    from waybill.notices.sinks import SinkAwayError as SinkAwayError
+    from waybill.notices.sinks import SinkError as SinkError
+    from waybill.notices.sinks import open_sinks as open_sinks
+    from waybill.notices.writing import KINDS as KINDS
+    from waybill.notices.writing import Kind as Kind
+    from waybill.notices.writing import write_first as write_first
+    from waybill.notices.writing import write_notice as write_notice
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "outbox": ["Waiting", "waiting"],
+        "rendering": ["Message", "Named"],
+        "sending": ["SendReport", "send_notices", "send_test"],
+        "sinks": ["Sink", "SinkAwayError", "SinkError", "open_sinks"],
+        "writing": ["KINDS", "Kind", "write_first", "write_notice"],
+    },
+)

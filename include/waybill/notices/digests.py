@@ -107,7 +107,7 @@ def _write(connection: Connection, pipeline_id: str, interval_s: float) -> bool:
     return True
 
 
-def _named(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
+def _named(row: Any) -> dict[str, Any]:
     oldest: datetime | None = row.oldest
     return {
         "event_name": row.event_name,

@@ -188,7 +188,7 @@ def read_message(
     return Message(claimed.id, claimed.owner, tuple(named), counts, claimed.attempts - 1)
 
 
-def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> Named:  # noqa: ANN401 - a row
+def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> Named:
     owned = known.get(row.pipeline_id)
     names = {name: getattr(row, name) for name in ("event_name", "stage", "error_type")}
     detail = {name: value for name, value in names.items() if value is not None} | row.detail

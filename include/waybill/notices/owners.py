@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from waybill.storage.tracker.tables import pipeline_versions, pipelines
+from waybill.storage.tracker import pipeline_versions, pipelines
 
 NOBODY = ""
 """Owner of pipelines that nobody declared."""

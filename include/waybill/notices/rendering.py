@@ -127,13 +127,13 @@ def one_line(text: str, longest: int = _LONGEST_PART) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in cut)
 
 
-def _without_messages(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _without_messages(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {n: _without_messages(item) for n, item in value.items() if n != "message"}
     return [_without_messages(item) for item in value] if isinstance(value, list) else value
 
 
-def _hidden_messages(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _hidden_messages(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {
             name: HIDDEN if name == _MESSAGE and item else _hidden_messages(item)
@@ -168,7 +168,7 @@ def _lines(item: Named) -> Iterator[str]:
         yield f"  {', '.join(rest)}"
 
 
-def _plain(value: Any, depth: int = 0) -> str:  # noqa: ANN401 - JSON
+def _plain(value: Any, depth: int = 0) -> str:
     """Return a value as words, without what is empty in it; deeper names are a user's own."""
     if isinstance(value, Mapping):
         full = {name: item for name, item in value.items() if item not in (None, "", [], {})}

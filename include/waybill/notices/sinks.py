@@ -52,8 +52,8 @@ class LogSink:
 
 def open_sinks(settings: NoticeSettings) -> list[Sink]:
     """Return the configured sinks; none connects before it sends."""
-    from waybill.notices.mail import MailSink  # noqa: PLC0415 - only where it is configured
-    from waybill.notices.webhook import WebhookSink  # noqa: PLC0415
+    from waybill.notices.mail import MailSink
+    from waybill.notices.webhook import WebhookSink
 
     found: list[Sink] = []
     if settings.log:

@@ -39,7 +39,7 @@ class WebhookSink:
             SinkAwayError: no connection, or no answer in time.
             SinkError: the answer was not 2xx.
         """
-        import httpx  # noqa: PLC0415 - not where nothing is sent
+        import httpx
 
         url, settings = self._settings.webhook_url, self._settings
         if url is None:

@@ -8,9 +8,8 @@ from typing import Any, Literal, get_args
 from sqlalchemy import BigInteger, Connection, bindparam, cast, func, literal, select
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
-from waybill.storage.tracker.columns import json_value, text_value
-from waybill.storage.tracker.tables import notices
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import json_value, notices, text_value
+from waybill.storage.tracker import parked_partitions as partitions
 
 Kind = Literal[
     "breach",
@@ -70,7 +69,7 @@ def write_notice(
     kind: Kind,
     pipeline_id: str,
     partition_id: int | None = None,
-    **detail: Any,  # noqa: ANN401 - whatever has a JSON form
+    **detail: Any,
 ) -> None:
     """Write one notice; of a missing object that was told already, none.
 

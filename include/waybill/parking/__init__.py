@@ -19,75 +19,164 @@ The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the 
 a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
 """
 
-from waybill.parking.event import ParkedEvent
-from waybill.parking.exporting import ExportReport, export
-from waybill.parking.fingerprints import fingerprint
-from waybill.parking.holds import Hold
-from waybill.parking.identities import ANY_REPLAY, Identity, identify
-from waybill.parking.merging import GroupReading
-from waybill.parking.model import (
-    CleanUpReport,
-    DiscardReport,
-    FingerprintGroup,
-    ObjectDescriptor,
-    Partition,
-    PartitionFilter,
-    PartitionPage,
-    RecheckReport,
-    RefreshReport,
-    Replay,
-    ReplayConditions,
-    Segment,
-)
-from waybill.parking.names import storable
-from waybill.parking.packed import (
-    CorruptSegmentError,
-    PackedObject,
-    Packer,
-    SegmentDescriptor,
-    new_key,
-    read_directory,
-)
-from waybill.parking.parking import Parking
-from waybill.parking.reading import read_segment
-from waybill.parking.refused_keys import new_refused_key
-from waybill.parking.sampling import Drawn, EventChoice, EventSample, Stratum, fingerprint_of
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ANY_REPLAY",
-    "CleanUpReport",
-    "CorruptSegmentError",
-    "DiscardReport",
-    "Drawn",
-    "EventChoice",
-    "EventSample",
-    "ExportReport",
-    "FingerprintGroup",
-    "GroupReading",
-    "Hold",
-    "Identity",
-    "ObjectDescriptor",
-    "PackedObject",
-    "Packer",
-    "ParkedEvent",
-    "Parking",
-    "Partition",
-    "PartitionFilter",
-    "PartitionPage",
-    "RecheckReport",
-    "RefreshReport",
-    "Replay",
-    "ReplayConditions",
-    "Segment",
-    "SegmentDescriptor",
-    "Stratum",
-    "export",
-    "fingerprint",
-    "fingerprint_of",
-    "identify",
-    "new_key",
-    "new_refused_key",
-    "read_directory",
-    "read_segment",
-    "storable",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.parking.auto_replays import AutoReplay as AutoReplay
+    from waybill.parking.auto_replays import OnChange as OnChange
+    from waybill.parking.auto_replays import note_seen as note_seen
+    from waybill.parking.auto_replays import read_mark as read_mark
+    from waybill.parking.auto_replays import read_marks as read_marks
+    from waybill.parking.auto_replays import remove_mark as remove_mark
+    from waybill.parking.auto_replays import set_mark as set_mark
+    from waybill.parking.browsing import read as read
+    from waybill.parking.browsing import segments_in_order as segments_in_order
+    from waybill.parking.damage import Damage as Damage
+    from waybill.parking.damage import Unreadable as Unreadable
+    from waybill.parking.edges import TooManyCutsError as TooManyCutsError
+    from waybill.parking.event import ParkedEvent as ParkedEvent
+    from waybill.parking.event_pages import read_event_page as read_event_page
+    from waybill.parking.exporting import KINDS as KINDS
+    from waybill.parking.exporting import ExportReport as ExportReport
+    from waybill.parking.exporting import contents as contents
+    from waybill.parking.exporting import export as export
+    from waybill.parking.fingerprints import fingerprint as fingerprint
+    from waybill.parking.holds import Hold as Hold
+    from waybill.parking.holds import begin_probe as begin_probe
+    from waybill.parking.holds import end_probe as end_probe
+    from waybill.parking.holds import held_pipelines as held_pipelines
+    from waybill.parking.holds import read_holds as read_holds
+    from waybill.parking.holds import record_storm as record_storm
+    from waybill.parking.holds import release as release
+    from waybill.parking.holds import to_replay as to_replay
+    from waybill.parking.holds import waiting as waiting
+    from waybill.parking.identities import ANY_REPLAY as ANY_REPLAY
+    from waybill.parking.identities import ID_BYTES as ID_BYTES
+    from waybill.parking.identities import NO_ID as NO_ID
+    from waybill.parking.identities import Identity as Identity
+    from waybill.parking.identities import identify as identify
+    from waybill.parking.locations import ParkedPlace as ParkedPlace
+    from waybill.parking.locations import Whereabouts as Whereabouts
+    from waybill.parking.locations import whereabouts as whereabouts
+    from waybill.parking.masking import MASK as MASK
+    from waybill.parking.masking import masked_event as masked_event
+    from waybill.parking.masking import masked_words as masked_words
+    from waybill.parking.merging import GroupReading as GroupReading
+    from waybill.parking.model import CleanUpReport as CleanUpReport
+    from waybill.parking.model import DiscardReport as DiscardReport
+    from waybill.parking.model import FingerprintGroup as FingerprintGroup
+    from waybill.parking.model import ObjectDescriptor as ObjectDescriptor
+    from waybill.parking.model import Partition as Partition
+    from waybill.parking.model import PartitionFilter as PartitionFilter
+    from waybill.parking.model import PartitionPage as PartitionPage
+    from waybill.parking.model import RecheckReport as RecheckReport
+    from waybill.parking.model import RefreshReport as RefreshReport
+    from waybill.parking.model import Replay as Replay
+    from waybill.parking.model import ReplayConditions as ReplayConditions
+    from waybill.parking.model import Segment as Segment
+    from waybill.parking.names import storable as storable
+    from waybill.parking.names import summary as summary
+    from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
+    from waybill.parking.packed import PackedObject as PackedObject
+    from waybill.parking.packed import Packer as Packer
+    from waybill.parking.packed import PartitionKey as PartitionKey
+    from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
+    from waybill.parking.packed import new_key as new_key
+    from waybill.parking.packed import read_directory as read_directory
+    from waybill.parking.parking import Parking as Parking
+    from waybill.parking.quarantine import park_made_again as park_made_again
+    from waybill.parking.quarantine import park_mended as park_mended
+    from waybill.parking.quarantine import quarantine_missing as quarantine_missing
+    from waybill.parking.reading import read_segment as read_segment
+    from waybill.parking.recording import OF_LOADS as OF_LOADS
+    from waybill.parking.refused_keys import new_refused_key as new_refused_key
+    from waybill.parking.replays import Beside as Beside
+    from waybill.parking.replays import read_ended as read_ended
+    from waybill.parking.sampling import Drawn as Drawn
+    from waybill.parking.sampling import EventChoice as EventChoice
+    from waybill.parking.sampling import EventSample as EventSample
+    from waybill.parking.sampling import Stratum as Stratum
+    from waybill.parking.sampling import fingerprint_of as fingerprint_of
+    from waybill.parking.segment_stream import SegmentStream as SegmentStream
+    from waybill.parking.segment_stream import write_segments as write_segments
+    from waybill.parking.selection import HELD as HELD
+    from waybill.parking.selection import NAMES as NAMES
+    from waybill.parking.selection import lock_partitions as lock_partitions
+    from waybill.parking.selection import matches as matches
+    from waybill.parking.selection import read_replay as read_replay
+    from waybill.parking.unloaded_keys import new_unloaded_key as new_unloaded_key
+    from waybill.parking.walking import Sort as Sort
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "auto_replays": [
+            "AutoReplay",
+            "OnChange",
+            "note_seen",
+            "read_mark",
+            "read_marks",
+            "remove_mark",
+            "set_mark",
+        ],
+        "browsing": ["read", "segments_in_order"],
+        "damage": ["Damage", "Unreadable"],
+        "edges": ["TooManyCutsError"],
+        "event": ["ParkedEvent"],
+        "event_pages": ["read_event_page"],
+        "exporting": ["ExportReport", "KINDS", "contents", "export"],
+        "fingerprints": ["fingerprint"],
+        "holds": [
+            "Hold",
+            "begin_probe",
+            "end_probe",
+            "held_pipelines",
+            "read_holds",
+            "record_storm",
+            "release",
+            "to_replay",
+            "waiting",
+        ],
+        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify"],
+        "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
+        "masking": ["MASK", "masked_event", "masked_words"],
+        "merging": ["GroupReading"],
+        "model": [
+            "CleanUpReport",
+            "DiscardReport",
+            "FingerprintGroup",
+            "ObjectDescriptor",
+            "Partition",
+            "PartitionFilter",
+            "PartitionPage",
+            "RecheckReport",
+            "RefreshReport",
+            "Replay",
+            "ReplayConditions",
+            "Segment",
+        ],
+        "names": ["storable", "summary"],
+        "packed": [
+            "CorruptSegmentError",
+            "PackedObject",
+            "Packer",
+            "PartitionKey",
+            "SegmentDescriptor",
+            "new_key",
+            "read_directory",
+        ],
+        "parking": ["Parking"],
+        "quarantine": ["park_made_again", "park_mended", "quarantine_missing"],
+        "reading": ["read_segment"],
+        "recording": ["OF_LOADS"],
+        "refused_keys": ["new_refused_key"],
+        "replays": ["Beside", "read_ended"],
+        "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
+        "segment_stream": ["SegmentStream", "write_segments"],
+        "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],
+        "unloaded_keys": ["new_unloaded_key"],
+        "walking": ["Sort"],
+    },
+)

@@ -22,8 +22,8 @@ from waybill.access import write_audit
 from waybill.parking.marks import IS_MARKED, IS_UNMARKED
 from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 _LOG = logging.getLogger(__name__)
 _NUMBERS = ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")

@@ -17,10 +17,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.events.times import rfc3339
+from waybill.events import rfc3339
 from waybill.parking.selection import lock_partition
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.tables import auto_replays as marks
+from waybill.storage.tracker import auto_replays as marks
 
 OnChange = Literal["version", "destination", "any"]
 """A new version of the pipeline; the destination healthy again after it was away; either."""

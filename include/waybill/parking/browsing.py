@@ -23,8 +23,7 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
-from waybill.events import CATALOGUE, STAGES
-from waybill.events.times import instant, window
+from waybill.events import CATALOGUE, STAGES, instant, window
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import require_fingerprint
@@ -43,8 +42,8 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.storage import ObjectMissingError, ObjectShorterError, ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import pipelines, segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import pipelines, segments
 
 _PAGE = 500
 _MOST_NAMES = 5_000

@@ -40,9 +40,9 @@ from waybill.parking.model import CleanUpReport
 from waybill.parking.rewriting import Rewriting, mostly_dead, rewrite
 from waybill.parking.selection import lock_partitions
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_objects as objects_table
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_objects as objects_table
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 BATCH = 1000
 _IS_DEAD: ColumnElement[bool] = literal_column(

@@ -14,7 +14,7 @@ from datetime import datetime
 import orjson
 
 from waybill.errors import InputError
-from waybill.events.times import instant, rfc3339
+from waybill.events import instant, rfc3339
 
 _LARGEST_CHARS = 8192
 _LARGEST_NUMBER = 2**63 - 1

@@ -36,8 +36,8 @@ from waybill.parking.packed import (
 )
 from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_objects, segments
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import parked_objects, segments
+from waybill.storage.tracker import parked_partitions as partitions
 
 _KEY = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _FINAL = ("replaced", "replayed", "deleted")

@@ -43,8 +43,8 @@ from waybill.parking.selection import (
     segment_matches,
 )
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_objects, segments
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import parked_objects, segments
+from waybill.storage.tracker import parked_partitions as partitions
 
 MANY = 10_000
 """Events; what is more, and whole partitions, is discarded by marks."""
@@ -191,7 +191,7 @@ def _write(
 
 
 def _storable(wanted: PartitionFilter) -> dict[str, str]:
-    from waybill.parking.names import storable  # noqa: PLC0415
+    from waybill.parking.names import storable
 
     return {name: storable(str(value)) for name, value in wanted.to_json().items()}
 

@@ -28,7 +28,7 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
-from waybill.events.times import instant
+from waybill.events import instant
 from waybill.parking.cutting import cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.marks import now_in
@@ -43,8 +43,8 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 _log = logging.getLogger(__name__)
 _PAGE = 500

@@ -232,5 +232,5 @@ def _capped_errors(errors: list[dict[str, str]]) -> list[dict[str, str]]:
     ]
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 - the wire may say anything
+def _text(value: Any) -> str:
     return capped(value if type(value) is str else str(value))

@@ -24,7 +24,7 @@ from waybill.parking.model import Segment
 from waybill.parking.names import storable
 from waybill.parking.selection import HELD, REPLAY_ORDER
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import segments
 
 _PAGE_BYTES = 8 * 1024**2
 """A page ends once its events' own bytes are over this: few huge ones do not fill the memory."""

@@ -8,12 +8,12 @@ from datetime import datetime
 from sqlalchemy import Double, cast, func, select
 
 from waybill.errors import InputError
-from waybill.events.times import window_edge
+from waybill.events import window_edge
 from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.model import FingerprintGroup
 from waybill.parking.selection import IS_HELD
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import segments
 
 _MOST_BUCKETS = 1000
 _MOST_GROUPS = 500

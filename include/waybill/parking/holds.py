@@ -19,13 +19,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.events import HELD_ERROR
-from waybill.events.times import rfc3339
+from waybill.events import HELD_ERROR, rfc3339
 from waybill.notices import Kind, write_notice
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.columns import json_value
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import pipeline_holds, pipelines, replays
+from waybill.storage.tracker import TrackerStore, json_value, pipeline_holds, pipelines, replays
+from waybill.storage.tracker import parked_partitions as partitions
 
 BREAKER = "storm breaker"
 """Who holds a pipeline when a storm does."""
@@ -262,12 +259,12 @@ def _end(connection: Connection, hold_id: int, decision: Decision, **found: obje
     return True
 
 
-def _plain(said: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
+def _plain(said: Mapping[str, Any]) -> Any:
     """Return what user code may have said as ``jsonb`` takes it."""
     return json_value(dict(said), deepest=_DEEPEST)
 
 
-def _tell(connection: Connection, /, notice: Kind, pipeline: str, **detail: Any) -> None:  # noqa: ANN401
+def _tell(connection: Connection, /, notice: Kind, pipeline: str, **detail: Any) -> None:
     """Write what the owner is to be told, in the transaction that does it."""
     said = {name: value for name, value in detail.items() if name not in _TAKEN}
     write_notice(connection, kind=notice, pipeline_id=pipeline, **said)
@@ -289,7 +286,7 @@ def _returned(connection: Connection, pipeline_id: str) -> int:
     return int(last[0].get("returned", 0)) + 1
 
 
-def _select_holds() -> Any:  # noqa: ANN401 - a query
+def _select_holds() -> Any:
     hold_ = pipeline_holds.c
     quiet = func.clock_timestamp() - func.coalesce(hold_.probed_at, hold_.held_at)
     return select(

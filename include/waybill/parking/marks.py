@@ -30,8 +30,8 @@ from sqlalchemy import (
     text,
 )
 
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 _Numbers = tuple[int, int, int, int]
 _own = partitions.alias("own")

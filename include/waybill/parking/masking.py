@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from waybill.access.personal import KEY, same_name
+from waybill.access import KEY, same_name
 from waybill.events import dumps, loads
 from waybill.parking.event import ParkedEvent
 from waybill.parking.quoting import MASK, QuotedValues
@@ -40,7 +40,7 @@ _ATTRIBUTES = _WAYBILLS | _SOURCES
 _NAMELESS = "*"
 
 
-def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:  # noqa: ANN401
+def masked_words(value: bytes, said: Any, personal: Sequence[str] | None) -> Any:
     """Return what is said of an event, texts however deep, without its personal values.
 
     Args:
@@ -99,11 +99,11 @@ def _said(event: ParkedEvent) -> dict[str, Any]:
     }
 
 
-def _hidden(value: Any) -> Any:  # noqa: ANN401 - a text, or a list of errors
+def _hidden(value: Any) -> Any:
     return [] if isinstance(value, list) else MASK
 
 
-def _hidden_within(value: Any) -> Any:  # noqa: ANN401 - texts, however deep
+def _hidden_within(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _hidden_within(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -123,7 +123,7 @@ class _Masking:
         self.opaque = False
         """Something was masked that could not be taken apart, or is elsewhere."""
 
-    def document(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
+    def document(self, value: Any) -> Any:
         if not isinstance(value, dict) or _ENVELOPE not in value:
             return self._payload(value)
         payload = {name: self._payload(value[name]) for name in _DATA if name in value}
@@ -151,38 +151,38 @@ class _Masking:
             attributes[_SUBJECT] = self._key(attributes[_SUBJECT])
         return attributes
 
-    def _key(self, subject: Any) -> Any:  # noqa: ANN401 - a list of values as JSON, or whatever
+    def _key(self, subject: Any) -> Any:
         if subject is None or subject == MASK:
             return subject
         self.found.add(KEY)
         self.values.extend(_key_values(subject))
         return MASK
 
-    def _payload(self, value: Any) -> Any:  # noqa: ANN401
+    def _payload(self, value: Any) -> Any:
         if self._everything:
             return self._every(value, _NAMELESS)
         return self._rows(value) if self._fields else value
 
-    def _rows(self, value: Any) -> Any:  # noqa: ANN401
+    def _rows(self, value: Any) -> Any:
         """Mask the fields of objects, and whatever is in none."""
         if isinstance(value, list):
             return [self._rows(item) for item in value]
         return self._named(value) if isinstance(value, dict) else self._hide(value, _NAMELESS)
 
-    def _named(self, value: Any) -> Any:  # noqa: ANN401
+    def _named(self, value: Any) -> Any:
         if isinstance(value, dict | list):
             for field, path in self._fields.items():
                 value = self._at(value, path, field)
         return value
 
-    def _at(self, value: Any, path: str, field: str) -> Any:  # noqa: ANN401
+    def _at(self, value: Any, path: str, field: str) -> Any:
         if isinstance(value, list):
             return [self._at(item, path, field) for item in value]
         if not isinstance(value, dict):
             return self._hide(value, field)  # it ends before its field
         return {name: self._under(name, item, path, field) for name, item in value.items()}
 
-    def _under(self, name: str, value: Any, path: str, field: str) -> Any:  # noqa: ANN401
+    def _under(self, name: str, value: Any, path: str, field: str) -> Any:
         same = same_name(name)
         if same == path:
             return self._hide(value, field)
@@ -190,14 +190,14 @@ class _Masking:
             return self._at(value, path[len(same) + 1 :], field)
         return value
 
-    def _every(self, value: Any, field: str) -> Any:  # noqa: ANN401
+    def _every(self, value: Any, field: str) -> Any:
         if isinstance(value, dict):
             return {name: self._every(item, name) for name, item in value.items()}
         if isinstance(value, list):
             return [self._every(item, field) for item in value]
         return self._hide(value, field)
 
-    def _hide(self, value: Any, field: str) -> Any:  # noqa: ANN401
+    def _hide(self, value: Any, field: str) -> Any:
         if value is None or value == MASK:
             return value
         self.opaque |= field == _NAMELESS
@@ -206,7 +206,7 @@ class _Masking:
         return MASK
 
 
-def _key_values(subject: Any) -> Iterator[Any]:  # noqa: ANN401
+def _key_values(subject: Any) -> Iterator[Any]:
     """Yield the values of a key, which is a list of them written as JSON."""
     try:
         yield from _scalars(loads(subject.encode()))
@@ -214,7 +214,7 @@ def _key_values(subject: Any) -> Iterator[Any]:  # noqa: ANN401
         yield from _scalars(subject)
 
 
-def _scalars(value: Any) -> Iterator[Any]:  # noqa: ANN401
+def _scalars(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list):

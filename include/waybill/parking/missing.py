@@ -15,10 +15,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.access import write_audit
 from waybill.parking.marks import IS_UNMARKED
-from waybill.storage import TrackerStore
-from waybill.storage.advisory_locks import AdvisoryLock
-from waybill.storage.tracker.tables import audit_log, notices, segments
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage import AdvisoryLock, TrackerStore
+from waybill.storage.tracker import audit_log, notices, segments
+from waybill.storage.tracker import parked_partitions as partitions
 
 KIND = "missing"
 _ACTION = "object_missing"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from waybill.events.times import rfc3339, window
+from waybill.events import rfc3339, window
 from waybill.parking.fingerprints import require_fingerprint
 
 

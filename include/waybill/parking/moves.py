@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, select, update
 
 from waybill.parking.selection import HELD
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def move(
     source: str,
     target: str,
     *conditions: ColumnElement[bool],
-    **values: Any,  # noqa: ANN401 - further columns to set
+    **values: Any,
 ) -> Moved:
     """Move the segments that match from one state to another, and the sums of their partitions.
 

@@ -37,7 +37,7 @@ import orjson
 import zstandard
 
 from waybill.errors import StopError
-from waybill.events.times import instant, rfc3339
+from waybill.events import instant, rfc3339
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint
 from waybill.parking.identities import Identity, Origins, pack_ids

@@ -52,8 +52,8 @@ from waybill.parking.selection import (
 )
 from waybill.parking.walking import IS_UNKNOWN, NAMES_WITHIN, Order, Sort, rows, walk
 from waybill.storage import TrackerStore
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import segments
 
 SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
 LARGEST_PAGE = 1000

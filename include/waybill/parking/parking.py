@@ -42,7 +42,7 @@ from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
 from waybill.parking.rewriting import Rewriting
-from waybill.storage.tracker.tables import parked_objects, segments
+from waybill.storage.tracker import parked_objects, segments
 
 
 class Parking(Looking):

@@ -2,7 +2,7 @@
 
 A quarantined segment is kept, counted, and left out of replays. ``recheck`` looks at it again: once
 its bytes are those that were parked, as after the object was restored, it is parked again; so it is
-once its events were made again from Kafka (``waybill.operations.lost_parked``).
+once its events were made again from Kafka (``waybill.recovery.parked_objects``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError, PackedObject
 from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import replays, segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import replays, segments
 
 _LOG = logging.getLogger(__name__)
 

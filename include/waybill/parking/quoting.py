@@ -60,7 +60,7 @@ class QuotedValues:
             done = origins[end - 1] + 1
         return "".join([*parts, text[done:]])
 
-    def masked_within(self, value: Any) -> Any:  # noqa: ANN401 - texts, however deep
+    def masked_within(self, value: Any) -> Any:
         """Return texts in lists and dicts without the values; keys and numbers stay."""
         if isinstance(value, str):
             return self.masked(value)
@@ -69,7 +69,7 @@ class QuotedValues:
         return [self.masked_within(item) for item in value] if isinstance(value, list) else value
 
 
-def _searched(value: Any) -> Iterator[str]:  # noqa: ANN401 - any scalar of JSON
+def _searched(value: Any) -> Iterator[str]:
     yield from (one.casefold() for one in spelled(value) if one != MASK)
 
 

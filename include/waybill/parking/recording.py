@@ -38,9 +38,15 @@ from waybill.parking.model import ObjectDescriptor
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
 from waybill.parking.segment_stream import SegmentStream
 from waybill.parking.selection import NAMES
-from waybill.storage.tracker.outcomes import COPY, HELD_AGAIN, add_outcomes, parked_before
-from waybill.storage.tracker.tables import parked_objects, segments
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import (
+    COPY,
+    HELD_AGAIN,
+    add_outcomes,
+    parked_before,
+    parked_objects,
+    segments,
+)
+from waybill.storage.tracker import parked_partitions as partitions
 
 _TIME = DateTime(timezone=True)
 _TAKE_OFF = text("""
@@ -287,12 +293,12 @@ def _upsert_partitions(
     return ids, {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
 
 
-def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:  # noqa: ANN401 - a row
+def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:
     """Tell whether nothing was parked or replaying in a partition before this commit."""
     return bool(row.parked == sums[row[1], row[2], row[3], row[4]].parked and not row.replaying)
 
 
-def _upsert() -> Any:  # noqa: ANN401 - a statement with RETURNING
+def _upsert() -> Any:
     source = _rows(_PARTITION_TYPES)
     names = list(_PARTITION_TYPES)
     query = select(*[source.c[name] for name in names]).order_by(source.c.ordinal)
@@ -317,7 +323,7 @@ def _upsert() -> Any:  # noqa: ANN401 - a statement with RETURNING
     )
 
 
-def _rows(types: dict[str, TypeEngine[Any]]) -> Any:  # noqa: ANN401 - a table expression
+def _rows(types: dict[str, TypeEngine[Any]]) -> Any:
     """Return one table expression of columns, numbered from 1 as ``ordinal``.
 
     The columns are parameters of the statement by their names: SQLAlchemy keeps statements, and

@@ -67,7 +67,7 @@ from waybill.parking.refused_keys import refused_message
 from waybill.parking.rewriting import can_commit, first_moved
 from waybill.parking.unloaded_keys import unloaded_commit
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import (
+from waybill.storage.tracker import (
     consumers,
     load_positions,
     parked_objects,

@@ -19,8 +19,7 @@ from waybill.errors import InputError, RetryError
 from waybill.parking.model import Replay
 from waybill.parking.moves import move
 from waybill.parking.selection import lock_partition, read_replay
-from waybill.storage.tracker import TrackerStore
-from waybill.storage.tracker.tables import replays, segments
+from waybill.storage.tracker import TrackerStore, replays, segments
 
 Beside = Callable[[Connection, int], None]
 """Writes what else a mark says, in its transaction; told how many events it marked."""

@@ -46,8 +46,8 @@ from waybill.parking.marks import IS_UNMARKED_ALONE, now_in
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, directory
 from waybill.parking.selection import lock_partitions
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import parked_objects, segments
-from waybill.storage.tracker.tables import parked_partitions as partitions
+from waybill.storage.tracker import parked_objects, segments
+from waybill.storage.tracker import parked_partitions as partitions
 
 _LOG = logging.getLogger(__name__)
 LARGEST_MOVE_BYTES = 64 * 1024**2

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
-from waybill.events.times import instant, window
+from waybill.events import instant, window
 from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
@@ -29,7 +29,7 @@ from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import REPLAY_ORDER, overlaps, select_segments, to_segment
 from waybill.parking.strata import allocated, merged
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import segments
+from waybill.storage.tracker import segments
 
 _ROWS_A_FETCH = 5_000
 _SEGMENTS_A_QUERY = 500

@@ -30,8 +30,8 @@ from waybill.parking.fingerprints import require_fingerprint
 from waybill.parking.marks import IS_UNMARKED, STATE_NOW, settle
 from waybill.parking.model import PartitionFilter, Replay, Segment
 from waybill.parking.names import storable
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import pipelines, replays, segments
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import pipelines, replays, segments
 
 NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 HELD = ("parked", "replaying")

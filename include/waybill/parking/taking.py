@@ -37,7 +37,7 @@ from sqlalchemy import (
 
 from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
-from waybill.events.times import instant
+from waybill.events import instant
 from waybill.parking import browsing
 from waybill.parking.cutting import Sides, cut
 from waybill.parking.event import ParkedEvent
@@ -59,7 +59,7 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.storage import ObjectStore, TrackerStore
-from waybill.storage.tracker.tables import replays, segments
+from waybill.storage.tracker import replays, segments
 
 _PAGE = 500
 _GROUP = REPLAY_ORDER[:3]

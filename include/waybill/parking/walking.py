@@ -29,8 +29,8 @@ from waybill.parking.browsing import FIELDS, JOINED
 from waybill.parking.cursors import Value
 from waybill.parking.model import PartitionFilter
 from waybill.parking.names import storable
-from waybill.storage.tracker.tables import parked_partitions as partitions
-from waybill.storage.tracker.tables import pipelines
+from waybill.storage.tracker import parked_partitions as partitions
+from waybill.storage.tracker import pipelines
 
 Sort = Literal["name", "parked", "bytes", "last_parked_at"]
 NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)

@@ -54,49 +54,68 @@ Columns take null unless they say ``not null`` or belong to the key. Key columns
 source's payload (``from``), before the transformation, which must leave them as they are.
 """
 
-from waybill.pipelines.check import (
-    DeclarationError,
-    check,
-    check_sources,
-    load_completed,
-    load_pipeline,
-    load_pipelines,
-    pipeline_directories,
-)
-from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType, arrow_type, widened
-from waybill.pipelines.form import UNKNOWN_PIPELINE
-from waybill.pipelines.model import (
-    ChildTable,
-    Column,
-    EventDeclaration,
-    Pipeline,
-    Source,
-    TableSpec,
-    topic_of,
-)
-from waybill.pipelines.problems import Problem
-from waybill.pipelines.source_path import find_file
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "COLUMN_TYPES",
-    "UNKNOWN_PIPELINE",
-    "ChildTable",
-    "Column",
-    "ColumnType",
-    "DeclarationError",
-    "EventDeclaration",
-    "Pipeline",
-    "Problem",
-    "Source",
-    "TableSpec",
-    "arrow_type",
-    "check",
-    "check_sources",
-    "find_file",
-    "load_completed",
-    "load_pipeline",
-    "load_pipelines",
-    "pipeline_directories",
-    "topic_of",
-    "widened",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.pipelines.column_types import COLUMN_TYPES as COLUMN_TYPES
+    from waybill.pipelines.column_types import MAX_DECIMAL_DIGITS as MAX_DECIMAL_DIGITS
+    from waybill.pipelines.column_types import ColumnType as ColumnType
+    from waybill.pipelines.column_types import arrow_type as arrow_type
+    from waybill.pipelines.column_types import widened as widened
+    from waybill.pipelines.document import read_document as read_document
+    from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
+    from waybill.pipelines.model import ChildTable as ChildTable
+    from waybill.pipelines.model import Column as Column
+    from waybill.pipelines.model import EventDeclaration as EventDeclaration
+    from waybill.pipelines.model import Pipeline as Pipeline
+    from waybill.pipelines.model import Source as Source
+    from waybill.pipelines.model import TableSpec as TableSpec
+    from waybill.pipelines.model import topic_of as topic_of
+    from waybill.pipelines.problems import Problem as Problem
+    from waybill.pipelines.problems import hint as hint
+    from waybill.pipelines.problems import shown_name as shown_name
+    from waybill.pipelines.source_path import find_file as find_file
+    from waybill.pipelines.validation import DeclarationError as DeclarationError
+    from waybill.pipelines.validation import check as check
+    from waybill.pipelines.validation import check_sources as check_sources
+    from waybill.pipelines.validation import load_completed as load_completed
+    from waybill.pipelines.validation import load_pipeline as load_pipeline
+    from waybill.pipelines.validation import load_pipelines as load_pipelines
+    from waybill.pipelines.validation import pipeline_directories as pipeline_directories
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "column_types": [
+            "COLUMN_TYPES",
+            "ColumnType",
+            "MAX_DECIMAL_DIGITS",
+            "arrow_type",
+            "widened",
+        ],
+        "document": ["read_document"],
+        "form": ["UNKNOWN_PIPELINE"],
+        "model": [
+            "ChildTable",
+            "Column",
+            "EventDeclaration",
+            "Pipeline",
+            "Source",
+            "TableSpec",
+            "topic_of",
+        ],
+        "problems": ["Problem", "hint", "shown_name"],
+        "source_path": ["find_file"],
+        "validation": [
+            "DeclarationError",
+            "check",
+            "check_sources",
+            "load_completed",
+            "load_pipeline",
+            "load_pipelines",
+            "pipeline_directories",
+        ],
+    },
+)

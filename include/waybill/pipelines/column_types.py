@@ -56,7 +56,7 @@ def arrow_type(name: str) -> pa.DataType:
     Raises:
         ValueError: unknown type.
     """
-    import pyarrow as pa  # noqa: PLC0415 - declarations are read where Arrow is not needed
+    import pyarrow as pa
 
     match = _DECIMAL.fullmatch(name)
     if match is not None:

@@ -115,7 +115,7 @@ class _Reader:
         self._open: set[int] = set()
         self._left = MAX_VALUES
 
-    def read(self, node: yaml.Node, path: Path) -> Any:  # noqa: ANN401 - any YAML value
+    def read(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1
         self._document.lines.setdefault(path, line)
         self._left -= 1
@@ -132,7 +132,7 @@ class _Reader:
         finally:
             self._open.discard(id(node))
 
-    def _scalar(self, node: yaml.ScalarNode, line: int, path: Path) -> Any:  # noqa: ANN401
+    def _scalar(self, node: yaml.ScalarNode, line: int, path: Path) -> Any:
         make = _SCALARS.get(node.tag)
         try:
             if make is not None:
@@ -143,7 +143,7 @@ class _Reader:
         self._document.faults.append((line, path, said))
         return None
 
-    def _collection(self, node: yaml.Node, path: Path) -> Any:  # noqa: ANN401
+    def _collection(self, node: yaml.Node, path: Path) -> Any:
         if node.tag not in (_PREFIX + "map", _PREFIX + "seq"):
             said = f"expected a value without a tag; found {shown_name(node.tag)}"
             self._document.faults.append((node.start_mark.line + 1, path, said))

@@ -104,7 +104,7 @@ class ColumnForm(_Form):
 
     @model_validator(mode="before")
     @classmethod
-    def _short_form(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+    def _short_form(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         match = _NOT_NULL.fullmatch(value)

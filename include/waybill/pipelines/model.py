@@ -52,7 +52,7 @@ class Column(_Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_source(cls, value: Any) -> Any:  # noqa: ANN401 - whatever is made a column
+    def _default_source(cls, value: Any) -> Any:
         if isinstance(value, dict) and "source" not in value:
             return {**value, "source": value.get("name")}
         return value
@@ -103,7 +103,7 @@ class TableSpec(_Model):
 
     @cached_property
     def _arrow_schema(self) -> pa.Schema:
-        import pyarrow as pa  # noqa: PLC0415 - declarations are read where Arrow is not needed
+        import pyarrow as pa
 
         def fields(columns: tuple[Column, ...]) -> list[pa.Field]:
             return [pa.field(c.name, arrow_type(c.type), nullable=c.nullable) for c in columns]

@@ -24,12 +24,12 @@ def unescaped(path: str) -> str:
     return _ESCAPED.sub(r"\1", path)
 
 
-def flattens(event: Any) -> bool:  # noqa: ANN401 - any YAML
+def flattens(event: Any) -> bool:
     """Tell whether an event's ``from`` are paths."""
     return isinstance(event, dict) and event.get("nested") == "flatten"
 
 
-def source_of(event: Any, column: str, shape: Any) -> str:  # noqa: ANN401
+def source_of(event: Any, column: str, shape: Any) -> str:
     """Return the payload field that a column is read from; its path where that is one."""
     given = _mapping(shape).get("from")
     if isinstance(given, str):
@@ -57,7 +57,7 @@ def _tables(events: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _depth(name: str, event: Any) -> Iterator[Finding]:  # noqa: ANN401
+def _depth(name: str, event: Any) -> Iterator[Finding]:
     if "depth" in _mapping(event) and not flattens(event):
         words = "expected `nested: flatten` beside it: a depth is that of flattening; found none"
         yield ("events", name, "depth"), words
@@ -97,7 +97,7 @@ def _around(path: str) -> Iterator[str]:
         yield path[: end - 1]
 
 
-def _children(name: str, event: Any, tables: dict[str, str]) -> Iterator[Finding]:  # noqa: ANN401
+def _children(name: str, event: Any, tables: dict[str, str]) -> Iterator[Finding]:
     given = _mapping(event).get("key")
     found = given if isinstance(given, list) else ()
     keys = {key.casefold() for key in found if isinstance(key, str)}
@@ -146,5 +146,5 @@ def _evolving(events: dict[str, Any]) -> Iterator[Finding]:
             yield ("events", name, "table"), f"{words} {shown_name(other)!r} writes it too"
 
 
-def _mapping(value: Any) -> dict[str, Any]:  # noqa: ANN401
+def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

@@ -46,7 +46,7 @@ def shown_name(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
-def shown(value: Any) -> str:  # noqa: ANN401 - any value of a document
+def shown(value: Any) -> str:
     """Return a value in YAML's words, shortened."""
     if value is None:
         return "nothing (null)"

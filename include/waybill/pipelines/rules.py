@@ -14,7 +14,7 @@ from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.shape import Finding
 
 
-def check_rules(document: Any) -> Iterator[Finding]:  # noqa: ANN401 - any YAML
+def check_rules(document: Any) -> Iterator[Finding]:
     """Yield every disagreement within one declaration."""
     source, events = _mapping(document, "source"), _mapping(document, "events")
     yield from _source_event(source, events)
@@ -44,7 +44,7 @@ def _order_by(source: dict[str, Any]) -> Iterator[Finding]:
             yield place, _unknown(name, "a column of source.columns", columns)
 
 
-def _key(name: str, event: Any, columns: dict[str, Any]) -> Iterator[Finding]:  # noqa: ANN401
+def _key(name: str, event: Any, columns: dict[str, Any]) -> Iterator[Finding]:
     seen: set[str] = set()
     for index, key in enumerate(_texts(event, "key")):
         place = ("events", name, "key", index)
@@ -70,7 +70,7 @@ def _twins(name: str, columns: dict[str, Any]) -> Iterator[Finding]:
             )
 
 
-def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding]:  # noqa: ANN401
+def _personal(name: str, event: Any, source: dict[str, Any]) -> Iterator[Finding]:
     """Refuse unknown names: a misspelt one would leave the field open to everybody.
 
     Not under ``policy: evolve``: a field may be personal before it is met.
@@ -106,7 +106,7 @@ def _reaches(field: str, known: str, *, paths: bool) -> bool:
 
 def _source_fields(
     name: str,
-    event: Any,  # noqa: ANN401
+    event: Any,
     columns: dict[str, Any],
     source: dict[str, Any],
 ) -> Iterator[Finding]:
@@ -144,7 +144,7 @@ def _shared_tables(events: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _same_table(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    def named(event: dict[str, Any]) -> Any:  # noqa: ANN401
+    def named(event: dict[str, Any]) -> Any:
         columns = _mapping(event, "columns")
         parts = [str(event.get(part)) for part in ("nested", "depth", "children", "deletes")]
         return event.get("key"), [(c, str(v)) for c, v in columns.items()], parts
@@ -156,13 +156,13 @@ def _unknown(name: str, expected: str, choices: dict[str, Any]) -> str:
     return f"expected {expected}; found {shown_name(name)!r}{hint(name, choices)}"
 
 
-def _mapping(value: Any, *path: str) -> dict[str, Any]:  # noqa: ANN401
+def _mapping(value: Any, *path: str) -> dict[str, Any]:
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
-def _texts(value: Any, name: str) -> list[str]:  # noqa: ANN401
+def _texts(value: Any, name: str) -> list[str]:
     """Return a list of texts, or nothing when it is not one."""
     found = _mapping(value).get(name)
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):

@@ -35,7 +35,7 @@ def check_schedule(text: str) -> str:
 
 
 def _refuse_impossible(text: str) -> None:
-    from croniter import (  # type: ignore[import-untyped]  # noqa: PLC0415 - seldom needed
+    from croniter import (  # type: ignore[import-untyped]
         CroniterBadDateError,
         CroniterError,
         croniter,

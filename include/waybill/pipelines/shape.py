@@ -15,7 +15,7 @@ Finding = tuple[Path, str]
 """(place, message)."""
 
 
-def check_shape(value: Any) -> tuple[PipelineForm | None, list[Finding]]:  # noqa: ANN401 - any YAML
+def check_shape(value: Any) -> tuple[PipelineForm | None, list[Finding]]:
     """Return the form, or None and all that keeps the value from being one."""
     try:
         return PipelineForm.model_validate(value), []
@@ -31,14 +31,14 @@ def check_shape(value: Any) -> tuple[PipelineForm | None, list[Finding]]:  # noq
     ]
 
 
-def _meant(detail: Any) -> Path:  # noqa: ANN401 - pydantic's ErrorDetails
+def _meant(detail: Any) -> Path:
     """Return the place of the field that an unknown one was meant to be: a typo is told once."""
     path = _in_document(detail["loc"])
     name = nearest(path[-1], _names(_place(path)[0]))
     return path if name is None else (*path[:-1], name)
 
 
-def _finding(detail: Any, document: Any) -> Finding:  # noqa: ANN401 - pydantic's ErrorDetails
+def _finding(detail: Any, document: Any) -> Finding:
     path = _in_document(detail["loc"])
     form, info = _place(path)
     kind, found = detail["type"], detail["input"]
@@ -67,7 +67,7 @@ def _in_document(loc: tuple[str | int, ...]) -> Path:
     return tuple(part for part in loc if part != "[key]")
 
 
-def _existing(path: Path, value: Any) -> Path:  # noqa: ANN401
+def _existing(path: Path, value: Any) -> Path:
     """Return the part of a path that the document has: a short form has no ``type`` of its own."""
     for depth, part in enumerate(path):
         if isinstance(value, dict) and part in value:
@@ -114,7 +114,7 @@ def _field(form: type[BaseModel], name: str) -> FieldInfo | None:
     return None
 
 
-def _next_form(annotation: Any) -> tuple[type[BaseModel] | None, bool]:  # noqa: ANN401 - a type
+def _next_form(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     """Return the form inside a field's type, and whether it is behind a key of the user's."""
     for candidate in _flat(annotation):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
@@ -122,7 +122,7 @@ def _next_form(annotation: Any) -> tuple[type[BaseModel] | None, bool]:  # noqa:
     return None, False
 
 
-def _flat(annotation: Any) -> Iterator[Any]:  # noqa: ANN401
+def _flat(annotation: Any) -> Iterator[Any]:
     yield annotation
     for part in get_args(annotation):
         yield from _flat(part)

@@ -24,35 +24,48 @@ How the parts fit, in the order a message walks
                  configuration, the stamp and the errors, sorted
   delivery       counts reports by epoch: the low watermark
   callbacks      the caller's ``on_delivery``, called outside of librdkafka
-  redo           failures: again, alone, or to the caller; ``waiting`` is the room where they wait
-  aside          a small log for records set aside: ``retry/``; ``parking_place``: ``parked/``
-  keeper         the background thread; checkpoints (``checkpoint``), after which segments are free
+  retry_queue    failures: again, alone, or to the caller; ``waiting`` is the room where they wait
+  retry_log      a small log for records set aside: ``retry/``; ``parking_place``: ``parked/``
+  maintenance    the background thread; checkpoints (``checkpoint``), after which segments are free
 
 How it begins and ends
   opening        an open producer: opens, forks, waits, closes; ``parts`` puts it together
-  world          what lies outside: disk, lock, Kafka; ``background``: threads. Tests bring theirs
+  environment    what lies outside: disk, lock, Kafka; ``background``: threads. Tests bring theirs
   lock, forks    one live process a directory; which one a fork uses
   recovery       what an opening does with the log of a dead process
   tail           reads topics for stamps
   model          what callers are handed: statistics, what was recovered, what cannot be delivered
   metrics        the statistics for Prometheus; not imported here
 
-Locks, outermost first: append gate > checkpoint > poll > redo > count. Callbacks of librdkafka run
-inside ``poll`` and take only the last two.
+Locks, outermost first: append gate > checkpoint > poll > retry_queue > count. Callbacks of
+librdkafka run inside ``poll`` and take only the last two.
 """
 
-from waybill.producer.lock import ProducerBusyError
-from waybill.producer.lossless import LosslessProducer
-from waybill.producer.model import FoundLog, ProducerStats, Recovery, Undelivered
-from waybill.producer.wal import WalFullError, WalRecord
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "FoundLog",
-    "LosslessProducer",
-    "ProducerBusyError",
-    "ProducerStats",
-    "Recovery",
-    "Undelivered",
-    "WalFullError",
-    "WalRecord",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.producer.client import HEADER as HEADER
+    from waybill.producer.client import read_stamp as read_stamp
+    from waybill.producer.lock import ProducerBusyError as ProducerBusyError
+    from waybill.producer.lossless import LosslessProducer as LosslessProducer
+    from waybill.producer.model import FoundLog as FoundLog
+    from waybill.producer.model import ProducerStats as ProducerStats
+    from waybill.producer.model import Recovery as Recovery
+    from waybill.producer.model import Undelivered as Undelivered
+    from waybill.producer.tail import SETTLE_S as SETTLE_S
+    from waybill.producer.wal import WalFullError as WalFullError
+    from waybill.producer.wal import WalRecord as WalRecord
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "client": ["HEADER", "read_stamp"],
+        "lock": ["ProducerBusyError"],
+        "lossless": ["LosslessProducer"],
+        "model": ["FoundLog", "ProducerStats", "Recovery", "Undelivered"],
+        "tail": ["SETTLE_S"],
+        "wal": ["WalFullError", "WalRecord"],
+    },
+)

@@ -33,7 +33,7 @@ class Threads:
         self._closing = closing
         self._threads: list[threading.Thread] = []
 
-    def start(self, name: str, step: Callable[[], None], every_s: float) -> None:  # noqa: D102 - see Background
+    def start(self, name: str, step: Callable[[], None], every_s: float) -> None:
         pid = os.getpid()
 
         def run() -> None:
@@ -47,9 +47,9 @@ class Threads:
         thread.start()
 
     @property
-    def is_current(self) -> bool:  # noqa: D102 - see Background
+    def is_current(self) -> bool:
         return threading.current_thread() in self._threads
 
-    def join(self) -> None:  # noqa: D102 - see Background
+    def join(self) -> None:
         for thread in self._threads:
             thread.join()

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from waybill.errors import InputError
 from waybill.producer.callbacks import OnDelivery
-from waybill.producer.wal.record import HeadersIn, encode_headers
+from waybill.producer.wal import HeadersIn, encode_headers
 
 Message: TypeAlias = Mapping[str, Any]
 """value, key, headers, on_delivery (or callback), partition, timestamp: each optional."""

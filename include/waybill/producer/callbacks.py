@@ -29,14 +29,14 @@ class Callbacks:
         self._busy = False
         self._raised: BaseException | None = None
 
-    def add(self, on_delivery: OnDelivery, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
+    def add(self, on_delivery: OnDelivery, error: Any, message: Any) -> None:
         """Note a call to be made."""
         self._waiting.append((on_delivery, error, message))
 
     def guarded(self, call: Callable[..., object]) -> Callable[..., None]:
         """Return a callable of the caller's for librdkafka's ``poll`` that never raises there."""
 
-        def guard(*given: Any) -> None:  # noqa: ANN401 - librdkafka's
+        def guard(*given: Any) -> None:
             try:
                 call(*given)
             except Exception as error:  # noqa: BLE001 - the next serve raises it

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from waybill.producer.wal.disk import Disk, RealDisk, set_aside
+from waybill.producer.wal import Disk, RealDisk, set_aside
 
 _LOG = logging.getLogger(__name__)
 _NAME = "checkpoint"

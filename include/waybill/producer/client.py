@@ -107,7 +107,7 @@ _SORTED: dict[str, Failure] = {
 )
 
 
-def sort_failure(error: Any) -> Failure:  # noqa: ANN401 - confluent_kafka has no types
+def sort_failure(error: Any) -> Failure:
     """Return what a ``KafkaError`` of a delivery means."""
     if error.fatal():
         return Failure.FATAL
@@ -144,7 +144,7 @@ def producer_config(kafka: Mapping[str, object], settings: WalSettings) -> dict[
         if not _agrees(given.get(name, value), value):
             raise InputError(f"Kafka setting {name!r} is {given[name]!r}; it must be {value!r}")
     return {
-        "message.max.bytes": 2 * 1024**2,  # a smaller limit of the topic is met by ``redo``
+        "message.max.bytes": 2 * 1024**2,  # a smaller limit of the topic is met by ``retry_queue``
         "message.timeout.ms": 0,  # wait for ever: the broker comes back, the log has it anyway
         **SOCKET_LIMITS,
         "queue.buffering.max.messages": settings.max_in_flight,

@@ -6,7 +6,8 @@ settled as it holds; the low watermark is the first record of the oldest epoch t
 closure for each record would cost more than the log.
 
 A report does not say which record it is of (its headers and, when it failed, its timestamp are
-gone), so failures are sorted out per epoch, once all of the epoch's reports are in: see ``redo``.
+gone), so failures are sorted out per epoch, once all of the epoch's reports are in: see
+``retry_queue``.
 
 Invariants
   I1  Reports are counted under one lock (one thread polls at a time): a counter never loses one.
@@ -51,13 +52,13 @@ class Teller:
         self._callbacks = callbacks
         self.on_delivery = on_delivery
 
-    def __call__(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's callback
+    def __call__(self, error: Any, message: Any) -> None:
         """Count one delivery report; a success is told to the caller, a failure is not yet one."""
         self._epoch.report(error, message, self)
         if error is None:
             self.tell(None, message)
 
-    def tell(self, error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's
+    def tell(self, error: Any, message: Any) -> None:
         """Have the caller told how a record ended."""
         self._callbacks.add(self.on_delivery, error, message)
 
@@ -112,7 +113,7 @@ class Epoch:
         self.told[lsn] = found
         return found
 
-    def report(self, error: Any, message: Any, teller: Teller | None = None) -> None:  # noqa: ANN401 - librdkafka's callback
+    def report(self, error: Any, message: Any, teller: Teller | None = None) -> None:
         """Count one delivery report."""
         if error is not None:
             self.failures.append(

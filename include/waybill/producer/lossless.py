@@ -15,9 +15,15 @@ from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
 from waybill.producer.model import Undelivered
 from waybill.producer.opening import POLL_S, OpenProducer
-from waybill.producer.wal import DATA, MARK, WalFullError
-from waybill.producer.wal.frame import frame_bytes
-from waybill.producer.wal.record import HeaderList, HeadersIn, encode_headers
+from waybill.producer.wal import (
+    DATA,
+    MARK,
+    HeaderList,
+    HeadersIn,
+    WalFullError,
+    encode_headers,
+    frame_bytes,
+)
 
 _TOPIC_MOST_BYTES = 0xFFFF
 _LATENCY_MASK = 63
@@ -117,7 +123,7 @@ class LosslessProducer(OpenProducer):
             raise TypeError(f"on_delivery is a callable, not {type(on_delivery).__name__}")
         tries = 0
         while True:
-            if self._keeper.trouble is not None:
+            if self._maintenance.trouble is not None:
                 self._check()
             topic_bytes = self._topics.get(topic) or self._learn(topic)
             sender, writer = self._sender, self._writer
@@ -218,7 +224,7 @@ class LosslessProducer(OpenProducer):
         try:
             self._log.sync(self._gate)
         except StopError as error:
-            self._keeper.stop(error)
+            self._maintenance.stop(error)
             raise
 
     def _sync_one(self) -> None:
@@ -246,7 +252,7 @@ class LosslessProducer(OpenProducer):
         if self._log.next_lsn != lsn:
             if not self.parts.deliveries.epochs:  # one must count it, or the watermark passes it
                 self._sender.place(lsn, self._log.segment_id)
-            self._keeper.stop(
+            self._maintenance.stop(
                 StopError(
                     f"record {lsn} is in the log, its way to Kafka broke off ({error!r}); "
                     "close the producer and open it again: recovery sends it"
@@ -255,12 +261,12 @@ class LosslessProducer(OpenProducer):
 
     def _make_room(self, full: WalFullError, tries: int) -> None:
         """Give free what is settled; then wait for more, or raise ``full``."""
-        if tries and (self._settings.when_full == "raise" or self._keeper.is_this_thread):
+        if tries and (self._settings.when_full == "raise" or self._maintenance.is_this_thread):
             raise full
         if tries % _SAY_EVERY == _SAY_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
         self._sender.poller.poll(POLL_S if tries else 0.0)
-        state = self._keeper.try_checkpoint()
+        state = self._maintenance.try_checkpoint()
         if state is None:
             return
         if tries and state.floor_lsn < state.low_lsn == self._log.next_lsn:
@@ -270,7 +276,7 @@ class LosslessProducer(OpenProducer):
             if unused:
                 self._log.retire()
         if unused:
-            self._keeper.try_checkpoint()
+            self._maintenance.try_checkpoint()
 
     # Marks
 
@@ -376,5 +382,5 @@ class LosslessProducer(OpenProducer):
         wanted = parking.chosen(lsns)
         parking.settle(wanted)
         parking.sync()
-        self._keeper.try_checkpoint()  # gives their room free
+        self._maintenance.try_checkpoint()  # gives their room free
         return len(wanted)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waybill.producer.wal.record import HeaderList, WalRecord
+from waybill.producer.wal import HeaderList, WalRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from waybill.errors import InputError, StopError
 from waybill.producer import forks
+from waybill.producer.environment import REAL, Environment
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
 from waybill.producer.parts import Claim, Parts, open_parts
-from waybill.producer.redo import WasTaken
-from waybill.producer.world import REAL, World
+from waybill.producer.retry_queue import WasTaken
 from waybill.settings import WalSettings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _NAME_MOST_BYTES = 200
 class OpenProducer:
     """The part of ``LosslessProducer`` that does not produce; see there for the arguments."""
 
-    _world: World = REAL
+    _environment: Environment = REAL
 
     def __init__(  # noqa: PLR0913 - what the caller may choose
         self,
@@ -73,7 +73,9 @@ class OpenProducer:
         topics: dict[str, bytes] = {}
         try:
             parts.recover()
-            parts.keeper.start(parts.sender, parts.redo, parts.callbacks, lambda: set(topics))
+            parts.maintenance.start(
+                parts.sender, parts.retry_queue, parts.callbacks, lambda: set(topics)
+            )
         except BaseException:
             parts.close()
             raise
@@ -87,7 +89,9 @@ class OpenProducer:
         self._batching: set[int] = set()
         """Threads that append a batch, which is synced at its end."""
         self._parts = parts
-        self._keeper = parts.keeper  # last: until then the old one's trouble keeps all others out
+        self._maintenance = (
+            parts.maintenance
+        )  # last: until then the old one's trouble keeps all others out
 
     def _open_parts(self, folder: str) -> Parts:
         return open_parts(
@@ -97,7 +101,7 @@ class OpenProducer:
             self._on_undeliverable,
             self._was_taken,
             self._marks,
-            self._world,
+            self._environment,
             self._claim,
         )
 
@@ -111,8 +115,8 @@ class OpenProducer:
             try:
                 parts.recover()
                 self.recovered.add(parts.recovered)
-                if parts.redo.retrying:
-                    parts.keeper.start(parts.sender, parts.redo, parts.callbacks, set)
+                if parts.retry_queue.retrying:
+                    parts.maintenance.start(parts.sender, parts.retry_queue, parts.callbacks, set)
                     self._adopted.append(parts)
             finally:
                 if parts not in self._adopted:
@@ -126,8 +130,8 @@ class OpenProducer:
         self._own_lock, self._shut_lock = threading.RLock(), threading.RLock()
         for parts in kept:
             parts.callbacks.abandon()
-            parts.keeper.abandoned = True
-            parts.keeper.stop(StopError("opened by another process"), instead=True)
+            parts.maintenance.abandoned = True
+            parts.maintenance.stop(StopError("opened by another process"), instead=True)
         return kept
 
     def _open_own(self) -> None:
@@ -243,7 +247,7 @@ class OpenProducer:
             self._check()
             left = self.parts.in_doubt()
             self.parts.callbacks.serve()
-            if self._keeper.is_this_thread:
+            if self._maintenance.is_this_thread:
                 return left
             wait_s = POLL_S if limit is None else limit - time.monotonic()
             if not left or wait_s <= 0:
@@ -275,13 +279,13 @@ class OpenProducer:
 
     def _refuse_when_stopped(self) -> None:
         """Under the append lock: append nothing more to a log that was closed meanwhile."""
-        if self._keeper.stopped:
-            raise StopError(str(self._keeper.trouble)) from self._keeper.trouble
+        if self._maintenance.stopped:
+            raise StopError(str(self._maintenance.trouble)) from self._maintenance.trouble
 
     def _check(self) -> None:
         if self._forked:
             self._open_own()
-        trouble = self._keeper.trouble
+        trouble = self._maintenance.trouble
         if trouble is not None:
             raise StopError(str(trouble)) from trouble
 
@@ -304,11 +308,11 @@ class OpenProducer:
         if self._closed or parts is None:
             self._closed = True
             return 0
-        if self._keeper.is_this_thread:
+        if self._maintenance.is_this_thread:
             raise StopError("close() was called from a callable of the producer's own thread")
         wait_s = float("inf") if timeout is None or timeout < 0 else timeout
         limit = time.monotonic() + wait_s
-        while parts.in_doubt() and self._keeper.trouble is None and time.monotonic() < limit:
+        while parts.in_doubt() and self._maintenance.trouble is None and time.monotonic() < limit:
             self._sender.poller.poll(min(POLL_S, wait_s))
             parts.callbacks.serve_aside()
         left = self._shut()

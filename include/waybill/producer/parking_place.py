@@ -7,15 +7,14 @@ import time
 from collections.abc import Iterable
 
 from waybill.errors import InputError
-from waybill.producer.aside import AsideLog, Note
 from waybill.producer.model import Undelivered, undelivered
-from waybill.producer.wal import WalRecord
-from waybill.producer.wal.frame import DATA
+from waybill.producer.retry_log import Note, RetryLog
+from waybill.producer.wal import DATA, WalRecord
 
 _LOG = logging.getLogger(__name__)
 
 
-class ParkingPlace(AsideLog):
+class ParkingPlace(RetryLog):
     """Messages that Kafka refuses for good, kept until they are sent again or discarded.
 
     They count against the log's disk threshold. Safe for several threads.

@@ -11,22 +11,20 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from waybill.errors import StopError
-from waybill.producer.aside import AsideLog
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
 from waybill.producer.client import CALLBACKS, producer_config
 from waybill.producer.delivery import Deliveries
-from waybill.producer.keeper import Keeper, Marks
+from waybill.producer.environment import Environment, Lock
+from waybill.producer.maintenance import MaintenanceThread, Marks
 from waybill.producer.model import FoundLog, Histogram, ProducerStats, Recovery
 from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
-from waybill.producer.redo import OnUndeliverable, Redo, WasTaken
+from waybill.producer.retry_log import RetryLog
+from waybill.producer.retry_queue import OnUndeliverable, RetryQueue, WasTaken
 from waybill.producer.sending import Sender
 from waybill.producer.tail import TailReader
-from waybill.producer.wal import DATA, WriteAheadLog
-from waybill.producer.wal.disk import Disk
-from waybill.producer.wal.segment import parse_segment
-from waybill.producer.world import Lock, World
+from waybill.producer.wal import DATA, Disk, WriteAheadLog, parse_segment
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
@@ -47,13 +45,13 @@ class Parts:
     log: WriteAheadLog
     deliveries: Deliveries
     sender: Sender
-    redo: Redo
+    retry_queue: RetryQueue
     marks: Marks
-    keeper: Keeper
+    maintenance: MaintenanceThread
     client: Any
     tail: TailReader
     callbacks: Callbacks
-    retry: AsideLog
+    retry: RetryLog
     parking: ParkingPlace
     was_taken: WasTaken | None
     recovered: Recovery
@@ -64,26 +62,26 @@ class Parts:
 
     def recover(self) -> None:
         """Settle what the log holds; then a first checkpoint."""
-        recoverer = Recoverer(self.log, self.deliveries, self.tail, self.sender, self.redo)
+        recoverer = Recoverer(self.log, self.deliveries, self.tail, self.sender, self.retry_queue)
         taken = {*self.parking.lsns, *self.parking.settled, *self.retry.settled}
         self.parking.beside = lambda: -self.parking.size_bytes  # opening must not wait for room
         if self.was_taken is not None and (self.log.last_lsn >= self.low_lsn or self.retry):
             first_lsn = self.retry.least_lsn(self.low_lsn)
             taken.update(self.was_taken(self.log.wal_id.hex(), first_lsn))
         recoverer.recover(self.low_lsn, self.recovered, taken)
-        self.keeper.try_checkpoint()
-        self.keeper.ready = True
+        self.maintenance.try_checkpoint()
+        self.maintenance.ready = True
         self.parking.beside = lambda: self.log.size_bytes + self.retry.size_bytes
 
     def in_doubt(self) -> int:
         """Return how many records are not settled."""
         with self._looking():
-            return self.deliveries.in_doubt(self.log.next_lsn) + self.redo.retrying
+            return self.deliveries.in_doubt(self.log.next_lsn) + self.retry_queue.retrying
 
     def settled(self, lsn: int) -> bool:
-        """Tell whether all up to an lsn was settled when the keeper looked last."""
+        """Tell whether all up to an lsn was settled when the maintenance looked last."""
         passed = self.deliveries.low > lsn  # first: a record is set aside before this passes it
-        return passed and not self.redo.retrying
+        return passed and not self.retry_queue.retrying
 
     @contextmanager
     def _looking(self) -> Iterator[None]:
@@ -105,19 +103,19 @@ class Parts:
         with self._looking():
             appended = self.log.next_lsn - self.first_lsn - self.marks.written
             acknowledged = sum(epoch.acknowledged for epoch in list(self.deliveries.epochs))
-            delivered = self.deliveries.delivered + acknowledged + self.redo.delivered
+            delivered = self.deliveries.delivered + acknowledged + self.retry_queue.delivered
         return ProducerStats(
             appended=appended,
             delivered=delivered,
             in_doubt=in_doubt,
-            retrying=self.redo.retrying,
-            retried=self.redo.retried,
-            undeliverable=self.redo.undeliverable,
+            retrying=self.retry_queue.retrying,
+            retried=self.retry_queue.retried,
+            undeliverable=self.retry_queue.undeliverable,
             parked=len(self.parking),
             recovered=self.recovered.replayed,
             poisoned=self.log.poisoned,
             wal_bytes=self.log.size_bytes + self.log.others_bytes(),
-            checkpoint_age_s=self.keeper.age_s,
+            checkpoint_age_s=self.maintenance.age_s,
             append_latency=latency.copy(),
         )
 
@@ -128,9 +126,9 @@ class Parts:
             StopError: the disk refused to keep what stays; all is closed all the same.
         """
         self.closing.set()
-        self.keeper.join()
+        self.maintenance.join()
         with self.gate:  # a produce of another thread that comes later finds no segment
-            self.keeper.stop(StopError("this producer is closed"), instead=True)
+            self.maintenance.stop(StopError("this producer is closed"), instead=True)
             self.log.retire()
         left = self.in_doubt()
         try:
@@ -144,12 +142,12 @@ class Parts:
             last_first.callback(self.directory_lock.release)
             last_first.callback(self.parking.close)
             last_first.callback(self.retry.close)
-            last_first.callback(lambda: self.log.close(self.keeper.floor_lsn))
+            last_first.callback(lambda: self.log.close(self.maintenance.floor_lsn))
             last_first.callback(self.sender.drop)
-            last_first.callback(self.keeper.end)
-            if self.keeper.ready:
-                self.redo.strike_out()
-                self.keeper.try_checkpoint()
+            last_first.callback(self.maintenance.end)
+            if self.maintenance.ready:
+                self.retry_queue.acknowledge()
+                self.maintenance.try_checkpoint()
 
 
 def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
@@ -159,7 +157,7 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     on_undeliverable: OnUndeliverable | None,
     was_taken: WasTaken | None,
     marks: bool,  # noqa: FBT001 - of one caller
-    world: World,
+    environment: Environment,
     claim: Claim | None = None,
 ) -> Parts:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
@@ -172,7 +170,7 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
     """
     config = producer_config(kafka, settings)
     directory = settings.dir / folder
-    lock, disk = world.lock(directory), world.disk
+    lock, disk = environment.lock(directory), environment.disk
     superseded = 0
     try:
         opened = _open_files(directory, settings, disk, marks=marks)
@@ -188,7 +186,7 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
         used = marks or start.marked or bool(recovered.marks)
         known = Marks(used, start.confirmed_lsn, start.synced_lsn)
         return _assemble(
-            world,
+            environment,
             lock,
             settings,
             kafka,
@@ -213,7 +211,7 @@ class _Files(NamedTuple):
 
     file: CheckpointFile
     start: Checkpoint
-    retry: AsideLog
+    retry: RetryLog
     parking: ParkingPlace
     log: WriteAheadLog
     damaged: bool
@@ -222,7 +220,7 @@ class _Files(NamedTuple):
 def _open_files(directory: Path, settings: WalSettings, disk: Disk, *, marks: bool) -> _Files:
     file = CheckpointFile(directory, disk)
     found, damaged = file.load()
-    retry = AsideLog(directory / "retry", settings, disk, found.retry)
+    retry = RetryLog(directory / "retry", settings, disk, found.retry)
     parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
     log = WriteAheadLog(
         directory,
@@ -291,7 +289,7 @@ def _move_files(disk: Disk, source: Path, target: Path, names: list[str]) -> Non
 
 
 def _assemble(  # noqa: PLR0913, PLR0917 - every part once
-    world: World,
+    environment: Environment,
     lock: Lock,
     settings: WalSettings,
     kafka: Mapping[str, object],
@@ -301,7 +299,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     start: Checkpoint,
     marks: Marks,
     recovered: Recovery,
-    retry: AsideLog,
+    retry: RetryLog,
     parking: ParkingPlace,
     on_undeliverable: OnUndeliverable,
     was_taken: WasTaken | None,
@@ -311,25 +309,25 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
     callbacks = Callbacks()
     for name in CALLBACKS & config.keys():
         config[name] = callbacks.guarded(cast("Callable[..., object]", config[name]))
-    client = world.client(config)
+    client = environment.client(config)
     sender = Sender(client, log, deliveries, gate, closing, callbacks)
-    redo = Redo(
+    retry_queue = RetryQueue(
         log,
         retry,
         deliveries,
-        world.tail(kafka, log.wal_id, lambda: False),
+        environment.tail(kafka, log.wal_id, lambda: False),
         send=sender.again,
         send_alone=sender.alone,
         on_undeliverable=on_undeliverable,
         sync=lambda: log.sync(gate),
         interval_s=settings.retry_interval_ms / 1000,
     )
-    sender.connect(redo)
-    background = world.background(closing)
-    keeper = Keeper(
+    sender.connect(retry_queue)
+    background = environment.background(closing)
+    maintenance = MaintenanceThread(
         settings, log, deliveries, marks, file, retry, parking, gate=gate, background=background
     )
-    tail = world.tail(kafka, log.wal_id, lambda: True)
+    tail = environment.tail(kafka, log.wal_id, lambda: True)
     return Parts(
         directory_lock=lock,
         gate=gate,
@@ -337,9 +335,9 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         log=log,
         deliveries=deliveries,
         sender=sender,
-        redo=redo,
+        retry_queue=retry_queue,
         marks=marks,
-        keeper=keeper,
+        maintenance=maintenance,
         client=client,
         tail=tail,
         callbacks=callbacks,

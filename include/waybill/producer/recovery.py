@@ -20,7 +20,7 @@ from collections.abc import Set
 from waybill.producer.checkpoint import Checkpoint
 from waybill.producer.delivery import Deliveries
 from waybill.producer.model import Recovery
-from waybill.producer.redo import Redo
+from waybill.producer.retry_queue import RetryQueue
 from waybill.producer.sending import Sender
 from waybill.producer.tail import TailReader
 from waybill.producer.wal import DATA, WriteAheadLog
@@ -60,13 +60,13 @@ class Recoverer:
         deliveries: Deliveries,
         tail: TailReader,
         sender: Sender,
-        redo: Redo,
+        retry_queue: RetryQueue,
     ) -> None:
         self._log = log
         self._deliveries = deliveries
         self._tail = tail
         self._sender = sender
-        self._redo = redo
+        self._retry_queue = retry_queue
         self._elsewhere: Set[int] = frozenset()
         """Records in the retry log, or taken by ``on_undeliverable`` in an earlier life."""
 
@@ -81,8 +81,8 @@ class Recoverer:
         Raises:
             StopError: ``on_undeliverable`` failed, or the client is beyond repair.
         """
-        self._elsewhere = self._redo.adopt(taken) | taken
-        result.retrying = self._redo.retrying
+        self._elsewhere = self._retry_queue.adopt(taken) | taken
+        result.retrying = self._retry_queue.retrying
         topics, count = self._in_doubt(low_lsn)
         if not count:
             return
@@ -96,8 +96,10 @@ class Recoverer:
         result.unreadable = list(self._tail.unreadable)
         self._replay(low_lsn, found, result)
         self._settle()
-        result.replayed = max(0, result.replayed - self._redo.undeliverable - self._redo.moved)
-        result.retrying = self._redo.retrying
+        result.replayed = max(
+            0, result.replayed - self._retry_queue.undeliverable - self._retry_queue.moved
+        )
+        result.retrying = self._retry_queue.retrying
 
     def _in_doubt(self, low_lsn: int) -> tuple[list[str], int]:
         topics: set[str] = set()
@@ -146,4 +148,4 @@ class Recoverer:
 
     def _serve(self) -> None:
         next_lsn = self._log.next_lsn
-        self._redo.serve(self._deliveries.failed(next_lsn), next_lsn)
+        self._retry_queue.serve(self._deliveries.failed(next_lsn), next_lsn)

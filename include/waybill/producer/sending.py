@@ -17,9 +17,8 @@ from waybill.errors import StopError
 from waybill.producer.callbacks import Callbacks, OnDelivery
 from waybill.producer.client import HEADER, pack_stamp, stamp_prefix
 from waybill.producer.delivery import EPOCH_RECORDS, Deliveries, Epoch, Poller
-from waybill.producer.redo import Redo, Report
-from waybill.producer.wal import WalRecord, WriteAheadLog
-from waybill.producer.wal.record import HeaderList
+from waybill.producer.retry_queue import Report, RetryQueue
+from waybill.producer.wal import HeaderList, WalRecord, WriteAheadLog
 
 _POLL_EVERY = 256
 _POLL_S = 0.05
@@ -39,7 +38,7 @@ class Sender:
 
     def __init__(
         self,
-        client: Any,  # noqa: ANN401 - confluent_kafka has no types
+        client: Any,
         log: WriteAheadLog,
         deliveries: Deliveries,
         gate: threading.Lock,
@@ -69,12 +68,12 @@ class Sender:
         self.poller = Poller(client.poll)
         self._epoch_end = self._segment_id = 0
         self._epoch: Epoch
-        self._redo: Redo
+        self._retry_queue: RetryQueue
 
-    def connect(self, redo: Redo) -> None:
+    def connect(self, retry_queue: RetryQueue) -> None:
         """Say who takes the records that librdkafka refuses."""
-        self._redo = redo
-        self.held = redo.held
+        self._retry_queue = retry_queue
+        self.held = retry_queue.held
 
     def place(self, lsn: int, segment_id: int) -> None:
         """Begin a new epoch at ``lsn`` when the open one is full or of another segment."""
@@ -112,7 +111,7 @@ class Sender:
         if on_delivery is not None:
             self._epoch.teller(lsn, on_delivery, self._callbacks)
         if self.held and key is not None and (topic, key) in self.held:
-            self._redo.hold(lsn, self._epoch, topic, key)
+            self._retry_queue.hold(lsn, self._epoch, topic, key)
             return
         report = self._epoch.told.get(lsn, self.report)
         stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
@@ -127,7 +126,7 @@ class Sender:
         """Take note when ``error`` is librdkafka's refusal of a record; else return False."""
         if not isinstance(error, self._refused):
             return False
-        self._redo.refuse(lsn, self._epoch, topic, key, error.args[0])
+        self._retry_queue.refuse(lsn, self._epoch, topic, key, error.args[0])
         return True
 
     def wait_and_produce(  # noqa: PLR0913, PLR0917 - the fields of a record
@@ -205,7 +204,7 @@ class Sender:
         """
         answered = threading.Event()
 
-        def answer(error: Any, message: Any) -> None:  # noqa: ANN401 - librdkafka's callback
+        def answer(error: Any, message: Any) -> None:
             report(error, message)
             answered.set()
 

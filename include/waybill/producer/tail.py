@@ -133,7 +133,7 @@ class Tail:
         finally:
             consumer.close()
 
-    def _partitions(self, consumer: Any, topic: str) -> list[int]:  # noqa: ANN401
+    def _partitions(self, consumer: Any, topic: str) -> list[int]:
         from confluent_kafka import KafkaException
 
         known = consumer.list_topics(topic, timeout=_CALL_S).topics[topic]
@@ -145,7 +145,7 @@ class Tail:
 class _Reader:
     """One topic, read forward."""
 
-    def __init__(self, consumer: Any, look: _Look, wal_id: bytes) -> None:  # noqa: ANN401
+    def __init__(self, consumer: Any, look: _Look, wal_id: bytes) -> None:
         self._consumer = consumer
         self._look = look
         self._wal_id = wal_id
@@ -183,7 +183,7 @@ class _Reader:
         low, high = self._consumer.get_watermark_offsets(at, timeout=_CALL_S)
         return low, high
 
-    def _take(self, message: Any) -> None:  # noqa: ANN401
+    def _take(self, message: Any) -> None:
         from confluent_kafka import KafkaException
 
         error = message.error()
@@ -196,7 +196,7 @@ class _Reader:
         else:
             raise KafkaException(error)
 
-    def _match(self, headers: Any) -> None:  # noqa: ANN401
+    def _match(self, headers: Any) -> None:
         for name, value in headers:
             stamp = read_stamp(value) if name == HEADER else None
             if stamp and stamp[0] == self._wal_id and self._look.wanted(stamp[1], stamp[2]):

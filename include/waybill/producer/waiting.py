@@ -76,7 +76,7 @@ class Entry:
         waits = self.failure is None or self.failure is Failure.UNCERTAIN
         return waits and self.group is not None and self.group.certain
 
-    def note(self, error: Any) -> None:  # noqa: ANN401 - a KafkaError
+    def note(self, error: Any) -> None:
         """Remember why it failed."""
         self.error = error
         self.failed_at = time.monotonic()

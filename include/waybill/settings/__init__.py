@@ -418,7 +418,7 @@ class Settings(BaseSettings):
     access: AccessSettings = AccessSettings()
     stack: StackSettings = StackSettings()
 
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - pydantic's own signature
+    def __init__(self, **values: Any) -> None:
         if "_env_file" not in values:
             home = Path(values.get("home") or os.environ.get("WAYBILL_HOME") or ".waybill")
             values["_env_file"] = home / ENV_FILE_NAME
@@ -434,7 +434,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_names(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic's own signature
+    def _refuse_unknown_names(cls, values: Any) -> Any:
         """Fail on a misspelt ``WAYBILL_*`` name; pydantic-settings would ignore or not place it."""
         names = (name for name in os.environ if name.startswith("WAYBILL_"))
         if unknown := [words for name in sorted(names) if (words := _unknown(name))]:
@@ -468,7 +468,7 @@ def _unknown(name: str) -> str:
     )
 
 
-def _revealed(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
+def _revealed(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return value.get_secret_value()
     if isinstance(value, Path):

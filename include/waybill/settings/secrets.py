@@ -27,7 +27,7 @@ def secret_values(settings: BaseModel) -> frozenset[str]:
     return frozenset(part for part in found if len(part) >= _LEAST_CHARACTERS)
 
 
-def _secret_texts(name: str, value: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - a tree
+def _secret_texts(name: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, SecretStr):
         yield name, value.get_secret_value()
     elif isinstance(value, BaseModel | dict):

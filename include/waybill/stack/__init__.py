@@ -15,6 +15,27 @@ S6  What dies between `up` and `down` is started again (`supervisor`).
 a long-living process of our own, see `service`.
 """
 
-from waybill.stack.processes import Record, read_registry, register
+from typing import TYPE_CHECKING
 
-__all__ = ["Record", "read_registry", "register"]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.stack.doctor import Check as Check
+    from waybill.stack.doctor import examine as examine
+    from waybill.stack.embedded import ServiceStatus as ServiceStatus
+    from waybill.stack.embedded import Stack as Stack
+    from waybill.stack.postgres import Postgres as Postgres
+    from waybill.stack.processes import Launch as Launch
+    from waybill.stack.processes import Record as Record
+    from waybill.stack.processes import read_registry as read_registry
+    from waybill.stack.processes import register as register
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "doctor": ["Check", "examine"],
+        "embedded": ["ServiceStatus", "Stack"],
+        "postgres": ["Postgres"],
+        "processes": ["Launch", "Record", "read_registry", "register"],
+    },
+)

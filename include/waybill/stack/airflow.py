@@ -148,7 +148,7 @@ class Airflow:
         return stamp
 
     def _revision(self) -> str:
-        import psycopg  # noqa: PLC0415
+        import psycopg
 
         try:
             with psycopg.connect(self.postgres.dsn("airflow"), **LIMITS) as connection:

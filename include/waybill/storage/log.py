@@ -290,7 +290,7 @@ class KafkaLog:
         finally:
             consumer.close()
 
-    def _watermark(self, consumer: Any, topic: str, number: int) -> tuple[int, int]:  # noqa: ANN401
+    def _watermark(self, consumer: Any, topic: str, number: int) -> tuple[int, int]:
         """Ask again while a leader is being elected, as it is just after a topic was made."""
         from confluent_kafka import KafkaException, TopicPartition
 
@@ -438,7 +438,7 @@ class KafkaLog:
                 raise _away(words) from error
         return found
 
-    def _described(self, name: str) -> Any:  # noqa: ANN401
+    def _described(self, name: str) -> Any:
         from confluent_kafka import KafkaException, TopicCollection
 
         futures = self._admin().describe_topics(TopicCollection([name]))
@@ -474,10 +474,10 @@ class KafkaLog:
                 raise RetryError(f"topic {name!r} did not appear")
             time.sleep(0.1)
 
-    def _metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401 - it has no types
+    def _metadata(self, topic: str | None = None) -> Any:
         return answered(lambda: self._ask_metadata(topic))
 
-    def _ask_metadata(self, topic: str | None = None) -> Any:  # noqa: ANN401
+    def _ask_metadata(self, topic: str | None = None) -> Any:
         from confluent_kafka import KafkaException
 
         try:
@@ -487,7 +487,7 @@ class KafkaLog:
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
             ) from error
 
-    def _wait(self, future: Any) -> Any:  # noqa: ANN401
+    def _wait(self, future: Any) -> Any:
         from confluent_kafka import KafkaException
 
         try:
@@ -497,14 +497,14 @@ class KafkaLog:
                 f"no Kafka broker answers at {self._settings.bootstrap_servers}: {error}"
             ) from error
 
-    def _admin(self) -> Any:  # noqa: ANN401
+    def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
         if self._admin_client is None:
             self._admin_client = AdminClient(self._client_config())
         return self._admin_client
 
-    def _consumer(self) -> Any:  # noqa: ANN401
+    def _consumer(self) -> Any:
         from confluent_kafka import Consumer
 
         return Consumer(
@@ -531,7 +531,7 @@ class KafkaLog:
 class RecordReader:
     """Reads single records of one topic, by one consumer."""
 
-    def __init__(self, consumer: Any, topic: str) -> None:  # noqa: ANN401
+    def __init__(self, consumer: Any, topic: str) -> None:
         self._consumer = consumer
         self._topic = topic
 
@@ -581,7 +581,7 @@ class RecordReader:
             raise self._error(partition, end, message.error())
         return True
 
-    def _poll(self, partition: int, offset: int, **position: int) -> Any:  # noqa: ANN401
+    def _poll(self, partition: int, offset: int, **position: int) -> Any:
         """Return the first message, or error, of a partition read from an offset on."""
         from confluent_kafka import TopicPartition
 
@@ -601,7 +601,7 @@ class RecordReader:
         self._consumer.close()
 
 
-def _record(message: Any) -> LogRecord:  # noqa: ANN401
+def _record(message: Any) -> LogRecord:
     epoch = message.leader_epoch()
     return LogRecord(
         int(message.offset()),
@@ -611,7 +611,7 @@ def _record(message: Any) -> LogRecord:  # noqa: ANN401
     )
 
 
-def _code_of(message: Any) -> int | None:  # noqa: ANN401
+def _code_of(message: Any) -> int | None:
     error = message.error()
     return None if error is None else int(error.code())
 

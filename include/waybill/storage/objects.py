@@ -100,7 +100,7 @@ class ObjectStore:
         Raises:
             RetryError: it stayed away for that long.
         """
-        from tenacity import (  # noqa: PLC0415
+        from tenacity import (
             Retrying,
             retry_if_exception_type,
             stop_after_delay,
@@ -228,13 +228,13 @@ class ObjectStore:
         except (ObjectMissingError, InputError):
             self._call("create_bucket", self.bucket, Bucket=self.bucket)
 
-    def _call(self, method: str, key: str, **arguments: Any) -> Any:  # noqa: ANN401 - boto3
+    def _call(self, method: str, key: str, **arguments: Any) -> Any:
         if {"IfMatch", "IfNoneMatch"} & arguments.keys():  # it may be done when no answer comes
             return self._call_once(method, key, arguments)
         return answered(lambda: self._call_once(method, key, arguments))
 
-    def _call_once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401
-        from botocore.exceptions import (  # noqa: PLC0415
+    def _call_once(self, method: str, key: str, arguments: dict[str, Any]) -> Any:
+        from botocore.exceptions import (
             BotoCoreError,
             ClientError,
             NoCredentialsError,
@@ -265,7 +265,7 @@ def _can_be(key: str) -> bool:
         return False
 
 
-def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa: ANN401
+def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:
     code = str(response.get("Error", {}).get("Code", ""))
     message = str(response.get("Error", {}).get("Message", ""))
     if code in _NOT_FOUND | _NO_KEY:
@@ -284,9 +284,9 @@ def _sorted_error(response: Any, key: str, bucket: str) -> WaybillError:  # noqa
     return RetryError(f"object store answered {code} for {key!r}: {message}")
 
 
-def _client(settings: S3Settings) -> Any:  # noqa: ANN401 - boto3 has no types
+def _client(settings: S3Settings) -> Any:
     import boto3
-    from botocore.config import Config  # noqa: PLC0415
+    from botocore.config import Config
 
     secret = settings.secret_key.get_secret_value() if settings.secret_key else None
     access = settings.access_key.get_secret_value() if settings.access_key else None

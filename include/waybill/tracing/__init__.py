@@ -1,11 +1,11 @@
 """Tracing: one line for each point that an event passed, from the node to the object store.
 
 A process records traces (``traces``, ``Recorder``) into finished files of the node's spool. One
-process a node carries them to the object store (``run_shipper``; the room ``waybill.files`` keeps
-the books of them). ``TraceQuery`` answers with the trail of one event from both places.
+process a node carries them to the object store (``run_shipper``); ``waybill.tracing.files`` keeps
+the books of them. ``TraceQuery`` answers with the trail of one event from both places.
 
 Layout
-  <spool>/<file id>.parquet                                         see ``waybill.files``
+  <spool>/<file id>.parquet                                         see ``waybill.tracing.files``
   traces/bucket=NNN/dt=YYYY-MM-DD/hour=HH/<name>.parquet            UTC; sorted by event id
   traces/_layout.json                                               number of buckets, hash
   traces/_compactions/dt=…/hour=HH.json                             compactions that are not over
@@ -18,7 +18,7 @@ Invariants
   I1  A trace holds no payload.
   I2  What ``Recorder.write`` returned for is on disk: written, synced, renamed, directory synced.
       What it did not return for was never promised; a torn file is removed and noted.
-  I3, I4  Shipped exactly once, deleted after that: I2 and I3 of ``waybill.files``.
+  I3, I4  Shipped exactly once, deleted after that: I2 and I3 of ``waybill.tracing.files``.
   I5  No reader sees a trace twice, or not at all, because of a compaction; see ``manifests``.
       (Athena sees it twice for some minutes: its trails are DISTINCT.)
   I6  A trail reads the spool first, then the store; what both hold counts once: a file that is
@@ -27,46 +27,54 @@ Invariants
   I8  A full spool makes writers wait, then raises; nothing is dropped.
 """
 
-from waybill.tracing.athena_traces import AthenaTraces
-from waybill.tracing.compaction import CompactionReport, Compactor
-from waybill.tracing.duckdb_traces import DuckDbTraces
-from waybill.tracing.expiring import expire_traces
-from waybill.tracing.layout import Hour, bucket_of
-from waybill.tracing.projection import table_statements
-from waybill.tracing.query import MINUTE_SCHEMA, TraceQuery
-from waybill.tracing.recorder import Recorder, open_recorder
-from waybill.tracing.selection import open_traces
-from waybill.tracing.shipping import TracePacker, run_shipper, trace_spool
-from waybill.tracing.store import TraceStore
-from waybill.tracing.trace import OUTCOMES, PHASES, THROUGH, TRACE_SCHEMA, Trace, traces
-from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, Watched
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "MINUTE_SCHEMA",
-    "OUTCOMES",
-    "PHASES",
-    "THROUGH",
-    "TRACE_SCHEMA",
-    "AthenaTraces",
-    "CompactionReport",
-    "Compactor",
-    "DuckDbTraces",
-    "Hour",
-    "QueryCancelledError",
-    "QueryWatch",
-    "Recorder",
-    "Searched",
-    "Trace",
-    "TracePacker",
-    "TraceQuery",
-    "TraceStore",
-    "Watched",
-    "bucket_of",
-    "expire_traces",
-    "open_recorder",
-    "open_traces",
-    "run_shipper",
-    "table_statements",
-    "trace_spool",
-    "traces",
-]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.tracing.athena_traces import AthenaTraces as AthenaTraces
+    from waybill.tracing.compaction import CompactionReport as CompactionReport
+    from waybill.tracing.compaction import Compactor as Compactor
+    from waybill.tracing.duckdb_traces import DuckDbTraces as DuckDbTraces
+    from waybill.tracing.expiring import expire_traces as expire_traces
+    from waybill.tracing.layout import Hour as Hour
+    from waybill.tracing.layout import bucket_of as bucket_of
+    from waybill.tracing.projection import table_statements as table_statements
+    from waybill.tracing.query import MINUTE_SCHEMA as MINUTE_SCHEMA
+    from waybill.tracing.query import TraceQuery as TraceQuery
+    from waybill.tracing.recorder import Recorder as Recorder
+    from waybill.tracing.recorder import open_recorder as open_recorder
+    from waybill.tracing.selection import open_traces as open_traces
+    from waybill.tracing.shipping import TracePacker as TracePacker
+    from waybill.tracing.shipping import run_shipper as run_shipper
+    from waybill.tracing.shipping import trace_spool as trace_spool
+    from waybill.tracing.store import TraceStore as TraceStore
+    from waybill.tracing.trace import OUTCOMES as OUTCOMES
+    from waybill.tracing.trace import PHASES as PHASES
+    from waybill.tracing.trace import THROUGH as THROUGH
+    from waybill.tracing.trace import TRACE_SCHEMA as TRACE_SCHEMA
+    from waybill.tracing.trace import Trace as Trace
+    from waybill.tracing.trace import traces as traces
+    from waybill.tracing.watch import QueryCancelledError as QueryCancelledError
+    from waybill.tracing.watch import QueryWatch as QueryWatch
+    from waybill.tracing.watch import Searched as Searched
+    from waybill.tracing.watch import Watched as Watched
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "athena_traces": ["AthenaTraces"],
+        "compaction": ["CompactionReport", "Compactor"],
+        "duckdb_traces": ["DuckDbTraces"],
+        "expiring": ["expire_traces"],
+        "layout": ["Hour", "bucket_of"],
+        "projection": ["table_statements"],
+        "query": ["MINUTE_SCHEMA", "TraceQuery"],
+        "recorder": ["Recorder", "open_recorder"],
+        "selection": ["open_traces"],
+        "shipping": ["TracePacker", "run_shipper", "trace_spool"],
+        "store": ["TraceStore"],
+        "trace": ["OUTCOMES", "PHASES", "THROUGH", "TRACE_SCHEMA", "Trace", "traces"],
+        "watch": ["QueryCancelledError", "QueryWatch", "Searched", "Watched"],
+    },
+)

@@ -65,7 +65,7 @@ class AthenaRunner:
                 )
             yield from result
 
-    def _wait(self, cursor: Any, query_id: str, watch: QueryWatch) -> None:  # noqa: ANN401
+    def _wait(self, cursor: Any, query_id: str, watch: QueryWatch) -> None:
         """Tell the watch how far the execution is until it ends; stop it when the watch says so."""
         while True:
             execution = cursor.query_execution(query_id).result()
@@ -78,10 +78,10 @@ class AthenaRunner:
                 raise QueryCancelledError(f"the query was cancelled ({query_id} on Athena)")
             time.sleep(self._poll_s)
 
-    def _cursor(self) -> Any:  # noqa: ANN401 - pyathena's types are not imported
-        import pyathena  # noqa: PLC0415
-        from botocore.config import Config  # noqa: PLC0415
-        from pyathena.async_cursor import AsyncCursor  # noqa: PLC0415
+    def _cursor(self) -> Any:
+        import pyathena
+        from botocore.config import Config
+        from pyathena.async_cursor import AsyncCursor
 
         if self._connection is None:
             traces = self._settings.traces
@@ -99,8 +99,8 @@ class AthenaRunner:
 
 @contextmanager
 def _athenas_errors() -> Iterator[None]:
-    import pyathena  # noqa: PLC0415
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415
+    import pyathena
+    from botocore.exceptions import BotoCoreError
 
     try:
         yield

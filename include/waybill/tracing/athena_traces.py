@@ -245,7 +245,7 @@ def _batch(rows: Sequence[Row], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _zoned(value: Any) -> Any:  # noqa: ANN401
+def _zoned(value: Any) -> Any:
     """Return a time without a zone as UTC, all else as it is."""
     naive = isinstance(value, datetime) and value.tzinfo is None
     return value.replace(tzinfo=UTC) if naive else value

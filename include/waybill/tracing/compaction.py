@@ -30,8 +30,8 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.errors import RetryError
-from waybill.files import put_confirmed
 from waybill.storage import ObjectMissingError
+from waybill.tracing.files import put_confirmed
 from waybill.tracing.layout import (
     COMPACTIONS_PREFIX,
     EARLY_PREFIX,

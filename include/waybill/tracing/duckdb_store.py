@@ -34,7 +34,7 @@ _COUNTED = (
 )
 
 
-def counted_cursor(connection: Any) -> Any:  # noqa: ANN401 - duckdb's types are not imported
+def counted_cursor(connection: Any) -> Any:
     """Return a cursor whose reads are counted: see ``bytes_read``."""
     cursor = connection.cursor()
     for text in _COUNTED:
@@ -42,14 +42,14 @@ def counted_cursor(connection: Any) -> Any:  # noqa: ANN401 - duckdb's types are
     return cursor
 
 
-def bytes_read(cursor: Any) -> int:  # noqa: ANN401
+def bytes_read(cursor: Any) -> int:
     """Return how many bytes the last statement read from the store."""
     said = cursor.get_profiling_information("json")
     return int(orjson.loads(said).get("total_bytes_read", 0)) if said else 0
 
 
 @contextmanager
-def guarded(cursor: Any, watch: QueryWatch | None) -> Iterator[None]:  # noqa: ANN401
+def guarded(cursor: Any, watch: QueryWatch | None) -> Iterator[None]:
     """Run statements: a cancelled watch interrupts them, a store that is away is a RetryError.
 
     Raises:
@@ -75,13 +75,13 @@ def guarded(cursor: Any, watch: QueryWatch | None) -> Iterator[None]:  # noqa: A
     check_cancelled(watch)
 
 
-def _interrupt(cursor: Any, watch: QueryWatch, over: Event) -> None:  # noqa: ANN401
+def _interrupt(cursor: Any, watch: QueryWatch, over: Event) -> None:
     while not over.wait(_LOOK_S):
         if watch.cancelled():
             cursor.interrupt()  # again and again: one that comes between statements is not heard
 
 
-def connected(s3: S3Settings) -> Any:  # noqa: ANN401
+def connected(s3: S3Settings) -> Any:
     """Return a connection with the httpfs extension and the store's address and keys."""
     import duckdb
 
@@ -104,7 +104,7 @@ def connected(s3: S3Settings) -> Any:  # noqa: ANN401
 def _httpfs() -> Path:
     """Return the extension's file from its package; DuckDB's own INSTALL would download it."""
     import duckdb
-    import duckdb_extension_httpfs  # noqa: PLC0415
+    import duckdb_extension_httpfs
 
     folder = Path(duckdb_extension_httpfs.__file__).parent / "extensions"
     path = folder / f"v{duckdb.__version__}" / "httpfs.duckdb_extension"

@@ -244,7 +244,7 @@ class DuckDbTraces:
             self.close()  # the next call connects again, with fresh credentials
             raise
 
-    def _cursor(self) -> Any:  # noqa: ANN401 - duckdb's types are not imported
+    def _cursor(self) -> Any:
         with self._lock:
             if self._connection is None:
                 self._connection = connected(self._s3)

@@ -96,7 +96,7 @@ def _trails_sql(engine: Engine, ids: int, buckets: int, *, since: bool, until: b
     numbers = ", ".join("?" * buckets)
     where = f"({ranges}) AND bucket IN ({numbers})"
     where += _SINCE * since + _UNTIL * until
-    return _rendered(engine, f"SELECT {distinct}{columns} FROM {BY_ID} WHERE {where}")  # noqa: S608
+    return _rendered(engine, f"SELECT {distinct}{columns} FROM {BY_ID} WHERE {where}")
 
 
 @cache
@@ -104,7 +104,7 @@ def _minute_sql(engine: Engine, hidden_runs: int) -> str:
     columns = ", ".join(MINUTE_COLUMNS)
     where = "pipeline_id = ? AND event_name = ? AND intake_minute = ?" + _SINCE + _UNTIL
     where += _NOT_OF_RUN * hidden_runs
-    return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")  # noqa: S608
+    return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")
 
 
 @cache
@@ -112,11 +112,11 @@ def _object_sql(engine: Engine, keys: int, hidden_runs: int) -> str:
     columns = ", ".join(OBJECT_COLUMNS)
     where = f"object_key IN ({', '.join('?' * keys)})" + _SINCE + _UNTIL
     where += _NOT_OF_RUN * hidden_runs
-    return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")  # noqa: S608
+    return _rendered(engine, f"SELECT {columns} FROM {BY_TIME} WHERE {where}")
 
 
 def _rendered(engine: Engine, text: str) -> str:
-    import sqlglot  # noqa: PLC0415
+    import sqlglot
 
     statement = sqlglot.parse_one(text, read="athena")
     if engine == "duckdb":

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from waybill.files import DamagedFileError, MakeBody
+from waybill.tracing.files import DamagedFileError, MakeBody
 from waybill.tracing.layout import HOUR_US, Hour, object_key
 from waybill.tracing.parquet import encode_sorted, read_whole
 from waybill.tracing.trace import MEMORY_SCHEMA
@@ -68,7 +68,7 @@ class Cargo:
 
 def sorted_body(table: pa.Table) -> bytes:
     """Return an object's bytes: the traces sorted by event id, equal ids in their order."""
-    import pyarrow.compute as pc  # noqa: PLC0415
+    import pyarrow.compute as pc
 
     order = pc.sort_indices(table.column("event_id"))  # stable
     return bytes(encode_sorted(table.take(order)))

@@ -45,7 +45,7 @@ def encode_sorted(table: pa.Table) -> pa.Buffer:
 
     Times that many traces share lie in a dictionary, others as differences: 4 bytes instead of 8.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415
+    import pyarrow.compute as pc
 
     encodings = {"event_id": "DELTA_BYTE_ARRAY", "kafka_offset": "DELTA_BINARY_PACKED"}
     if pc.count_distinct(table.column("at")).as_py() * _SHARED_BY > table.num_rows:
@@ -58,9 +58,9 @@ def _encode(
     encodings: dict[str, str],
     group_rows: int,
     *,
-    statistics: Any,  # noqa: ANN401
+    statistics: Any,
 ) -> pa.Buffer:
-    import pyarrow.parquet as pq  # noqa: PLC0415 - workers that record nothing need not load it
+    import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
     pq.write_table(
@@ -85,7 +85,7 @@ def read_whole(path: Path | pa.BufferReader) -> pa.Table:
         FileNotFoundError: it is not there.
         OSError, ValueError: it is damaged (pyarrow's errors are both).
     """
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.parquet as pq
 
     file = pq.ParquetFile(
         path, read_dictionary=list(TEXT_COLUMNS), page_checksum_verification=True, memory_map=False
@@ -96,8 +96,8 @@ def read_whole(path: Path | pa.BufferReader) -> pa.Table:
 
 def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
     """Return the traces of events and their children in a file; raises as ``read_whole``."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
         column = file.read(columns=["event_id"], use_threads=False).column(0)
@@ -125,7 +125,7 @@ def _rows(file: pq.ParquetFile) -> pa.Table:
 
 def unfolded(table: pa.Table) -> pa.Table:
     """Return a table with two lines for each that stands for two; they come last."""
-    import pyarrow.compute as pc  # noqa: PLC0415
+    import pyarrow.compute as pc
 
     phases = table.column("phase").cast(pa.string())
     folded = pc.fill_null(pc.equal(phases, THROUGH), fill_value=False)

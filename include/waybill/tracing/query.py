@@ -16,7 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from waybill.errors import InputError
-from waybill.files import Spool, SpoolFile
+from waybill.tracing.files import Spool, SpoolFile
 from waybill.tracing.layout import line_of
 from waybill.tracing.parquet import read_events
 from waybill.tracing.shipping import trace_spool

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from waybill.files import SpoolLimit
+from waybill.tracing.files import SpoolLimit
 from waybill.tracing.parquet import encode_unsorted
 from waybill.tracing.shipping import trace_spool
 from waybill.tracing.trace import constant_text

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from waybill.files import (
+from waybill.tracing.files import (
     BOOKS,
     FileManager,
     FileStore,

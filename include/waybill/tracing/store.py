@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from waybill.errors import InputError, RetryError
-from waybill.files import FileStore
 from waybill.storage import ObjectInfo, ObjectMissingError
+from waybill.tracing.files import FileStore
 from waybill.tracing.layout import LAYOUT_KEY, NEW_BUCKETS, Layout
 
 

@@ -215,7 +215,7 @@ class _Zeros:
         return cls._buffer
 
 
-def _array(field: pa.Field, value: Any, count: int) -> pa.Array:  # noqa: ANN401 - see TraceColumns
+def _array(field: pa.Field, value: Any, count: int) -> pa.Array:
     if field.name in TEXT_COLUMNS:
         return _texts(field.name, value, count)
     if field.name == "event_id":
@@ -232,19 +232,19 @@ def _array(field: pa.Field, value: Any, count: int) -> pa.Array:  # noqa: ANN401
     return array.cast(field.type)
 
 
-def _ids(value: Any) -> pa.Array:  # noqa: ANN401
+def _ids(value: Any) -> pa.Array:
     array = _plain(value, pa.string())
     if array.null_count:
         raise InputError(f"{array.null_count} of {len(array)} event ids are null")
     return array
 
 
-def _texts(name: str, value: Any, count: int) -> pa.Array:  # noqa: ANN401
+def _texts(name: str, value: Any, count: int) -> pa.Array:
     if value is None or isinstance(value, str):
         array = constant_text(value, count)
         _check_known(name, [value] if value else [])
         return array
-    import pyarrow.compute as pc  # noqa: PLC0415 - half of the import time of pyarrow
+    import pyarrow.compute as pc
 
     plain = _plain(value, pa.string())
     array = pc.if_else(pc.equal(plain, ""), None, plain).dictionary_encode()
@@ -261,7 +261,7 @@ def _check_known(name: str, values: Sequence[str]) -> None:
         raise InputError(f"{wrong} is no {name} of a trace; there are {sorted(known)}")
 
 
-def _plain(value: Any, kind: pa.DataType) -> pa.Array:  # noqa: ANN401
+def _plain(value: Any, kind: pa.DataType) -> pa.Array:
     """Return lists, arrays and chunked arrays as one array of a type."""
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()

@@ -21,8 +21,8 @@ class AuditFailedNotifier(BaseNotifier):
         before = context["ti"].get_previous_dagrun()
         if before is not None and str(before.state) == "failed":
             return
-        from waybill.wiring import tell_audit_failed  # noqa: PLC0415 - workers only
-        from waybill_airflow.failures import read_settings  # noqa: PLC0415 - workers only
+        from waybill.services import tell_audit_failed
+        from waybill_airflow.failures import read_settings
 
         tell_audit_failed(
             read_settings(),

@@ -22,10 +22,10 @@ class AuditOperator(BaseOperator):
     :returns: what the round saw, and ``naming``: what was named.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Run the round, log what is new, and return the report without the ids."""
         with as_task_failures():
-            from waybill.wiring import run_audit  # noqa: PLC0415 - workers only
+            from waybill.services import run_audit
 
             report = run_audit(read_settings())
         for words in report["opened"]:

@@ -30,7 +30,7 @@ class PlanAutoReplaysOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Look, and return the arguments of the launches."""
         with as_task_failures():
-            from waybill.wiring import due_auto_replays  # noqa: PLC0415 - workers only
+            from waybill.services import due_auto_replays
 
             due = [launch.to_json() for launch in due_auto_replays(read_settings())]
         launches, notes = [], []
@@ -58,13 +58,13 @@ class KeepAutoReplaysOperator(BaseOperator):
 
     template_fields = ("notes",)
 
-    def __init__(self, *, notes: Any, **kwargs: Any) -> None:  # noqa: ANN401 - XCom or a list
+    def __init__(self, *, notes: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.notes = notes
 
-    def execute(self, context: Context) -> int:  # noqa: ARG002
+    def execute(self, context: Context) -> int:
         """Keep them."""
         with as_task_failures():
-            from waybill.wiring import keep_auto_replays  # noqa: PLC0415 - workers only
+            from waybill.services import keep_auto_replays
 
             return keep_auto_replays(read_settings(), self.notes)

@@ -25,13 +25,13 @@ class IngestOperator(BaseOperator):
         events), seconds.
     """
 
-    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, pipeline: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Ingest what is new, and return the counts."""
         with as_task_failures():
-            from waybill.wiring import run_ingest  # noqa: PLC0415 - workers only
+            from waybill.services import run_ingest
 
             return run_ingest(read_settings(), self.pipeline).to_json()

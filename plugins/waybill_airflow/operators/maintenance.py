@@ -25,14 +25,14 @@ class CleanUpParkedFilesOperator(BaseOperator):
 
     template_fields = ("grace_s",)
 
-    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.grace_s = grace_s
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Clean up, and return what was deleted."""
         with as_task_failures():
-            from waybill.wiring import clean_up_parked_files  # noqa: PLC0415 - workers only
+            from waybill.services import clean_up_parked_files
 
             return clean_up_parked_files(read_settings(), grace_s=self.grace_s).to_json()
 
@@ -44,10 +44,10 @@ class ApplyRetentionOperator(BaseOperator):
     :returns: the ``RetentionReport`` as a dict.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Trim, and return what went."""
         with as_task_failures():
-            from waybill.wiring.retention import apply_retention, retention_failed  # noqa: PLC0415
+            from waybill.services import apply_retention, retention_failed
 
             report = apply_retention(read_settings())
             if error := retention_failed(report):
@@ -68,14 +68,14 @@ class RefreshTrackerOperator(BaseOperator):
 
     template_fields = ("grace_s",)
 
-    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.grace_s = grace_s
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Refresh, and return what was found."""
         with as_task_failures():
-            from waybill.wiring import refresh_tracker  # noqa: PLC0415 - workers only
+            from waybill.services import refresh_tracker
 
             return refresh_tracker(read_settings(), grace_s=self.grace_s).to_json()
 
@@ -92,12 +92,12 @@ class CompactTracesOperator(BaseOperator):
     :returns: the ``CompactionReport`` as a dict.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Compact, and return what was done."""
-        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415 - workers only
+        from airflow.sdk.exceptions import AirflowFailException
 
         with as_task_failures():
-            from waybill.wiring import compact_traces  # noqa: PLC0415 - workers only
+            from waybill.services import compact_traces
 
             report = compact_traces(read_settings())
         if report.damaged:
@@ -117,12 +117,12 @@ class TellOwnersOperator(BaseOperator):
     :returns: the ``SendReport`` as a dict.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Send what waits, and return what was sent."""
-        from airflow.sdk.exceptions import AirflowFailException  # noqa: PLC0415 - workers only
+        from airflow.sdk.exceptions import AirflowFailException
 
         with as_task_failures():
-            from waybill.wiring import send_notices  # noqa: PLC0415 - workers only
+            from waybill.services import send_notices
 
             report = send_notices(read_settings())
         if report.stuck:

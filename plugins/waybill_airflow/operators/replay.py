@@ -97,7 +97,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
         dry_run: bool = False,
         sample: int | None = None,
         enter: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.pipeline = pipeline
@@ -120,7 +120,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
         with as_task_failures(), _reason_told(context):
-            from waybill.wiring import run_replay  # noqa: PLC0415 - workers only
+            from waybill.services import run_replay
 
             report = run_replay(
                 read_settings(),
@@ -157,7 +157,7 @@ class ReplayParkedPartitionOperator(BaseOperator):
 @contextmanager
 def _reason_told(context: Context) -> Iterator[None]:
     """Leave why the block failed where the page, the API and the command line find it."""
-    from waybill.errors import WaybillError  # noqa: PLC0415 - workers only
+    from waybill.errors import WaybillError
 
     try:
         yield
@@ -213,7 +213,7 @@ class PlanReplaysOperator(BaseOperator):
         governed: bool = True,
         dry_run: bool = False,
         limit: int = 1000,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.filters = filters
@@ -226,8 +226,8 @@ class PlanReplaysOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """List, and return the arguments of the launches."""
         with as_task_failures():
-            from waybill.operations.replayable import are_events  # noqa: PLC0415 - workers only
-            from waybill.wiring import parked_partitions  # noqa: PLC0415 - workers only
+            from waybill.replay import are_events
+            from waybill.services import parked_partitions
 
             found = parked_partitions(
                 read_settings(),
@@ -255,7 +255,7 @@ class PlanReplaysOperator(BaseOperator):
     def _not_held(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the partitions whose pipelines are not held; say of the others why not."""
         with as_task_failures():
-            from waybill.wiring import held_pipelines  # noqa: PLC0415 - workers only
+            from waybill.services import held_pipelines
 
             held = held_pipelines(read_settings())
         for row in rows:
@@ -299,7 +299,7 @@ class ProbeHeldPipelinesOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Probe, and return the arguments of the launches."""
         with as_task_failures():
-            from waybill.wiring import probe_held_pipelines  # noqa: PLC0415 - workers only
+            from waybill.services import probe_held_pipelines
 
             report = probe_held_pipelines(read_settings()).to_json()
         for probe in report["probes"]:
@@ -315,7 +315,7 @@ def moment(name: str, text: str | None) -> datetime | None:
 
     :raises waybill.errors.InputError: it is no time.
     """
-    from waybill.errors import InputError  # noqa: PLC0415 - workers only
+    from waybill.errors import InputError
 
     if text is None:
         return None
@@ -337,7 +337,7 @@ def _return(row: dict[str, Any], before: Mapping[int, str], context: Context) ->
 
 
 def _ended_replays(rows: Sequence[dict[str, Any]]) -> Mapping[int, str]:
-    from waybill.wiring import ended_replays  # noqa: PLC0415 - workers only
+    from waybill.services import ended_replays
 
     return ended_replays(read_settings(), [row["id"] for row in rows])
 

@@ -52,22 +52,22 @@ class _SparkApplication:
     cluster: str
 
     def start(self) -> int:
-        from waybill.wiring import start_application  # noqa: PLC0415 - workers only
+        from waybill.services import start_application
 
         return start_application(self.settings, self.kind, self.cluster)
 
     def status(self) -> Status:
-        from waybill.wiring import application_status  # noqa: PLC0415 - workers only
+        from waybill.services import application_status
 
         return application_status(self.settings, self.kind, self.cluster)
 
     def stop(self) -> None:
-        from waybill.wiring import stop_application  # noqa: PLC0415 - workers only
+        from waybill.services import stop_application
 
         stop_application(self.settings, self.kind, self.cluster)
 
     def last_words(self) -> str:
-        from waybill.wiring import application_last_words  # noqa: PLC0415 - workers only
+        from waybill.services import application_last_words
 
         return application_last_words(self.settings, self.kind, self.cluster)
 
@@ -98,7 +98,7 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
         shift: timedelta | None = timedelta(hours=6),
         poll_s: float = 5.0,
         back_off: BackOff | None = None,
-        **kwargs: Any,  # noqa: ANN401
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.kind: Kind = kind
@@ -122,9 +122,9 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
         supervisor.look(time.monotonic())
         return supervisor.pid or 0
 
-    def get_job_status(self, external_id: JsonValue, context: Context) -> str:  # noqa: ARG002
+    def get_job_status(self, external_id: JsonValue, context: Context) -> str:
         """Return RUNNING, DEAD, or UNKNOWN when the library could not tell."""
-        from waybill.errors import RetryError  # noqa: PLC0415 - workers only
+        from waybill.errors import RetryError
 
         try:
             status = self._application().status()
@@ -137,7 +137,7 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
         """Return True unless it is certainly dead: then nothing is started before it is known."""
         return status != "DEAD"
 
-    def is_job_succeeded(self, status: str) -> bool:  # noqa: ARG002
+    def is_job_succeeded(self, status: str) -> bool:
         """Return False: a streaming application has no successful end."""
         return False
 
@@ -159,7 +159,7 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
             )
         return self.get_job_result(external_id, context)
 
-    def get_job_result(self, external_id: JsonValue, context: Context) -> dict[str, JsonValue]:  # noqa: ARG002
+    def get_job_result(self, external_id: JsonValue, context: Context) -> dict[str, JsonValue]:
         """Return what runs at the end of the shift; a restart has changed the process id."""
         supervisor = self._supervisor
         return {

@@ -38,7 +38,7 @@ class TriggerReplayOperator(TriggerDagRunOperator):
 
     template_fields: Sequence[str] = ()
 
-    def __init__(self, *, launch: Launch, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, launch: Launch, **kwargs: Any) -> None:
         super().__init__(
             trigger_dag_id=REPLAY_DAG_ID,
             trigger_run_id=launch["trigger_run_id"],

@@ -23,10 +23,10 @@ class WatchOperator(BaseOperator):
     :returns: ``found``: {kind: number}; ``problems``: why checks could not look.
     """
 
-    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002
+    def execute(self, context: Context) -> dict[str, Any]:
         """Look, log what is found and what could not be looked at, and return the report."""
         with as_task_failures():
-            from waybill.wiring import watch  # noqa: PLC0415 - workers only
+            from waybill.services import watch
 
             watched = watch(read_settings())
         for one in watched.findings:

@@ -8,10 +8,17 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from waybill.events.times import rfc3339
-from waybill.operations.auditing import Breach, Verdict
-from waybill.operations.balance_desk import EventRows, Overview, PipelineRow, RowOf
-from waybill.operations.heat_map import Cell, Grid
+from waybill.events import rfc3339
+from waybill.reconciliation import (
+    Breach,
+    Cell,
+    EventRows,
+    Grid,
+    Overview,
+    PipelineRow,
+    RowOf,
+    Verdict,
+)
 from waybill_airflow.web.models import Why
 
 State = Verdict | Literal["nothing"]

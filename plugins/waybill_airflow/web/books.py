@@ -11,11 +11,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, status
 
+from waybill.access import Access
 from waybill.errors import InputError
-from waybill.operations.access import Access
-from waybill.operations.auditing import Breach
-from waybill.operations.balance_desk import BalanceDesk, BreachState
-from waybill.operations.heat_map import MOST_ROWS, Span
+from waybill.reconciliation import MOST_ROWS, BalanceService, Breach, BreachState, Span
 from waybill.settings import Permission
 from waybill_airflow.web import balance_models as models
 from waybill_airflow.web.guard import Discarder, PipelineViewer, Viewer, require
@@ -37,15 +35,15 @@ class BreachSeat:
     breach: Breach
 
 
-def _balance_desk() -> BalanceDesk:
-    return BalanceDesk(desk().tracker)
+def _balance_desk() -> BalanceService:
+    return BalanceService(desk().tracker)
 
 
-Balances = Annotated[BalanceDesk, Depends(_balance_desk)]
+Balances = Annotated[BalanceService, Depends(_balance_desk)]
 
 
 def _seat(
-    access: Access, permission: Permission, balances: BalanceDesk, breach_id: int
+    access: Access, permission: Permission, balances: BalanceService, breach_id: int
 ) -> BreachSeat:
     try:
         breach = balances.breach(breach_id)

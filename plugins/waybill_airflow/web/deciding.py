@@ -9,8 +9,7 @@ from fastapi import APIRouter, HTTPException, status
 
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import Partition
-from waybill.parking.edges import TooManyCutsError
+from waybill.parking import Partition, TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
 from waybill_airflow.web.opened import desk

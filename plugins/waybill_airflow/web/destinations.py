@@ -7,8 +7,8 @@ from typing import Literal, Self
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from waybill.events.times import rfc3339
-from waybill.operations.loads.desk import DestinationLine, destination_lines
+from waybill.events import rfc3339
+from waybill.loading import DestinationLine, destination_lines
 from waybill_airflow.web.guard import Viewer
 from waybill_airflow.web.opened import OPENED, desk
 

@@ -17,8 +17,8 @@ from airflow.api_fastapi.core_api.security import bearer_scheme, get_user, oauth
 from fastapi import Depends, HTTPException, Path, Request, status
 from fastapi.security import HTTPAuthorizationCredentials
 
+from waybill.access import Access, access_of
 from waybill.errors import InputError
-from waybill.operations.access import Access, access_of
 from waybill.parking import Partition
 from waybill.settings import Permission
 from waybill_airflow.web.opened import OPENED, desk
@@ -78,7 +78,7 @@ def _foreign(why: str) -> HTTPException:
     )
 
 
-def roles_of(user: Any) -> list[str]:  # noqa: ANN401 - each auth manager has its own class
+def roles_of(user: Any) -> list[str]:
     """Return the names of a user's roles, as far as the auth manager gives users roles."""
     found = [getattr(user, "role", None), *(getattr(user, "roles", None) or ())]
     named = (role if isinstance(role, str) else getattr(role, "name", None) for role in found)

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
+from waybill.access import Access
 from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES, dumps, error_type
-from waybill.operations.access import Access
-from waybill.parking import PartitionFilter
-from waybill.parking.walking import Sort
+from waybill.parking import PartitionFilter, Sort
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
 from waybill_airflow.web.opened import desk

@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field
 
-from waybill.mappings.versions import MappingVersion
-from waybill.operations.mapping_desk import ShownMapping
+from waybill.mapping_proposals import ShownMapping
+from waybill.mappings import MappingVersion
 
 
 class ColumnOut(BaseModel):

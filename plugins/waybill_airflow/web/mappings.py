@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, HTTPException, Query, status
 
 from waybill.errors import InputError
-from waybill.mappings.versions import history
-from waybill.operations.mapping_desk import show
+from waybill.mapping_proposals import show
+from waybill.mappings import history
 from waybill_airflow.web.guard import PipelineViewer
 from waybill_airflow.web.mapping_models import MappingOut, Mappings, VersionOut, Versions
 from waybill_airflow.web.models import problems

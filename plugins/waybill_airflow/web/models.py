@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-from waybill.events.times import window
-from waybill.operations.standing import ReplayStanding, Standing
-from waybill.parking import Partition, Replay
-from waybill.parking.auto_replays import OnChange
+from waybill.events import window
+from waybill.inspection import ReplayStanding, Standing
+from waybill.parking import OnChange, Partition, Replay
 from waybill.settings import Permission
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from fastapi import HTTPException, status
 from pydantic import ValidationError
 
+from waybill.services import opened_parked_events, opened_trails
 from waybill.settings import Settings
-from waybill.wiring import opened_desk, opened_trails
 
 if TYPE_CHECKING:
-    from waybill.operations.desk import Desk
-    from waybill.operations.trails.desk import TrailDesk
+    from waybill.inspection import ParkedEventsService
+    from waybill.trails import TrailService
 
 
 class _Opened:
@@ -24,8 +24,8 @@ class _Opened:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._settings: Settings | None = None
-        self._desk: Desk | None = None
-        self._trails: TrailDesk | None = None
+        self._desk: ParkedEventsService | None = None
+        self._trails: TrailService | None = None
 
     def settings(self) -> Settings:
         with self._lock:
@@ -33,14 +33,14 @@ class _Opened:
                 self._settings = _read_settings()
             return self._settings
 
-    def desk(self) -> Desk:
+    def desk(self) -> ParkedEventsService:
         settings = self.settings()
         with self._lock:
             if self._desk is None:
-                self._desk = self._stack.enter_context(opened_desk(settings))
+                self._desk = self._stack.enter_context(opened_parked_events(settings))
             return self._desk
 
-    def trails(self) -> TrailDesk:
+    def trails(self) -> TrailService:
         settings = self.settings()
         with self._lock:
             if self._trails is None:
@@ -69,12 +69,12 @@ def _read_settings() -> Settings:
 OPENED = _Opened()
 
 
-def desk() -> Desk:
+def desk() -> ParkedEventsService:
     """Return the desk."""
     return OPENED.desk()
 
 
-def trails() -> TrailDesk:
+def trails() -> TrailService:
     """Return the desk where people ask for events."""
     return OPENED.trails()
 

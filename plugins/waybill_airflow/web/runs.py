@@ -18,8 +18,8 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
-from waybill.operations.replayable import refuse_held, refuse_ingestion
 from waybill.parking import Partition
+from waybill.replay import refuse_held, refuse_ingestion
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
@@ -127,7 +127,7 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
 
 def _airflow(request: Request) -> httpx.AsyncClient:
     """Return a client of this very web application, signed in as the caller."""
-    from airflow.api_fastapi.app import cached_app  # noqa: PLC0415 - it loads this app first
+    from airflow.api_fastapi.app import cached_app
 
     # The same argument as the server's own: another would build a second application.
     root = cached_app(apps=os.environ.get("AIRFLOW_API_APPS", "all"))
@@ -221,7 +221,7 @@ async def run(
     )
 
 
-async def _left(client: httpx.AsyncClient, path: str, key: str) -> Any:  # noqa: ANN401 - JSON
+async def _left(client: httpx.AsyncClient, path: str, key: str) -> Any:
     """Return what a run's task left under a key; None: nothing."""
     value = await client.get(f"{path}/taskInstances/{_TASK}/xcomEntries/{key}")
     return value.json()["value"] if value.status_code == httpx.codes.OK else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from waybill.events import dumps, loads
 
 if TYPE_CHECKING:
-    from waybill.operations.shown import ShownEvent
+    from waybill.inspection import ShownEvent
 
 _LARGEST_BYTES = 256 * 1024
 """Larger events are not sent to a screen: only their beginning, as text."""

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from waybill.operations.trails.queries import Asked
-from waybill.operations.trails.question import MOST_ID_CHARS, MOST_IDS, MOST_KEY_CHARS
+from waybill.trails import MOST_ID_CHARS, MOST_IDS, MOST_KEY_CHARS, Asked
 
 _Text = Annotated[str, Field(max_length=MOST_KEY_CHARS)]
 
@@ -41,7 +40,7 @@ class TrailBody(BaseModel):
 
     @field_validator("key", mode="before")
     @classmethod
-    def _as_texts(cls, given: Any) -> Any:  # noqa: ANN401 - whatever was sent
+    def _as_texts(cls, given: Any) -> Any:
         """Take numbers as the texts that they are in JSON."""
         if not isinstance(given, list):
             return given

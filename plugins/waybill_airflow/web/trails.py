@@ -11,9 +11,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, HTTPException, Path, Query, Response, status
 
-from waybill.operations.access import Access
-from waybill.operations.trails.queries import Asked, TooManyQuestionsError
-from waybill.operations.trails.question import Question, ask_for_ids, ask_for_key
+from waybill.access import Access
+from waybill.trails import Asked, Question, TooManyQuestionsError, ask_for_ids, ask_for_key
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Viewer, require
 from waybill_airflow.web.opened import trails

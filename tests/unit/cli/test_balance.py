@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.ledger import BalanceRow, StageCounts
-from waybill.operations.balancing import BalanceReport, PipelineBalance
+from waybill.reconciliation.balance_report import BalanceReport, PipelineBalance
 
 STAGES = ("ingestion", "transformation", "mapping", "destination")
 COUNTERS = ("in_first", "in_replayed", "passed", "filtered", "parked", "superseded", "duplicate")
@@ -49,7 +49,7 @@ def report(*, first: int = 123_456, in_flight: int = 0, gap: int = 0) -> Balance
 def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
     def show(found: BalanceReport, *words: str, columns: int = 80, code: int = 0) -> str:
         monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr(wiring, "balance", lambda *_, **__: found)
+        monkeypatch.setattr(services, "balance", lambda *_, **__: found)
         run = CliRunner().invoke(app, ["balance", *words])
         assert run.exit_code == code, run.output
         return run.output
@@ -117,7 +117,7 @@ def test_what_moves_what_was_explained_and_what_is_open_is_said(shown: Any) -> N
 
 def test_the_pipeline_may_be_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(wiring, "balance", lambda _, **kw: asked.append(kw) or report())
+    monkeypatch.setattr(services, "balance", lambda _, **kw: asked.append(kw) or report())
     for words in (["flights"], ["--pipeline", "flights"]):
         assert CliRunner().invoke(app, ["balance", *words]).exit_code == 0
     assert [one["pipeline"] for one in asked] == ["flights", "flights"]
@@ -199,7 +199,7 @@ def test_a_time_with_a_zone_is_that_time(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(since)
         return report()
 
-    monkeypatch.setattr(wiring, "balance", read)
+    monkeypatch.setattr(services, "balance", read)
     for given in ("2026-11-22T18:36:00+01:00", "2026-11-22T17:36:00"):
         run = CliRunner().invoke(app, ["balance", "--since", given])
         assert run.exit_code == 0, run.output

@@ -14,10 +14,10 @@ from waybill.cli import stack
 from waybill.cli.demo import progress
 from waybill.cli.dry_running import show
 from waybill.ledger import StageCounts
-from waybill.operations.balancing import PipelineBalance
-from waybill.operations.dry_run import DryRunReport
-from waybill.operations.parked_sums import STAGES
-from waybill.operations.trying import DryRunRequest
+from waybill.reconciliation.balance_report import PipelineBalance
+from waybill.reconciliation.parked_sums import STAGES
+from waybill.replay.dry_run import DryRunReport
+from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus
 

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from waybill.cli import app
-from waybill.files import BOOKS, FileManager, FileRecord, Shipment
-from waybill.files.asks import asks
+from waybill.tracing.files import BOOKS, FileManager, FileRecord, Shipment
+from waybill.tracing.files.asks import asks
 
 NOON_US = 1_790_000_400_000_000
 

@@ -214,7 +214,7 @@ def test_a_folder_that_takes_no_file_is_said(folder, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("waybill.operations.mapping_yaml.NamedTemporaryFile", refuse)
+    monkeypatch.setattr("waybill.mapping_proposals.yaml_file.NamedTemporaryFile", refuse)
     assert "cannot be written: Permission denied" in infer(folder, "--write", code=1)
     assert (folder / "pipeline.yaml").read_bytes() == before
 
@@ -225,7 +225,7 @@ def test_a_file_that_dies_half_written_is_not_taken(folder, monkeypatch):
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("waybill.operations.mapping_yaml.os.fsync", full)
+    monkeypatch.setattr("waybill.mapping_proposals.yaml_file.os.fsync", full)
     assert "No space left on device" in infer(folder, "--write", code=1)
     assert (folder / "pipeline.yaml").read_bytes() == before
     assert len(list(folder.iterdir())) == 3

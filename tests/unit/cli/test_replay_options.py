@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 
 PARTITION = ("orders", "-e", "order", "-s", "mapping", "-t", "null_value")
@@ -21,7 +21,7 @@ PARTITION = ("orders", "-e", "order", "-s", "mapping", "-t", "null_value")
 )
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])
 def test_a_wrong_condition_is_said_with_what_to_write(monkeypatch, words, error, more):
-    monkeypatch.setattr(wiring, "replayable", lambda *_, **__: pytest.fail("it was looked up"))
+    monkeypatch.setattr(services, "replayable", lambda *_, **__: pytest.fail("it was looked up"))
     done = CliRunner().invoke(app, ["parked", "replay", *PARTITION, *words, *more])
     assert done.exit_code == 1
     assert error in done.output
@@ -34,7 +34,7 @@ def test_times_without_a_zone_are_utc(monkeypatch):
         asked.update(since=since, until=until)
         raise KeyError
 
-    monkeypatch.setattr(wiring, "replayable", found)
+    monkeypatch.setattr(services, "replayable", found)
     edges = ("--since", "2013-01-31", "--until", "2013-01-31T06:00:00+01:00")
     done = CliRunner().invoke(app, ["parked", "replay", *PARTITION, *edges])
     assert isinstance(done.exception, KeyError)

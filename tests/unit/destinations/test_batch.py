@@ -5,19 +5,11 @@ import pyarrow as pa
 import pytest
 from tests.unit.destinations.orders import MINUTE, Order, commit_of, rows_of, spec_of, totals
 
-import waybill.destinations
 from waybill.destinations import Commit, OutcomeCount, Rows
 from waybill.destinations.batch import DUPLICATE, PARKED, batches_of, group_inputs, outcomes_of
 from waybill.destinations.refused import refused_rows
 from waybill.errors import InputError, StopError
 from waybill.pipelines import Column
-
-
-def test_the_public_names_are_these():
-    assert waybill.destinations.__all__ == [
-        "BehindError", "Commit", "CountLook", "Destination", "Expected", "Finding", "Held", "LoadOutcome",
-        "Note", "OutcomeCount", "Park", "RefusedRow", "RowCount", "Rows", "open_destination",
-    ]  # fmt: skip
 
 
 def test_importing_the_room_loads_no_driver():

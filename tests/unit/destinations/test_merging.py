@@ -28,7 +28,7 @@ def test_the_merge_for_postgresql_is_this():
         for name in ("_waybill_id", "_waybill_source_version", "_waybill_intake_version")
     )
     assert merge == (
-        'MERGE INTO "shop"."t" AS t USING (SELECT s.*, FALSE AS touch FROM "stage" AS s) AS s '  # noqa: S608
+        'MERGE INTO "shop"."t" AS t USING (SELECT s.*, FALSE AS touch FROM "stage" AS s) AS s '
         'ON t."id" = s."id" '
         f"WHEN MATCHED AND s._waybill_op = 'delete' AND {newer} THEN DELETE "
         f"WHEN MATCHED AND s.touch AND {newer} THEN UPDATE SET {versions} "

@@ -65,7 +65,7 @@ def test_a_name_that_is_no_text_is_refused_beside_a_strange_one() -> None:
 
 def test_times_are_written_in_utc() -> None:
     moment = datetime.fromisoformat("2026-01-01T12:00:00+05:30")
-    assert dumps([moment, datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]) == (  # noqa: DTZ001
+    assert dumps([moment, datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]) == (
         b'["2026-01-01T12:00:00+05:30","2026-01-01T00:00:00Z","2026-01-01T00:00:00Z"]'
     )
 

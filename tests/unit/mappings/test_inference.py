@@ -12,7 +12,7 @@ from waybill.events import dumps, loads
 from waybill.mappings import type_of, type_of_all
 from waybill.mappings.inference import type_needed
 from waybill.pipelines import Column, TableSpec, widened
-from waybill.stages.mapping import map_rows
+from waybill.processing.mapping import map_rows
 
 SEED = 11
 

@@ -11,8 +11,8 @@ from tests.support.mapped import RULES, declared
 
 from waybill.mappings import learn
 from waybill.pipelines import Column, EventDeclaration, widened
-from waybill.stages.mapping import Mapper
-from waybill.stages.reading import Reading
+from waybill.processing.mapping import Mapper
+from waybill.processing.reading import Reading
 
 SEED = 20_130_131
 FIELDS = ["a", "b", "userId", "user_id", "a.b", "", "é", "_waybill_id", "items", "id "]

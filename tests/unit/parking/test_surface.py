@@ -2,50 +2,7 @@ import inspect
 import subprocess
 import sys
 
-import waybill.parking
 from waybill.parking import Parking
-
-
-def test_the_public_names_are_these():
-    assert sorted(waybill.parking.__all__) == [
-        "ANY_REPLAY",
-        "CleanUpReport",
-        "CorruptSegmentError",
-        "DiscardReport",
-        "Drawn",
-        "EventChoice",
-        "EventSample",
-        "ExportReport",
-        "FingerprintGroup",
-        "GroupReading",
-        "Hold",
-        "Identity",
-        "ObjectDescriptor",
-        "PackedObject",
-        "Packer",
-        "ParkedEvent",
-        "Parking",
-        "Partition",
-        "PartitionFilter",
-        "PartitionPage",
-        "RecheckReport",
-        "RefreshReport",
-        "Replay",
-        "ReplayConditions",
-        "Segment",
-        "SegmentDescriptor",
-        "Stratum",
-        "export",
-        "fingerprint",
-        "fingerprint_of",
-        "identify",
-        "new_key",
-        "new_refused_key",
-        "read_directory",
-        "read_segment",
-        "storable",
-    ]
-    assert all(hasattr(waybill.parking, name) for name in waybill.parking.__all__)
 
 
 def test_what_parking_can_do_is_this():

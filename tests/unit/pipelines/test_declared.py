@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from waybill.connectors import open_connector
 from waybill.events import Event, dumps
+from waybill.ingestion.connectors import open_connector
 from waybill.pipelines import check, load_pipelines
-from waybill.stages import Fault, compile_transformation, map_rows
-from waybill.stages.transformation import NoWatch, run
+from waybill.processing import Fault, compile_transformation, map_rows
+from waybill.processing.transformation import NoWatch, run
 
 INCLUDE = Path(__file__).parents[3] / "include"
 FIRST, FIXED = INCLUDE / "pipelines", INCLUDE / "fixes"

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-import waybill.pipelines as surface
 from waybill.errors import InputError
 from waybill.pipelines import (
     Column,
@@ -23,17 +22,6 @@ from waybill.pipelines import (
 @pytest.fixture
 def pipeline(folder) -> Pipeline:
     return load_pipeline(folder.write())
-
-
-def test_the_public_surface_is_what_the_package_says():
-    assert surface.__all__ == [
-        "COLUMN_TYPES", "UNKNOWN_PIPELINE", "ChildTable", "Column", "ColumnType", "DeclarationError",
-        "EventDeclaration", "Pipeline",
-        "Problem", "Source", "TableSpec", "arrow_type", "check", "check_sources", "find_file",
-        "load_completed",
-        "load_pipeline", "load_pipelines",
-        "pipeline_directories", "topic_of", "widened",
-    ]  # fmt: skip
 
 
 def test_a_declaration_becomes_a_pipeline(pipeline):

@@ -32,7 +32,7 @@ class Machine:
         return found.wal_id not in self.lost
 
     def open(self) -> Any:
-        cls = type("Modelled", (LosslessProducer,), {"_world": self.world.seam})
+        cls = type("Modelled", (LosslessProducer,), {"_environment": self.world.seam})
         given = memory_logs.settings(dir=FOLDER.parent, checkpoint_interval_ms=3_600_000)
         kafka = {"bootstrap.servers": "memory"}
         return cls(given, kafka, name="p", marks=True, claim=self.claim)
@@ -53,7 +53,7 @@ def left_by_a_dead_process() -> tuple[Machine, str]:
     producer = machine.open()
     producer.produce("a", b"committed")
     producer.confirm(producer.mark(b"1"))
-    producer.parts.keeper.checkpoint()
+    producer.parts.maintenance.checkpoint()
     for number in range(8):
         producer.produce("a", b"%d" % number)
     producer.mark(b"2")

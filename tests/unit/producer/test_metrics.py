@@ -158,7 +158,7 @@ def test_a_closed_producer_keeps_its_counts_until_it_is_opened_again(opened, reg
 def test_a_producer_in_trouble_is_scraped(opened, registry):
     producer = opened("p")
     ProducerMetrics(producer, registry)
-    producer._keeper.stop(StopError("the disk fails"))
+    producer._maintenance.stop(StopError("the disk fails"))
     with pytest.raises(StopError):
         producer.produce("t", b"x")
     assert of(scrape(registry), "p")["appended_total"] == 0

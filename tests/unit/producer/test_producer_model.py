@@ -27,7 +27,15 @@ from tests.support.memory_kafka import FAILURES, OPERATIONS, Clock, MemoryKafka,
 from tests.support.producer_model import Model
 
 from waybill.errors import RetryError, StopError
-from waybill.producer import LosslessProducer, keeper, opening, recovery, redo, sending, waiting
+from waybill.producer import (
+    LosslessProducer,
+    maintenance,
+    opening,
+    recovery,
+    retry_queue,
+    sending,
+    waiting,
+)
 from waybill.producer.checkpoint import CheckpointFile
 from waybill.producer.wal.memory_disk import Killed, MemoryDisk
 
@@ -58,7 +66,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         clock = Clock()
-        for module in (keeper, opening, recovery, redo, sending, waiting):
+        for module in (maintenance, opening, recovery, retry_queue, sending, waiting):
             self.stack.enter_context(mock.patch.object(module, "time", clock))
         self.stack.enter_context(mock.patch.object(sending, "EPOCH_RECORDS", 5))
         self.stack.enter_context(mock.patch.object(sending, "_POLL_EVERY", 3))
@@ -92,7 +100,7 @@ class ProducerMachine(RuleBasedStateMachine):
             {} if self.parks
             else {"on_undeliverable": self.model.take, "was_taken": self.model.was_taken}
         )  # fmt: skip
-        cls = type("Modelled", (LosslessProducer,), {"_world": self.world.seam})
+        cls = type("Modelled", (LosslessProducer,), {"_environment": self.world.seam})
         self.opened = cls(
             given, {"bootstrap.servers": "memory"}, name="model", marks=self.marks, **taker
         )
@@ -188,7 +196,7 @@ class ProducerMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint(self):
         try:
-            self.producer._keeper.try_checkpoint()
+            self.producer._maintenance.try_checkpoint()
         except StopError:
             event("a checkpoint was stopped")
 
@@ -350,7 +358,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.world.bring_peace()
         self.model.busy = 0
         self.checkpoint()  # five that failed are trouble until one succeeds
-        if self.stopped or self.producer._keeper.stopped:
+        if self.stopped or self.producer._maintenance.stopped:
             self.die(0, power=False)
         self.world.settle(self.producer)
         if self.cut:  # a segment without a record is kept until the floor has passed it

@@ -8,7 +8,7 @@ from tests.support import memory_logs
 from tests.support.memory_kafka import Clock, MemoryKafka, MemoryWorld
 
 from waybill.errors import StopError
-from waybill.producer import LosslessProducer, WalFullError, redo, waiting
+from waybill.producer import LosslessProducer, WalFullError, retry_queue, waiting
 from waybill.producer.wal.memory_disk import MemoryDisk
 
 FOLDER = Path("/logs/p")
@@ -24,7 +24,7 @@ class Machine:
         self.taken = []
 
     def open(self, **values):
-        cls = type("Modelled", (LosslessProducer,), {"_world": self.world.seam})
+        cls = type("Modelled", (LosslessProducer,), {"_environment": self.world.seam})
         given = memory_logs.settings(
             dir=FOLDER.parent, when_full="raise", checkpoint_interval_ms=3_600_000, **values
         )
@@ -55,7 +55,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch):
     machine = Machine()
-    for module in (redo, waiting):
+    for module in (retry_queue, waiting):
         monkeypatch.setattr(module, "time", machine.kafka.clock)
     return machine
 

@@ -7,9 +7,9 @@ import pytest
 from tests.support.topics import small_log
 
 from waybill.producer import LosslessProducer
-from waybill.producer.aside import AsideLog, Note
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.delivery import Deliveries
+from waybill.producer.retry_log import Note, RetryLog
 from waybill.producer.wal import DATA, WalFullError, WalRecord
 from waybill.producer.wal.memory_disk import MemoryDisk
 
@@ -22,13 +22,13 @@ def record(lsn):
 
 def test_an_lsn_that_is_struck_out_beside_the_log_is_never_given_again(tmp_path):
     """After a power cut the main log may end below it; a new record must not count as taken."""
-    aside = AsideLog(tmp_path / "parked", small_log(tmp_path))
+    aside = RetryLog(tmp_path / "parked", small_log(tmp_path))
     for lsn in (50, 900):
         aside.put(record(lsn), Note())
     aside.settle([900])
     assert aside.next_lsn == 901
     aside.close()
-    aside = AsideLog(tmp_path / "parked", small_log(tmp_path))
+    aside = RetryLog(tmp_path / "parked", small_log(tmp_path))
     assert (aside.next_lsn, aside.settled) == (901, {900})
     aside.put(record(900), Note())
     assert (aside.settled, aside.lsns) == (set(), [50, 900])
@@ -37,7 +37,7 @@ def test_an_lsn_that_is_struck_out_beside_the_log_is_never_given_again(tmp_path)
 
 def test_a_mark_is_kept_while_the_main_log_may_show_its_record():
     disk = MemoryDisk()
-    aside = AsideLog(Path("/logs/parked"), small_log(Path("/logs")), disk)
+    aside = RetryLog(Path("/logs/parked"), small_log(Path("/logs")), disk)
     aside.put(record(7), Note())
     aside.settle([7])
     kept = aside.extent(7)
@@ -52,7 +52,7 @@ def test_a_mark_is_kept_while_the_main_log_may_show_its_record():
 
 
 def test_a_put_that_the_disk_refuses_leaves_the_mark_of_its_lsn_needed(tmp_path, monkeypatch):
-    aside = AsideLog(tmp_path / "parked", small_log(tmp_path))
+    aside = RetryLog(tmp_path / "parked", small_log(tmp_path))
     aside.put(record(7), Note())
     aside.settle([7])
 
@@ -69,7 +69,7 @@ def test_a_put_that_the_disk_refuses_leaves_the_mark_of_its_lsn_needed(tmp_path,
 
 
 def test_the_least_lsn_beside_the_log(tmp_path):
-    aside = AsideLog(tmp_path / "retry", small_log(tmp_path))
+    aside = RetryLog(tmp_path / "retry", small_log(tmp_path))
     assert aside.least_lsn(9) == 9
     aside.put(record(12), Note())
     assert aside.least_lsn(9) == 9

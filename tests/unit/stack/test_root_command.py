@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from waybill import wiring
+from waybill import services
 from waybill.cli import app
 from waybill.errors import InputError
 from waybill.settings import Settings, StackSettings
@@ -148,7 +148,7 @@ def test_a_server_of_the_stack_that_is_away_is_answered_with_up(
 ) -> None:
     monkeypatch.setattr(log, "_ANSWER_S", 0.5)
     settings = nobody_answers(tmp_path)
-    monkeypatch.setattr(wiring, "balance", lambda *_, **__: ask(settings))
+    monkeypatch.setattr(services, "balance", lambda *_, **__: ask(settings))
     run = waybill("--wait", "0", "balance")
     assert run.exit_code == 1
     assert "answer" in run.stderr

@@ -50,11 +50,11 @@ class AthenaServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def StartQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def StartQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.started.append(asked)
         return {"QueryExecutionId": f"query-{len(self.started)}"}
 
-    def GetQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def GetQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:
         query_id = asked["QueryExecutionId"]
         polls = self._polls[query_id] = self._polls.get(query_id, 0) + 1
         state = self.states[min(polls, len(self.states)) - 1]
@@ -71,11 +71,11 @@ class AthenaServer:
             }
         }
 
-    def StopQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def StopQueryExecution(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.stopped.append(asked["QueryExecutionId"])
         return {}
 
-    def GetQueryResults(self, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def GetQueryResults(self, asked: dict[str, Any]) -> dict[str, Any]:
         start = int(asked.get("NextToken", 0))
         rows = [self.names, *self.rows][start : start + self.page]
         columns = [{"Name": name, "Type": TYPES.get(name, "varchar")} for name in self.names]

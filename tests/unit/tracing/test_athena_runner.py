@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from tests.unit.files.folder_store import FolderStore
 from tests.unit.tracing.athena_server import AthenaServer
+from tests.unit.tracing_files.folder_store import FolderStore
 
 from waybill.errors import RetryError
 from waybill.settings import Settings, TraceSettings

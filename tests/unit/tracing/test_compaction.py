@@ -80,7 +80,7 @@ class _MortalStore:
 
 
 def _tag(body: bytes) -> str:
-    return hashlib.md5(body).hexdigest()  # noqa: S324
+    return hashlib.md5(body).hexdigest()
 
 
 def _fill(store: _MortalStore, hours: int = 1, seed: str = "") -> Counter[str]:

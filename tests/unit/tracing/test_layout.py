@@ -56,7 +56,7 @@ def test_keys_are_by_bucket_then_hour_of_utc() -> None:
 
 @settings(deadline=None)
 @given(
-    st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)),  # noqa: DTZ001
+    st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)),
     st.integers(0, 999),
 )
 def test_a_place_survives_the_trip_through_its_key(moment: datetime, bucket: int) -> None:

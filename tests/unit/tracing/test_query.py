@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.unit.files.folder_store import FolderStore
 from tests.unit.tracing.samples import NOON_US, batch, ids
+from tests.unit.tracing_files.folder_store import FolderStore
 
 from waybill.errors import InputError, RetryError
 from waybill.settings import S3Settings, Settings, TraceSettings
@@ -212,7 +212,7 @@ def test_the_spool_is_searched_past_damaged_and_unfinished_files(tmp_path: Path)
 def test_a_window_without_zone_or_the_wrong_way_round_is_refused(tmp_path: Path) -> None:
     query = DuckDbTraces(FolderStore(tmp_path), S3Settings(), spool_dir=None)
     with pytest.raises(InputError, match="no time zone"):
-        query.trail("e", since=datetime(2026, 1, 1))  # noqa: DTZ001
+        query.trail("e", since=datetime(2026, 1, 1))
     with pytest.raises(InputError, match="later than"):
         query.trail("e", since=NOON, until=NOON - timedelta(seconds=1))
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.files.folder_store import FolderStore
 from tests.unit.tracing.samples import NOON_US, batch, ids
+from tests.unit.tracing_files.folder_store import FolderStore
 
 from waybill.errors import InputError, RetryError
-from waybill.files import BOOKS, FileManager, FileReader, Shipper
 from waybill.settings import TraceSettings
 from waybill.tracing import Recorder, TracePacker, run_shipper, trace_spool
+from waybill.tracing.files import BOOKS, FileManager, FileReader, Shipper
 from waybill.tracing.layout import LAYOUT_KEY, Layout
 from waybill.tracing.manifests import Manifest
 

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from waybill.errors import StopError
+from waybill.services import balance, deployed_pipelines
 from waybill.settings import Settings
-from waybill.wiring import balance, deployed_pipelines
 
 
 def result(settings: Settings, names: Collection[str]) -> dict[str, Any]:
@@ -32,8 +32,8 @@ _LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeo
 
 def _warehouse_rows(settings: Settings, names: Collection[str]) -> int:
     """Count rows and distinct keys of each pipeline's table, as any user could."""
-    import psycopg  # noqa: PLC0415
-    from psycopg import sql  # noqa: PLC0415
+    import psycopg
+    from psycopg import sql
 
     total = 0
     mine = [p for p in deployed_pipelines(settings).values() if p.name in names]

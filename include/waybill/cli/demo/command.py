@@ -158,8 +158,8 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
 
 
 def _main_job(runner: Demo) -> dict[str, Any]:
-    from waybill.cli.airflow_client import AirflowClient  # noqa: PLC0415
-    from waybill.wiring import migrate  # noqa: PLC0415
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.services import migrate
 
     settings = runner.settings
     answered(lambda: migrate(settings))
@@ -187,7 +187,7 @@ def _main_job(runner: Demo) -> dict[str, Any]:
 
 def _deploy_first(runner: Demo) -> None:
     """Deploy the first versions, unless a demo that is resumed went past that."""
-    from waybill.wiring import deployed_pipelines  # noqa: PLC0415
+    from waybill.services import deployed_pipelines
 
     found = answered(lambda: deployed_pipelines(runner.settings))
     deployed = {p.name for p in found.values()}
@@ -315,8 +315,8 @@ def _prepare(settings: Settings, console: Console, *, fresh: bool) -> None:
 
 def _pipelines_of_others(settings: Settings) -> list[str]:
     """Return what was deployed beside the demo's own; starts PostgreSQL to see, if need be."""
-    from waybill.stack.postgres import Postgres  # noqa: PLC0415
-    from waybill.wiring import deployed_pipelines  # noqa: PLC0415
+    from waybill.services import deployed_pipelines
+    from waybill.stack import Postgres
 
     postgres = Postgres(settings.home)
     started = postgres.start()
@@ -372,7 +372,7 @@ def _remember(settings: Settings, state: str, **more: str) -> None:
 
 
 def _environment(settings: Settings, width: int) -> dict[str, str]:
-    import os  # noqa: PLC0415
+    import os
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     return {**kept, "WAYBILL_HOME": str(settings.home.resolve()), "COLUMNS": str(width)}

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.errors import RetryError, StopError
+from waybill.services import balance, parked_partitions
 from waybill.settings import Settings
 from waybill.waiting import answered
-from waybill.wiring import balance, parked_partitions
 
 if TYPE_CHECKING:
-    from waybill.operations.balancing import PipelineBalance
     from waybill.parking import Partition
+    from waybill.reconciliation import PipelineBalance
 
 _LOOK_S = 1.0
 _SHARE = 3

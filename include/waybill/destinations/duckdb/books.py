@@ -65,7 +65,7 @@ class DuckBooks:
         session.execute(forget(destination, [outcome.commit_number for outcome in outcomes]))
         values = values_of(outcomes, batches)
         session.execute(
-            f"INSERT INTO {COMMITS} (destination, commit_number, counts, parked, loaded_at, batch) "  # noqa: S608
+            f"INSERT INTO {COMMITS} (destination, commit_number, counts, parked, loaded_at, batch) "
             f"SELECT {literal(destination)}, v.number, v.counts, v.parked, now(), v.batch "
             f"FROM (VALUES {values}) AS v (number, counts, parked, batch)"
         )
@@ -93,7 +93,7 @@ def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:
         for place, (name, kind) in enumerate(zip(spec.key, types, strict=True))
     ]
     text = _text(parts)
-    return [f"UPDATE {TOMBSTONES} SET key = {text}, key_hash = {text} WHERE {is_of(spec)}"]  # noqa: S608
+    return [f"UPDATE {TOMBSTONES} SET key = {text}, key_hash = {text} WHERE {is_of(spec)}"]
 
 
 def _text(parts: Sequence[tuple[str, Column]]) -> str:

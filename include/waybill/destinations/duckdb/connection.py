@@ -123,7 +123,7 @@ class Session:
     def append(self, table: str, rows: pa.Table) -> None:
         """Insert rows, columns by name."""
         self.register("waybill_appended", rows)
-        self.execute(f"INSERT INTO {quoted(table)} BY NAME SELECT * FROM waybill_appended")  # noqa: S608
+        self.execute(f"INSERT INTO {quoted(table)} BY NAME SELECT * FROM waybill_appended")
 
     def register(self, name: str, rows: pa.Table) -> None:
         """Let rows be read as a table of this name; they are not copied."""

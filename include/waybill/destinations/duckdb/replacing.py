@@ -25,7 +25,7 @@ def can_replace(session: Session, spec: TableSpec) -> bool:
         f"AND lower(table_name) = lower({literal(spec.name)})"
     )
     rows = session.query(
-        f"SELECT lower(column_name) AS found FROM duckdb_columns() WHERE {of_table} "  # noqa: S608
+        f"SELECT lower(column_name) AS found FROM duckdb_columns() WHERE {of_table} "
         f"UNION ALL SELECT ' key' FROM duckdb_constraints() WHERE {of_table} "
         "AND constraint_type NOT IN ('CHECK', 'NOT NULL') "
         f"UNION ALL SELECT ' index' FROM duckdb_indexes() WHERE {of_table}"
@@ -46,7 +46,7 @@ def replace_rows(session: Session, statements: MergeStatements, *, judged: bool)
         taken = "WHERE v.n IS NULL OR v.touch"
     on_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in spec.key)
     session.execute(
-        f"CREATE OR REPLACE TEMPORARY TABLE {met} AS SELECT s._waybill_n AS n, t.rowid AS place, "  # noqa: S608
+        f"CREATE OR REPLACE TEMPORARY TABLE {met} AS SELECT s._waybill_n AS n, t.rowid AS place, "
         f"s._waybill_op = 'delete' AS gone, {touch} AS touch "
         f"FROM {table} AS t JOIN {stage} AS s ON {on_key} {verdicts} {taken}"
     )
@@ -56,13 +56,12 @@ def replace_rows(session: Session, statements: MergeStatements, *, judged: bool)
         _update(session, table, met, stage, where="m.gone AND NOT m.touch", also=marked)
     kept = " AND NOT gone" if spec.soft_delete else ""
     deleted = session.execute(
-        f"DELETE FROM {table} WHERE rowid IN "  # noqa: S608
-        f"(SELECT place FROM {met} WHERE NOT touch{kept})"
+        f"DELETE FROM {table} WHERE rowid IN (SELECT place FROM {met} WHERE NOT touch{kept})"
     )
     names = [*(column.name for column in spec.columns), *_VERSIONS]
     columns = ", ".join(quoted(name) for name in names)
     inserted = session.execute(
-        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "  # noqa: S608
+        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "
         f"SELECT {columns}, CURRENT_TIMESTAMP FROM {stage} AS s WHERE s._waybill_op = 'upsert'"
         f"{f' AND {statements.unjudged}' if judged else ''}"
     )
@@ -72,6 +71,6 @@ def replace_rows(session: Session, statements: MergeStatements, *, judged: bool)
 def _update(session: Session, table: str, met: str, stage: str, *, where: str, also: str) -> None:
     versions = ", ".join(f"{name} = s.{name}" for name in _VERSIONS)
     session.execute(
-        f"UPDATE {table} AS t SET {versions}{also} FROM {met} AS m "  # noqa: S608
+        f"UPDATE {table} AS t SET {versions}{also} FROM {met} AS m "
         f"JOIN {stage} AS s ON s._waybill_n = m.n WHERE t.rowid = m.place AND {where}"
     )

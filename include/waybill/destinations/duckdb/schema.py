@@ -24,7 +24,7 @@ from waybill.destinations.sql.tables import (
     tables_of,
 )
 from waybill.errors import InputError
-from waybill.mappings.naming import rules_of
+from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
 
 _LOG = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _inspect(session: Session, specs: Sequence[TableSpec]) -> dict[Place, FoundT
     }
     wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in declared)
     rows = session.query(
-        "SELECT lower(c.schema_name) AS schema, lower(c.table_name) AS name, c.column_name, "  # noqa: S608
+        "SELECT lower(c.schema_name) AS schema, lower(c.table_name) AS name, c.column_name, "
         "c.data_type, NOT c.is_nullable AS not_null, c.column_default IS NOT NULL AS has_default, "
         "EXISTS (SELECT 1 FROM duckdb_views() AS v WHERE v.view_oid = c.table_oid) AS is_view "
         "FROM duckdb_columns() AS c WHERE c.database_name = current_database() "
@@ -136,14 +136,12 @@ def _check_keys(session: Session, spec: TableSpec) -> None:
     Raises:
         InputError: says which key.
     """
-    ours = session.query(
-        f"SELECT EXISTS (SELECT 1 FROM {TABLES} WHERE {is_of(spec)}) AS ours"  # noqa: S608
-    )
+    ours = session.query(f"SELECT EXISTS (SELECT 1 FROM {TABLES} WHERE {is_of(spec)}) AS ours")
     if ours["ours"][0].as_py():
         return
     key = ", ".join(quoted(name) for name in spec.key)
     twice = session.query(
-        f"SELECT {key} FROM {quoted(spec.schema_name)}.{quoted(spec.name)} "  # noqa: S608
+        f"SELECT {key} FROM {quoted(spec.schema_name)}.{quoted(spec.name)} "
         f"GROUP BY {key} HAVING count(*) > 1 LIMIT 1"
     )
     if twice.num_rows:

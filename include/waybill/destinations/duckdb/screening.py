@@ -30,7 +30,7 @@ def screen(session: Session, statements: MergeStatements, batch: TableBatch) -> 
     }
     for condition, error in _conditions(session, statements.spec, filled):
         rows = session.query(
-            f"SELECT s._waybill_n AS n FROM {quoted(statements.stage)} AS s "  # noqa: S608
+            f"SELECT s._waybill_n AS n FROM {quoted(statements.stage)} AS s "
             f"WHERE s._waybill_op = 'upsert' AND {statements.unjudged} AND {condition}"
         )
         refused |= dict.fromkeys(rows["n"].to_pylist(), error)
@@ -43,7 +43,7 @@ def _conditions(
     """Return what must not be true of a row, with what is said of one of which it is."""
     declared = {column.name.lower() for column in spec.columns}
     rows = session.query(
-        "SELECT constraint_type AS kind, expression, constraint_column_names AS columns, "  # noqa: S608
+        "SELECT constraint_type AS kind, expression, constraint_column_names AS columns, "
         "constraint_text AS said FROM duckdb_constraints() "
         "WHERE database_name = current_database() AND constraint_type IN ('CHECK', 'NOT NULL') "
         f"AND lower(schema_name) = lower({literal(spec.schema_name)}) "

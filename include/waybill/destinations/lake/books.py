@@ -133,7 +133,7 @@ def joined(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
 
     What was loaded before comes first, so that the last parked object is this load's.
     """
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     counts: dict[GroupKey, OutcomeCount] = {}
     replays: dict[str, dict[str, int]] = {}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _VERSIONS = [name for name, _ in KEPT_COLUMNS[:-1]]
 _AT = KEPT_COLUMNS[-1][0]
 _N = "_waybill_n"
-_UNBEATEN = f"{_N} NOT IN (SELECT {_N} FROM met WHERE as_new)"  # noqa: S608
+_UNBEATEN = f"{_N} NOT IN (SELECT {_N} FROM met WHERE as_new)"
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -79,7 +79,7 @@ class Items:
         if changes is not None:
             self.table.commit(changes, Stamp("", 0, None))
 
-    def _register(self, delivered: Numbers, upserts: Any, bounds: Bounds) -> None:  # noqa: ANN401 - a mask
+    def _register(self, delivered: Numbers, upserts: Any, bounds: Bounds) -> None:
         """Give DuckDB the parents, their new items, and what the table has of them."""
         key = list(self.parents.spec.key)
         connection = self.connection
@@ -98,7 +98,7 @@ class Items:
         on = " AND ".join(f"h.{quoted(name)} = p.{quoted(name)}" for name in key)
         newer = f"h.{SOURCE} > p.{SOURCE} OR (h.{SOURCE} = p.{SOURCE} AND h.{INTAKE} >= p.{INTAKE})"
         connection.execute(
-            f"CREATE OR REPLACE TEMP TABLE met AS SELECT p.{_N}, h.{FILE} AS file, "  # noqa: S608
+            f"CREATE OR REPLACE TEMP TABLE met AS SELECT p.{_N}, h.{FILE} AS file, "
             f"h.{ITEM} AS item, coalesce({newer}, false) AS as_new "
             f"FROM parents p JOIN held h ON {on}"
         )
@@ -106,16 +106,16 @@ class Items:
     def _changes(self) -> Changes | None:
         connection = self.connection
         puts = connection.execute(
-            f"SELECT i.*, m.item IS NOT NULL AS _waybill_met FROM items i LEFT JOIN met m "  # noqa: S608
+            f"SELECT i.*, m.item IS NOT NULL AS _waybill_met FROM items i LEFT JOIN met m "
             f"ON m.{_N} = i.{_N} AND m.item = i.{ITEM} WHERE i.{_UNBEATEN}"
         ).to_arrow_table()
         drops = connection.execute(
-            f"SELECT m.{_N}, m.item AS {ITEM} FROM met m ANTI JOIN items i "  # noqa: S608
+            f"SELECT m.{_N}, m.item AS {ITEM} FROM met m ANTI JOIN items i "
             f"ON m.{_N} = i.{_N} AND m.item = i.{ITEM} WHERE m.{_UNBEATEN}"
         ).to_arrow_table()
         if not puts.num_rows and not drops.num_rows:
             return None
-        files = connection.execute(f"SELECT DISTINCT file FROM met WHERE {_UNBEATEN}").fetchall()  # noqa: S608
+        files = connection.execute(f"SELECT DISTINCT file FROM met WHERE {_UNBEATEN}").fetchall()
         rows = pa.concat_tables([self._rows(puts), self._rows(drops)])
         ops = [UPSERT] * puts.num_rows + [DELETE] * drops.num_rows
         old = np.flatnonzero(np.asarray(puts["_waybill_met"], np.bool_))

@@ -91,7 +91,7 @@ def _violations(
     try:
         condition = sqlglot.parse_one(expression, read="spark").sql("duckdb")
         found = connection.execute(
-            f"SELECT _waybill_n AS n FROM checked WHERE NOT coalesce(({condition}), false)"  # noqa: S608
+            f"SELECT _waybill_n AS n FROM checked WHERE NOT coalesce(({condition}), false)"
         ).fetchnumpy()
     except (SqlglotError, duckdb.Error) as error:
         raise InputError(

@@ -147,7 +147,7 @@ class DeltaLakeTable:
         fields = [plain_field(reader.schema.field(name)) for name in columns]
         schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
 
-        def batches() -> Any:  # noqa: ANN401 - a generator of batches
+        def batches() -> Any:
             for batch in reader:
                 arrays = [_cast(batch.column(f.name), f.type) for f in fields]
                 yield pa.record_batch(
@@ -337,7 +337,7 @@ class DeltaLakeTable:
 
     def drop(self) -> None:
         """Remove the table, its rows too."""
-        from waybill.destinations.lake.places import remove_folder  # noqa: PLC0415
+        from waybill.destinations.lake.places import remove_folder
 
         remove_folder(self.uri, self.options)
         self._opened = None
@@ -372,7 +372,7 @@ def _within(bounds: Bounds, prefix: str) -> str | None:
     return " AND ".join(parts) or None
 
 
-def _literal(value: Any) -> str:  # noqa: ANN401 - a key's value
+def _literal(value: Any) -> str:
     if isinstance(value, date):
         return f"DATE '{value.isoformat()}'"
     if isinstance(value, str):

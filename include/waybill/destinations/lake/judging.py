@@ -126,7 +126,7 @@ class Judge:
         self._connection.register("parked", self._keys.filter(pa.array(parked)))
         open_rows = self._keys.filter(pa.array(self._verdicts.outcomes != PARKED))
         self._connection.register("rivals", open_rows)
-        found = self._arrow(f"SELECT r.* FROM rivals r SEMI JOIN parked p ON {self._on('r', 'p')}")  # noqa: S608
+        found = self._arrow(f"SELECT r.* FROM rivals r SEMI JOIN parked p ON {self._on('r', 'p')}")
         self._verdicts.outcomes[found["n"].to_numpy()] = DELIVERED
         return found
 
@@ -151,7 +151,7 @@ class Judge:
         versions = pa.table({"m": self._keys["n"], "source": self._source, "intake": self._intake})
         self._connection.register("versions", versions)
         losers = self._arrow(
-            f"SELECT n, prev FROM (SELECT n, lag(n) OVER (PARTITION BY {names} "  # noqa: S608
+            f"SELECT n, prev FROM (SELECT n, lag(n) OVER (PARTITION BY {names} "
             "ORDER BY source DESC, intake DESC, n) AS prev FROM stage JOIN versions ON m = n) "
             "WHERE prev IS NOT NULL"
         )
@@ -185,7 +185,7 @@ class Judge:
         self._connection.register("target", self._table.scan(columns, self.bounds(rows)))
         gone = f"t.{quoted(DELETED_AT)} IS NOT NULL" if soft else "false"
         found = self._arrow(
-            f"SELECT s.n AS n, coalesce(t.{SOURCE}, 0) AS source, "  # noqa: S608
+            f"SELECT s.n AS n, coalesce(t.{SOURCE}, 0) AS source, "
             f"coalesce(t.{INTAKE}, 0) AS intake, t.{SOURCE} IS NOT NULL AS known, "
             f"{gone} AS deleted, t.{FILE} AS file "
             f"FROM winners s JOIN target t ON {self._on_target()}"
@@ -210,7 +210,7 @@ class Judge:
         self._connection.register("open_keys", pa.table([places, texts], names=["n", "key"]))
         self._connection.register("tombstones", self._tombstones)
         found = self._arrow(
-            f"SELECT s.n AS n, t.{SOURCE} AS source, t.{INTAKE} AS intake, true AS known, "  # noqa: S608
+            f"SELECT s.n AS n, t.{SOURCE} AS source, t.{INTAKE} AS intake, true AS known, "
             "true AS deleted, 0 AS file FROM open_keys s JOIN tombstones t ON s.key = t.key"
         )
         source, intake = self._held[:, found["n"].to_numpy()]
@@ -248,7 +248,7 @@ class Judge:
                 "chunk", chunk.select(list(self._key)).append_column("at", at)
             )
             pairs = self._arrow(
-                f"SELECT s.n AS n, t.at AS at FROM asked s JOIN chunk t ON {self._on_target()}"  # noqa: S608
+                f"SELECT s.n AS n, t.at AS at FROM asked s JOIN chunk t ON {self._on_target()}"
             )
             if pairs.num_rows:
                 ours = self._batch.columns.select(free).take(pairs["n"])

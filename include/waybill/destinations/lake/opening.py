@@ -20,7 +20,7 @@ def open_delta(name: str, settings: DestinationSettings, s3: S3Settings | None) 
     Raises:
         InputError: the dsn is neither.
     """
-    from waybill.destinations.lake.delta import DeltaLake, storage_options  # noqa: PLC0415
+    from waybill.destinations.lake.delta import DeltaLake, storage_options
 
     root, remote = _root(name, settings.dsn.get_secret_value())
     lake = DeltaLake(root, storage_options(s3) if remote else {})
@@ -35,7 +35,7 @@ def open_iceberg(
     Raises:
         InputError: the dsn is neither a folder nor a bucket, or the catalog no SQL database.
     """
-    from waybill.destinations.lake.iceberg import (  # noqa: PLC0415
+    from waybill.destinations.lake.iceberg import (
         IcebergLake,
         catalog_uri,
         io_properties,

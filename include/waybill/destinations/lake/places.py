@@ -32,7 +32,7 @@ def remove_folder(uri: str, options: dict[str, str]) -> None:
         shutil.rmtree(Path(uri), ignore_errors=True)
         return
     import boto3
-    from botocore.config import Config  # noqa: PLC0415
+    from botocore.config import Config
 
     settings: dict[str, Any] = {
         "config": Config(

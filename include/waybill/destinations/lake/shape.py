@@ -10,8 +10,7 @@ import pyarrow as pa
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM
 from waybill.errors import InputError, RetryError
-from waybill.pipelines import TableSpec
-from waybill.pipelines.column_types import arrow_type, widened
+from waybill.pipelines import TableSpec, arrow_type, widened
 
 MOST_NAME_BYTES = 255
 _SIMPLE = ("bool", "int32", "int64", "float64", "string", "timestamp", "date", "bytes")

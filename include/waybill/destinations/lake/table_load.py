@@ -251,7 +251,7 @@ class _KeyTexts:
             n = pa.array(np.arange(columns.num_rows))
             self._connection.register("keyed", columns.append_column("_waybill_n", n))
             found = self._connection.execute(
-                f"SELECT {key_text(self._batch.spec)} AS key FROM keyed s ORDER BY _waybill_n"  # noqa: S608
+                f"SELECT {key_text(self._batch.spec)} AS key FROM keyed s ORDER BY _waybill_n"
             )
             self._found = found.to_arrow_table()["key"].combine_chunks()
         return self._found

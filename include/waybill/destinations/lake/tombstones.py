@@ -99,7 +99,7 @@ class Tombstones:
         connection.register("all_tombstones", found)
         connection.register("had", _had(data, found, *own))
         return connection.execute(
-            f"SELECT key, v.s AS {SOURCE}, v.i AS {INTAKE} FROM (SELECT key, "  # noqa: S608
+            f"SELECT key, v.s AS {SOURCE}, v.i AS {INTAKE} FROM (SELECT key, "
             f"max({{'s': {SOURCE}, 'i': {INTAKE}}}) AS v FROM all_tombstones "
             "JOIN had USING (destination, commit_number) GROUP BY key)"
         ).to_arrow_table()
@@ -180,7 +180,7 @@ def _useful(
     connection.register("held", data.scan([*spec.key, SOURCE, INTAKE], {}))
     pairs = f"{{'s': t.{SOURCE}, 'i': t.{INTAKE}}}"
     kept = connection.execute(
-        "WITH counted AS (SELECT t.*, h.commit_number IS NOT NULL AS counts, row_number() OVER "  # noqa: S608
+        "WITH counted AS (SELECT t.*, h.commit_number IS NOT NULL AS counts, row_number() OVER "
         f"(PARTITION BY t.key, h.commit_number IS NOT NULL ORDER BY {pairs} DESC) AS place "
         "FROM all_tombstones t LEFT JOIN had h USING (destination, commit_number)), "
         f"rows AS (SELECT {key_text(spec)} AS key, {SOURCE}, {INTAKE} FROM held s) "

@@ -17,7 +17,7 @@ from waybill.destinations.sql.books import (
 )
 from waybill.destinations.sql.session import Session
 from waybill.pipelines import TableSpec
-from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.storage import AdvisoryLock
 
 _CREATE = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
@@ -36,7 +36,7 @@ _CREATE = (
     "looked_at timestamptz, counted_at timestamptz, PRIMARY KEY (table_schema, table_name))",
 )
 _ALL_EXIST = (
-    "SELECT count(*) = 3 AND bool_or(c.relname = '_waybill_commits' AND EXISTS (SELECT 1 "  # noqa: S608
+    "SELECT count(*) = 3 AND bool_or(c.relname = '_waybill_commits' AND EXISTS (SELECT 1 "
     "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'batch' "
     "AND NOT a.attisdropped)) AS found FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n "
@@ -63,7 +63,7 @@ class PostgresBooks:
         Numbers are inserted in order, so that two loaders never wait for each other.
         """
         rows = session.query(
-            f"INSERT INTO {COMMITS} (destination, commit_number) "  # noqa: S608
+            f"INSERT INTO {COMMITS} (destination, commit_number) "
             f"SELECT {literal(destination)}, number "
             f"FROM unnest(ARRAY[{listed(numbers)}]::bigint[]) AS given (number) ORDER BY number "
             "ON CONFLICT DO NOTHING RETURNING commit_number"
@@ -80,7 +80,7 @@ class PostgresBooks:
         """Write the outcomes beside the numbers taken by ``claim``."""
         values = values_of(outcomes, batches)
         session.execute(
-            f"UPDATE {COMMITS} AS c SET counts = v.counts::jsonb, parked = v.parked::jsonb, "  # noqa: S608
+            f"UPDATE {COMMITS} AS c SET counts = v.counts::jsonb, parked = v.parked::jsonb, "
             f"batch = v.batch::text FROM (VALUES {values}) AS v (number, counts, parked, batch) "
             f"WHERE c.destination = {literal(destination)} AND c.commit_number = v.number"
         )
@@ -103,9 +103,7 @@ def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:
     """
     parts = [f"(key::jsonb->>{place})::{kind}" for place, kind in enumerate(types)]
     text = _text(parts)
-    return [
-        f"UPDATE {TOMBSTONES} SET key = {text}, key_hash = {_hash(text)} WHERE {is_of(spec)}"  # noqa: S608
-    ]
+    return [f"UPDATE {TOMBSTONES} SET key = {text}, key_hash = {_hash(text)} WHERE {is_of(spec)}"]
 
 
 def _text(parts: Sequence[str]) -> str:

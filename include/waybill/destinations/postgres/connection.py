@@ -167,8 +167,8 @@ class Session:
             self.execute(_BEGIN)
 
     def _connect(self) -> None:
-        from adbc_driver_manager import Error  # noqa: PLC0415
-        from adbc_driver_postgresql import dbapi  # noqa: PLC0415
+        from adbc_driver_manager import Error
+        from adbc_driver_postgresql import dbapi
 
         try:
             self._connection = dbapi.connect(self._conninfo, autocommit=True)
@@ -177,7 +177,7 @@ class Session:
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
-        from adbc_driver_manager import Error  # noqa: PLC0415
+        from adbc_driver_manager import Error
 
         try:
             with self._connection.cursor() as cursor:
@@ -187,8 +187,8 @@ class Session:
 
 
 def _conninfo(dsn: str, name: str) -> str:
-    import psycopg  # noqa: PLC0415
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: PLC0415
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
     try:
         given = conninfo_to_dict(dsn)

@@ -23,7 +23,7 @@ def merge_tells(session: Session) -> bool:
 def merge_counted(session: Session, merge: str) -> tuple[int, int]:
     """Run a MERGE; return the rows that it changed, and the rows added less those taken away."""
     rows = session.query(
-        f"WITH done AS ({merge} RETURNING merge_action() AS did) "  # noqa: S608
+        f"WITH done AS ({merge} RETURNING merge_action() AS did) "
         "SELECT count(*) AS changed, "
         "count(*) FILTER (WHERE did = 'INSERT') - count(*) FILTER (WHERE did = 'DELETE') "
         "AS change FROM done"
@@ -40,7 +40,7 @@ def rows_of_stage(session: Session, statements: MergeStatements) -> int:
 def estimate(session: Session, spec: TableSpec) -> int | None:
     """Return about how many rows a table has; None: there is none. A count after it is limited."""
     rows = session.query(
-        "SELECT c.reltuples::bigint AS rows FROM pg_catalog.pg_class c "  # noqa: S608
+        "SELECT c.reltuples::bigint AS rows FROM pg_catalog.pg_class c "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
         f"WHERE n.nspname = {literal(spec.schema_name)} AND c.relname = {literal(spec.name)}"
     )

@@ -25,7 +25,7 @@ from waybill.destinations.sql.engine import Merged, Table, items_of
 from waybill.destinations.sql.session import Refused, SqlError
 from waybill.errors import WaybillError
 from waybill.pipelines import ChildTable, TableSpec
-from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.storage import AdvisoryLock
 
 
 class PostgresEngine:

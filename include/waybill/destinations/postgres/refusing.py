@@ -101,7 +101,7 @@ def range_statements(statements: MergeStatements, low: str, high: str) -> list[s
 
 def _loop(merge: str, notes: str, low: int, high: int) -> str:
     return (
-        "DECLARE _waybill_high bigint; _waybill_state text; _waybill_words text; "  # noqa: S608
+        "DECLARE _waybill_high bigint; _waybill_state text; _waybill_words text; "
         "_waybill_detail text; "
         f"BEGIN FOR _waybill_low IN {low} .. {high - 1} LOOP "
         f"_waybill_high := _waybill_low + 1; BEGIN {merge}; "
@@ -116,7 +116,7 @@ def _loop(merge: str, notes: str, low: int, high: int) -> str:
 
 
 def _noted(session: Session, notes: str, low: int) -> Refused:
-    rows = session.query(f"SELECT * FROM {quoted(notes)} WHERE n >= {low}")  # noqa: S608
+    rows = session.query(f"SELECT * FROM {quoted(notes)} WHERE n >= {low}")
     return {
         row["n"]: PostgresError(row["words"], row["state"], row["detail"])
         for row in rows.to_pylist()

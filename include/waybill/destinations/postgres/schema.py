@@ -28,9 +28,9 @@ from waybill.destinations.sql.tables import (
     tables_of,
 )
 from waybill.errors import InputError
-from waybill.mappings.naming import rules_of
+from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
-from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.storage import AdvisoryLock
 
 _LOG = logging.getLogger(__name__)
 _BAD_DEFINITION_CLASSES = ("42", "54", "22", "0A", "2B")
@@ -135,7 +135,7 @@ def inspect(session: Session, places: Sequence[Place]) -> dict[Place, FoundTable
     """Return what the catalogue has of these tables."""
     wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in places)
     columns = session.query(
-        "SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, "  # noqa: S608
+        "SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, "
         "a.attname AS column, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, "
         "a.attnotnull AS not_null, (a.atthasdef OR a.attidentity <> '') AS has_default "
         "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
@@ -156,7 +156,7 @@ def inspect(session: Session, places: Sequence[Place]) -> dict[Place, FoundTable
 
 def _add_unique(session: Session, wanted: str, found: Mapping[Place, FoundTable]) -> None:
     indexes = session.query(
-        "SELECT n.nspname AS schema, c.relname AS name, i.indexrelid::bigint AS index, "  # noqa: S608
+        "SELECT n.nspname AS schema, c.relname AS name, i.indexrelid::bigint AS index, "
         "a.attname AS column FROM pg_catalog.pg_index i "
         "JOIN pg_catalog.pg_class c ON c.oid = i.indrelid "
         "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "

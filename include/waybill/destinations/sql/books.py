@@ -67,9 +67,7 @@ class Books(Protocol):
 
 def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
     """Return which of these commits are loaded, as of now."""
-    rows = session.query(
-        f"SELECT commit_number FROM {COMMITS} WHERE {of(destination, numbers)}"  # noqa: S608
-    )
+    rows = session.query(f"SELECT commit_number FROM {COMMITS} WHERE {of(destination, numbers)}")
     return set(rows["commit_number"].to_pylist())
 
 
@@ -82,7 +80,7 @@ def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dic
     if not commits:
         return {}
     rows = session.query(
-        "SELECT commit_number, batch, CAST(counts AS text) AS counts, "  # noqa: S608
+        "SELECT commit_number, batch, CAST(counts AS text) AS counts, "
         "CAST(parked AS text) AS parked, CAST(loaded_at AS text) AS loaded_at "
         f"FROM {COMMITS} WHERE {of(destination, [commit.number for commit in commits])}"
     )
@@ -102,7 +100,7 @@ def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dic
 
 def forget(destination: str, numbers: Sequence[int]) -> str:
     """Return the statement that forgets commits which were loaded for other batches."""
-    return f"DELETE FROM {COMMITS} WHERE {of(destination, numbers)}"  # noqa: S608
+    return f"DELETE FROM {COMMITS} WHERE {of(destination, numbers)}"
 
 
 def is_same(commit: Commit, batch: str | None, counts: Sequence[OutcomeCount]) -> bool:
@@ -135,7 +133,7 @@ def held(session: Session, destination: str, after: int) -> Held:
     """Return the newest commit, and all after one."""
     own = f"destination = {literal(destination)}"
     rows = session.query(
-        f"SELECT commit_number FROM {COMMITS} WHERE {own} "  # noqa: S608
+        f"SELECT commit_number FROM {COMMITS} WHERE {own} "
         f"AND (commit_number > {int(after)} OR commit_number = "
         f"(SELECT max(commit_number) FROM {COMMITS} WHERE {own}))"
     )
@@ -159,9 +157,7 @@ def check_expected(session: Session, destination: str, newest: int | None) -> No
 
 def has_tombstones(session: Session, spec: TableSpec) -> bool:
     """Say whether a table has any."""
-    rows = session.query(
-        f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"  # noqa: S608
-    )
+    rows = session.query(f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found")
     return bool(rows["found"][0].as_py())
 
 

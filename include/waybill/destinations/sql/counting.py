@@ -23,12 +23,10 @@ _FAR = 0.2
 
 def note_change(session: Session, spec: TableSpec, change: int) -> None:
     """Note, in a load's transaction, by how much it changed a table's number of rows."""
-    noted = session.execute(
-        f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}"  # noqa: S608
-    )
+    noted = session.execute(f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}")
     if noted == 0:
         session.execute(
-            f"INSERT INTO {TABLES} (table_schema, table_name, rows, gap) "  # noqa: S608
+            f"INSERT INTO {TABLES} (table_schema, table_name, rows, gap) "
             f"VALUES ({literal(spec.schema_name)}, {literal(spec.name)}, {int(change)}, 0)"
         )
 
@@ -52,9 +50,7 @@ def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
     if row["looked_s"] < look.every_s and not row["accepted"]:
         return known
     if estimate is not None and not _due(look, row, estimate):
-        engine.session.execute(
-            f"UPDATE {TABLES} SET looked_at = now() WHERE {is_of(look.spec)}"  # noqa: S608
-        )
+        engine.session.execute(f"UPDATE {TABLES} SET looked_at = now() WHERE {is_of(look.spec)}")
         return known
     anew = row["first"] or row["accepted"]
     return _counted(engine.session, look.spec, there=estimate is not None, anew=anew)
@@ -62,7 +58,7 @@ def count_rows(engine: Engine, look: CountLook) -> RowCount | None:
 
 def _state(look: CountLook) -> str:
     return (
-        "SELECT rows + baseline AS expected, baseline IS NULL AS first, baseline, gap, "  # noqa: S608
+        "SELECT rows + baseline AS expected, baseline IS NULL AS first, baseline, gap, "
         "CAST(coalesce(extract(epoch FROM now() - looked_at), 1e9) AS float8) AS looked_s, "
         "CAST(coalesce(extract(epoch FROM now() - counted_at), 1e9) AS float8) AS counted_s, "
         f"{_accepted(look)} AS accepted FROM {TABLES} WHERE {is_of(look.spec)}"
@@ -79,14 +75,14 @@ def _due(look: CountLook, row: dict[str, Any], estimate: int) -> bool:
 
 def _counted(session: Session, spec: TableSpec, *, there: bool, anew: bool) -> RowCount:
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
-    counted = f"(SELECT count(*) FROM {table})" if there else "CAST(0 AS bigint)"  # noqa: S608
+    counted = f"(SELECT count(*) FROM {table})" if there else "CAST(0 AS bigint)"
     [row] = session.query(
-        f"SELECT {counted} AS counted, rows, baseline FROM {TABLES} WHERE {is_of(spec)}"  # noqa: S608
+        f"SELECT {counted} AS counted, rows, baseline FROM {TABLES} WHERE {is_of(spec)}"
     ).to_pylist()
     baseline = row["counted"] - row["rows"] if anew else row["baseline"]
     expected = row["rows"] + baseline
     session.execute(
-        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - row['counted']}, "  # noqa: S608
+        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - row['counted']}, "
         f"looked_at = now(), counted_at = now() WHERE {is_of(spec)}"
     )
     return RowCount(spec, row["counted"], expected, baseline)

@@ -135,7 +135,5 @@ class TableLoad:
         return found
 
     def _read_verdicts(self, statements: MergeStatements) -> None:
-        rows = self.engine.session.query(
-            f"SELECT n, outcome FROM {quoted(statements.verdict)}"  # noqa: S608
-        )
+        rows = self.engine.session.query(f"SELECT n, outcome FROM {quoted(statements.verdict)}")
         self.batch.outcomes[rows["n"].to_numpy()] = rows["outcome"].to_numpy().astype(np.int8)

@@ -20,7 +20,7 @@ from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREF
 from waybill.destinations.specs import ITEM, child_spec, with_children
 from waybill.destinations.sql.engine import Table
 from waybill.errors import InputError
-from waybill.mappings.naming import NameRules
+from waybill.mappings import NameRules
 from waybill.pipelines import ChildTable, Column, TableSpec, widened
 
 ORDINARY = "table"

@@ -74,9 +74,9 @@ def create_books(session: Session) -> None:
     for statement in creations(session.dialect):
         session.execute(statement)
     _add_batch(session)
-    held = session.ask(f"SELECT COUNT(*) AS found FROM {LOCKS} WHERE name = {literal(LOCK_ROW)}")  # noqa: S608
+    held = session.ask(f"SELECT COUNT(*) AS found FROM {LOCKS} WHERE name = {literal(LOCK_ROW)}")
     if not held["found"][0].as_py():
-        session.perform(f"INSERT INTO {LOCKS} (name, held) VALUES ({literal(LOCK_ROW)}, 0)")  # noqa: S608
+        session.perform(f"INSERT INTO {LOCKS} (name, held) VALUES ({literal(LOCK_ROW)}, 0)")
 
 
 def _add_batch(session: Session) -> None:
@@ -96,7 +96,7 @@ def _add_batch(session: Session) -> None:
 
 def take_lock_row(session: Session) -> None:
     """Change the lock row: another load's change of it waits, or fails, until this one ends."""
-    session.perform(f"UPDATE {LOCKS} SET held = held + 1 WHERE name = {literal(LOCK_ROW)}")  # noqa: S608
+    session.perform(f"UPDATE {LOCKS} SET held = held + 1 WHERE name = {literal(LOCK_ROW)}")
 
 
 def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
@@ -113,7 +113,7 @@ def write(
     """Write commit numbers with their outcomes, and the batch of each."""
     for values in _portions(destination, outcomes, batches):
         session.perform(
-            f"INSERT INTO {COMMITS} "  # noqa: S608
+            f"INSERT INTO {COMMITS} "
             "(destination, commit_number, counts, parked, loaded_at, batch) "
             f"VALUES {', '.join(values)}"
         )
@@ -162,18 +162,18 @@ def forget(session: Session, destination: str, numbers: Sequence[int]) -> None:
 
 def has_tombstones(session: Session, spec: TableSpec) -> bool:
     """Say whether a table has any."""
-    rows = session.ask(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")  # noqa: S608
+    rows = session.ask(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")
     return bool(rows["found"][0].as_py())
 
 
 def note_change(session: Session, spec: TableSpec, change: int) -> None:
     """Note, in a load's transaction, by how much it changed a table's number of rows."""
-    there = session.ask(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")  # noqa: S608
+    there = session.ask(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")
     if there["found"][0].as_py():
-        session.perform(f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}")  # noqa: S608
+        session.perform(f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}")
         return
     session.perform(
-        f"INSERT INTO {TABLES} (table_schema, table_name, rows, gap) VALUES "  # noqa: S608
+        f"INSERT INTO {TABLES} (table_schema, table_name, rows, gap) VALUES "
         f"({literal(spec.schema_name)}, {literal(spec.name)}, {int(change)}, 0)"
     )
 

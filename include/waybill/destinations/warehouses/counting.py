@@ -18,7 +18,7 @@ def count_rows(session: Session, look: CountLook) -> RowCount | None:
     """
     spec = look.spec
     rows = session.ask(
-        f"SELECT rows, baseline, gap, looked_at FROM {TABLES} WHERE {is_of(spec)}"  # noqa: S608
+        f"SELECT rows, baseline, gap, looked_at FROM {TABLES} WHERE {is_of(spec)}"
     ).to_pylist()
     if not rows:
         return None
@@ -38,14 +38,14 @@ def _counted(session: Session, look: CountLook, *, anew: bool) -> RowCount:
     spec = look.spec
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     [row] = session.ask(
-        f"SELECT (SELECT COUNT(*) FROM {table}) AS counted, rows, baseline "  # noqa: S608
+        f"SELECT (SELECT COUNT(*) FROM {table}) AS counted, rows, baseline "
         f"FROM {TABLES} WHERE {is_of(spec)}"
     ).to_pylist()
     counted, put = int(row["counted"]), int(row["rows"])
     baseline = counted - put if anew else int(row["baseline"])
     expected = put + baseline
     session.perform(
-        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - counted}, "  # noqa: S608
+        f"UPDATE {TABLES} SET baseline = {baseline}, gap = {expected - counted}, "
         f"looked_at = CURRENT_TIMESTAMP WHERE {is_of(spec)}"
     )
     return RowCount(spec, counted, expected, baseline)

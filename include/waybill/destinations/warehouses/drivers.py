@@ -8,7 +8,7 @@ from typing import Any
 from waybill.errors import InputError
 
 
-def driver(module: str, package: str, kind: str) -> Any:  # noqa: ANN401 - drivers have no types
+def driver(module: str, package: str, kind: str) -> Any:
     """Import a driver.
 
     Args:

@@ -14,9 +14,8 @@ from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREF
 from waybill.destinations.specs import ITEM
 from waybill.destinations.warehouses.dialect import Dialect, not_null
 from waybill.errors import InputError
-from waybill.mappings.naming import rules_of
-from waybill.pipelines import Column, TableSpec
-from waybill.pipelines.column_types import widened
+from waybill.mappings import rules_of
+from waybill.pipelines import Column, TableSpec, widened
 
 _LOG = logging.getLogger(__name__)
 
@@ -194,7 +193,7 @@ def _by_hand(dialect: Dialect, spec: TableSpec, name: str, kind: str) -> str:
     """Return what to run where the engine does not alter a column so."""
     table = dialect.table(spec.schema_name, spec.name)
     column, other = dialect.quoted(name), dialect.quoted(f"{name}_new")
-    update = f"UPDATE {table} SET {other} = CAST({column} AS {kind}) WHERE TRUE"  # noqa: S608
+    update = f"UPDATE {table} SET {other} = CAST({column} AS {kind}) WHERE TRUE"
     return (
         f"{dialect.title} does not alter a column so: stop the pipeline's loads, run "
         f"{_filled(dialect.adding, dialect, spec, f'{name}_new', kind)}; {update}; "

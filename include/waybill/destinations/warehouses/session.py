@@ -39,7 +39,7 @@ class Session(ABC):
         self.connection: Any = None
 
     @abstractmethod
-    def connect(self) -> Any:  # noqa: ANN401 - drivers have no types
+    def connect(self) -> Any:
         """Open the driver's connection."""
 
     @abstractmethod

@@ -114,7 +114,7 @@ class TableLoad:
         return int(self.session.ask(self._statements.count_met())["rows"][0].as_py())
 
     def _read_verdicts(self) -> None:
-        rows = self.session.ask(f"SELECT n, outcome FROM {quoted(self._name('verdict'))}")  # noqa: S608
+        rows = self.session.ask(f"SELECT n, outcome FROM {quoted(self._name('verdict'))}")
         self.batch.outcomes[:] = DELIVERED
         places = np.array(rows["n"].to_pylist(), np.int64)
         self.batch.outcomes[places] = np.array(rows["outcome"].to_pylist(), np.int8)

@@ -41,9 +41,36 @@ Frame, little-endian; the next frame follows at once, eight zero bytes end the l
   topic, key, value, headers
 """
 
-from waybill.producer.wal.frame import DATA, MARK, Damage, Frame, scan
-from waybill.producer.wal.log import WriteAheadLog
-from waybill.producer.wal.record import WalRecord
-from waybill.producer.wal.space import WalFullError
+from typing import TYPE_CHECKING
 
-__all__ = ["DATA", "MARK", "Damage", "Frame", "WalFullError", "WalRecord", "WriteAheadLog", "scan"]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.producer.wal.disk import Disk as Disk
+    from waybill.producer.wal.disk import RealDisk as RealDisk
+    from waybill.producer.wal.disk import set_aside as set_aside
+    from waybill.producer.wal.frame import DATA as DATA
+    from waybill.producer.wal.frame import MARK as MARK
+    from waybill.producer.wal.frame import Damage as Damage
+    from waybill.producer.wal.frame import Frame as Frame
+    from waybill.producer.wal.frame import frame_bytes as frame_bytes
+    from waybill.producer.wal.frame import scan as scan
+    from waybill.producer.wal.log import WriteAheadLog as WriteAheadLog
+    from waybill.producer.wal.record import HeaderList as HeaderList
+    from waybill.producer.wal.record import HeadersIn as HeadersIn
+    from waybill.producer.wal.record import WalRecord as WalRecord
+    from waybill.producer.wal.record import encode_headers as encode_headers
+    from waybill.producer.wal.segment import parse_segment as parse_segment
+    from waybill.producer.wal.space import WalFullError as WalFullError
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "disk": ["Disk", "RealDisk", "set_aside"],
+        "frame": ["DATA", "Damage", "Frame", "MARK", "frame_bytes", "scan"],
+        "log": ["WriteAheadLog"],
+        "record": ["HeaderList", "HeadersIn", "WalRecord", "encode_headers"],
+        "segment": ["parse_segment"],
+        "space": ["WalFullError"],
+    },
+)

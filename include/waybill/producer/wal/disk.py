@@ -160,26 +160,26 @@ class MappedFile:
                 length = min(_POPULATE_BYTES, self.size - position)
                 self.data.madvise(_MADV_POPULATE_WRITE, position, length)
 
-    def read(self, position: int, size_bytes: int) -> bytes:  # noqa: D102 - see DiskFile
+    def read(self, position: int, size_bytes: int) -> bytes:
         return os.pread(self._fd, size_bytes, position)
 
-    def touch(self, size_bytes: int) -> None:  # noqa: D102 - see DiskFile
+    def touch(self, size_bytes: int) -> None:
         data = self.data
         for position in range(0, min(size_bytes, self.size), PAGE_BYTES):
             data[position] = data[position]
 
-    def sync(self) -> None:  # noqa: D102 - see DiskFile
+    def sync(self) -> None:
         os.fdatasync(self._fd)
 
-    def resize(self, size_bytes: int) -> None:  # noqa: D102 - see DiskFile
+    def resize(self, size_bytes: int) -> None:
         self.data.close()
         os.ftruncate(self._fd, size_bytes)
         self._map()
 
-    def let_go(self) -> None:  # noqa: D102 - see DiskFile
+    def let_go(self) -> None:
         os.close(self._fd)
 
-    def close(self) -> None:  # noqa: D102 - see DiskFile
+    def close(self) -> None:
         self.data.close()
         os.close(self._fd)
 
@@ -187,42 +187,42 @@ class MappedFile:
 class RealDisk:
     """``Disk`` of the operating system."""
 
-    def make(self, path: Path, size_bytes: int) -> DiskFile:  # noqa: D102 - see Disk
+    def make(self, path: Path, size_bytes: int) -> DiskFile:
         return MappedFile(path, size_bytes=size_bytes)
 
-    def open(self, path: Path) -> DiskFile:  # noqa: D102 - see Disk
+    def open(self, path: Path) -> DiskFile:
         return MappedFile(path)
 
-    def rename(self, path: Path, new: Path) -> None:  # noqa: D102 - see Disk
+    def rename(self, path: Path, new: Path) -> None:
         path.replace(new)
 
-    def link(self, path: Path, new: Path) -> None:  # noqa: D102 - see Disk
+    def link(self, path: Path, new: Path) -> None:
         new.hardlink_to(path)
 
-    def remove(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
-    def make_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def make_directory(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
         self.sync_directory(path.parent)
 
-    def remove_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def remove_directory(self, path: Path) -> None:
         path.rmdir()
 
-    def sync_directory(self, directory: Path) -> None:  # noqa: D102 - see Disk
+    def sync_directory(self, directory: Path) -> None:
         fd = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
-    def names(self, directory: Path) -> list[str]:  # noqa: D102 - see Disk
+    def names(self, directory: Path) -> list[str]:
         return sorted(path.name for path in directory.iterdir())
 
-    def read(self, path: Path) -> bytes:  # noqa: D102 - see Disk
+    def read(self, path: Path) -> bytes:
         return path.read_bytes()
 
-    def write(self, path: Path, data: bytes) -> None:  # noqa: D102 - see Disk
+    def write(self, path: Path, data: bytes) -> None:
         path.unlink(missing_ok=True)
         try:
             with path.open("xb") as file:
@@ -234,7 +234,7 @@ class RealDisk:
                 path.unlink(missing_ok=True)
             raise
 
-    def free_bytes(self, directory: Path) -> int:  # noqa: D102 - see Disk
+    def free_bytes(self, directory: Path) -> int:
         found = os.statvfs(directory)
         return found.f_bavail * found.f_frsize
 

@@ -116,15 +116,15 @@ class MemoryFile:
         self._disk = disk
         self._node = node
 
-    def read(self, position: int, size_bytes: int) -> bytes:  # noqa: D102 - see DiskFile
+    def read(self, position: int, size_bytes: int) -> bytes:
         return self._node.content[position : position + size_bytes]
 
-    def touch(self, size_bytes: int) -> None:  # noqa: D102 - see DiskFile
+    def touch(self, size_bytes: int) -> None:
         node = self._node
         known = min(size_bytes, len(node.believed))
         node.believed = node.durable[:known].ljust(known, b"\0") + node.believed[known:]
 
-    def sync(self) -> None:  # noqa: D102 - see DiskFile
+    def sync(self) -> None:
         try:
             with self._disk.step("sync"):
                 self._node.write_back()
@@ -132,7 +132,7 @@ class MemoryFile:
             self._node.believed = self._node.content
             raise
 
-    def resize(self, size_bytes: int) -> None:  # noqa: D102 - see DiskFile
+    def resize(self, size_bytes: int) -> None:
         with self._disk.step("resize"):
             node = self._node
             content = node.content[:size_bytes].ljust(size_bytes, b"\0")
@@ -240,7 +240,7 @@ class MemoryDisk:
 
     # Disk
 
-    def make(self, path: Path, size_bytes: int) -> DiskFile:  # noqa: D102 - see Disk
+    def make(self, path: Path, size_bytes: int) -> DiskFile:
         if self._refusals["make"] or size_bytes > self.free_bytes(path.parent):
             self._refusals["make"] = max(0, self._refusals["make"] - 1)
             raise WalFullError(f"no room for a segment of {size_bytes} bytes: out of memory")
@@ -255,52 +255,52 @@ class MemoryDisk:
             node.write_back()
         return MemoryFile(self, path, node)
 
-    def open(self, path: Path) -> DiskFile:  # noqa: D102 - see Disk
+    def open(self, path: Path) -> DiskFile:
         return MemoryFile(self, path, self._at(path))
 
-    def rename(self, path: Path, new: Path) -> None:  # noqa: D102 - see Disk
+    def rename(self, path: Path, new: Path) -> None:
         with self.step("rename"):
             self._change(_Change(new.parent, removed=path, added=new, node=self._at(path)))
 
-    def link(self, path: Path, new: Path) -> None:  # noqa: D102 - see Disk
+    def link(self, path: Path, new: Path) -> None:
         with self.step("link"):
             if new in self._names:
                 raise FileExistsError(new)
             self._change(_Change(new.parent, added=new, node=self._at(path)))
 
-    def remove(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def remove(self, path: Path) -> None:
         with self.step("remove"):
             if path in self._names:
                 self._change(_Change(path.parent, removed=path))
 
-    def make_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def make_directory(self, path: Path) -> None:
         with self.step("mkdir"):
             self._made.add(path)
             if path not in self._folders:
                 self._change(_Change(path.parent, added=path))
         self.sync_directory(path.parent)
 
-    def remove_directory(self, path: Path) -> None:  # noqa: D102 - see Disk
+    def remove_directory(self, path: Path) -> None:
         if self.names(path):
             raise OSError(errno.ENOTEMPTY, f"Directory not empty: {path}")
         with self.step("remove"):
             self._change(_Change(path.parent, removed=path))
 
-    def sync_directory(self, directory: Path) -> None:  # noqa: D102 - see Disk
+    def sync_directory(self, directory: Path) -> None:
         with self.step("sync_directory"):
             for change in self._pending:
                 if change.directory == directory:
                     change.apply(self._durable_names, self._durable_folders)
             self._pending = [c for c in self._pending if c.directory != directory]
 
-    def names(self, directory: Path) -> list[str]:  # noqa: D102 - see Disk
+    def names(self, directory: Path) -> list[str]:
         paths = [*self._names, *self._folders]
         return sorted(path.name for path in paths if path.parent == directory)
 
-    def read(self, path: Path) -> bytes:  # noqa: D102 - see Disk
+    def read(self, path: Path) -> bytes:
         return self._at(path).content
 
-    def write(self, path: Path, data: bytes) -> None:  # noqa: D102 - see Disk
+    def write(self, path: Path, data: bytes) -> None:
         try:
             for part in (data[: len(data) // 2], data):
                 with self.step("write"):
@@ -312,7 +312,7 @@ class MemoryDisk:
             self._change(_Change(path.parent, removed=path))
             raise
 
-    def free_bytes(self, directory: Path) -> int:  # noqa: ARG002, D102 - see Disk
+    def free_bytes(self, directory: Path) -> int:  # noqa: ARG002 - see Disk
         return self.capacity_bytes - sum(node.size for node in self._nodes())
 
     def _at(self, path: Path) -> _Node:

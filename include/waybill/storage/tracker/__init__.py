@@ -4,7 +4,84 @@ Only this package knows how to connect and what the tables are; the rooms that k
 (ledger, parking) write their own statements over ``tables``.
 """
 
-from waybill.storage.tracker import tables
-from waybill.storage.tracker.engine import TrackerStore, open_tracker
+from typing import TYPE_CHECKING
 
-__all__ = ["TrackerStore", "open_tracker", "tables"]
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.storage.tracker.columns import json_value as json_value
+    from waybill.storage.tracker.columns import text_value as text_value
+    from waybill.storage.tracker.engine import TrackerStore as TrackerStore
+    from waybill.storage.tracker.engine import open_tracker as open_tracker
+    from waybill.storage.tracker.outcomes import AT_THE_DESTINATION as AT_THE_DESTINATION
+    from waybill.storage.tracker.outcomes import COPY as COPY
+    from waybill.storage.tracker.outcomes import HELD_AGAIN as HELD_AGAIN
+    from waybill.storage.tracker.outcomes import add_outcomes as add_outcomes
+    from waybill.storage.tracker.outcomes import parked_before as parked_before
+    from waybill.storage.tracker.tables import COUNT_COLUMNS as COUNT_COLUMNS
+    from waybill.storage.tracker.tables import audit_log as audit_log
+    from waybill.storage.tracker.tables import auto_replays as auto_replays
+    from waybill.storage.tracker.tables import batches as batches
+    from waybill.storage.tracker.tables import commit_sequences as commit_sequences
+    from waybill.storage.tracker.tables import connector_positions as connector_positions
+    from waybill.storage.tracker.tables import consumers as consumers
+    from waybill.storage.tracker.tables import deployment as deployment
+    from waybill.storage.tracker.tables import destination_rewinds as destination_rewinds
+    from waybill.storage.tracker.tables import destination_states as destination_states
+    from waybill.storage.tracker.tables import ledger as ledger
+    from waybill.storage.tracker.tables import load_positions as load_positions
+    from waybill.storage.tracker.tables import loaded_tables as loaded_tables
+    from waybill.storage.tracker.tables import mapping_versions as mapping_versions
+    from waybill.storage.tracker.tables import notices as notices
+    from waybill.storage.tracker.tables import parked_objects as parked_objects
+    from waybill.storage.tracker.tables import parked_partitions as parked_partitions
+    from waybill.storage.tracker.tables import pipeline_holds as pipeline_holds
+    from waybill.storage.tracker.tables import pipeline_versions as pipeline_versions
+    from waybill.storage.tracker.tables import pipelines as pipelines
+    from waybill.storage.tracker.tables import refused_messages as refused_messages
+    from waybill.storage.tracker.tables import replay_outcomes as replay_outcomes
+    from waybill.storage.tracker.tables import replays as replays
+    from waybill.storage.tracker.tables import segments as segments
+    from waybill.storage.tracker.tables import staged_objects as staged_objects
+    from waybill.storage.tracker.tables import topic_offsets as topic_offsets
+    from waybill.storage.tracker.tables import topic_stops as topic_stops
+    from waybill.storage.tracker.tables import trace_queries as trace_queries
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "columns": ["json_value", "text_value"],
+        "engine": ["TrackerStore", "open_tracker"],
+        "outcomes": ["AT_THE_DESTINATION", "COPY", "HELD_AGAIN", "add_outcomes", "parked_before"],
+        "tables": [
+            "COUNT_COLUMNS",
+            "audit_log",
+            "auto_replays",
+            "batches",
+            "commit_sequences",
+            "connector_positions",
+            "consumers",
+            "deployment",
+            "destination_rewinds",
+            "destination_states",
+            "ledger",
+            "load_positions",
+            "loaded_tables",
+            "mapping_versions",
+            "notices",
+            "parked_objects",
+            "parked_partitions",
+            "pipeline_holds",
+            "pipeline_versions",
+            "pipelines",
+            "refused_messages",
+            "replay_outcomes",
+            "replays",
+            "segments",
+            "staged_objects",
+            "topic_offsets",
+            "topic_stops",
+            "trace_queries",
+        ],
+    },
+)

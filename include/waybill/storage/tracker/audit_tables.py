@@ -124,7 +124,7 @@ audit_minutes = Table(
 """Intake minutes that the auditor is not through with; one that is not here is in balance.
 
 ``changed``: goes up with each fold into the minute; ``audited``: what it was when last looked at.
-``fence``: the round in which all its first-pass events were in the log. ``stages``: {stage:
+``fence``: the round in which all its first-pass events were in the log. ``processing``: {stage:
 {"verdict", "gap", "why"}}."""
 
 audit_rounds = Table(

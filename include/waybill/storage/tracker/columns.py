@@ -16,7 +16,7 @@ def text_value(text: str, *, longest: int | None = None) -> str:
     return cut.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\0")
 
 
-def json_value(value: object, *, deepest: int, longest: int | None = None) -> Any:  # noqa: ANN401
+def json_value(value: object, *, deepest: int, longest: int | None = None) -> Any:
     """Return a value that ``jsonb`` takes; no value makes this fail.
 
     Args:

@@ -22,7 +22,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from waybill.errors import AwayError, InputError, RetryError, StopError
 from waybill.settings import TrackerSettings
-from waybill.storage.advisory_locks import AdvisoryLock
+from waybill.storage import AdvisoryLock
 from waybill.waiting import answered
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class TrackerStore:
         Raises:
             StopError: the tables are newer than this version of Waybill.
         """
-        from alembic.script import ScriptDirectory  # noqa: PLC0415
+        from alembic.script import ScriptDirectory
 
         config = _alembic_config()
         with self.transaction(long_statements=True, long_idle=True) as connection:
@@ -216,7 +216,7 @@ def _sorted_error(error: DBAPIError) -> AwayError | InputError | RetryError | No
 
 
 def _alembic_config() -> Config:
-    from alembic.config import Config  # noqa: PLC0415
+    from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS))
@@ -224,14 +224,14 @@ def _alembic_config() -> Config:
 
 
 def _current_revision(connection: Connection) -> str | None:
-    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+    from alembic.runtime.migration import MigrationContext
 
     revision = MigrationContext.configure(connection).get_current_revision()
     return None if revision is None else str(revision)
 
 
 def _upgrade(config: Config, connection: Connection) -> None:
-    from alembic import command  # noqa: PLC0415
+    from alembic import command
 
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -22,8 +22,8 @@ from tests.unit.destinations.orders import (
 from waybill.destinations import Commit, open_destination
 from waybill.events import Event, decode, encode
 from waybill.pipelines import Column
+from waybill.processing.mapping import map_rows
 from waybill.settings import DestinationSettings
-from waybill.stages.mapping import map_rows
 
 pytestmark = pytest.mark.serves
 

@@ -53,7 +53,7 @@ def ask(dsn, query):
 def columns(dsn, table="orders"):
     """Return {column: (type, not null)} without the system columns."""
     query = (
-        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute WHERE "  # noqa: S608
+        "SELECT attname, format_type(atttypid, atttypmod), attnotnull FROM pg_attribute WHERE "
         f"attrelid = 'shop.{table}'::regclass AND attnum > 0 AND attname NOT LIKE '\\_waybill%'"
     )
     return {row[0]: row[1:] for row in ask(dsn, query)}

@@ -55,7 +55,7 @@ class BigQuerySession(Session):
         self._address = read_address(name, settings, FORM)
         self._session_id: str | None = None
 
-    def connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+    def connect(self) -> Any:
         """Make a client; the session begins with its first statement."""
         bigquery = driver("google.cloud.bigquery", PACKAGE, "bigquery")
         place = {
@@ -168,7 +168,7 @@ def _contents(rows: pa.Table) -> memoryview:
     return memoryview(sink.getvalue())
 
 
-def _field(bigquery: Any, name: str, kind: str) -> Any:  # noqa: ANN401 - the driver has no types
+def _field(bigquery: Any, name: str, kind: str) -> Any:
     plain, _, size = kind.partition("(")
     if not size:
         return bigquery.SchemaField(name, plain)

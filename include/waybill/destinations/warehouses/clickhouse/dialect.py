@@ -10,7 +10,7 @@ import pyarrow as pa
 from waybill.destinations.lake.shape import type_name
 from waybill.destinations.warehouses.errors import ErrorMap
 from waybill.destinations.warehouses.limits import Limits
-from waybill.pipelines.column_types import MAX_DECIMAL_DIGITS, arrow_type
+from waybill.pipelines import MAX_DECIMAL_DIGITS, arrow_type
 
 _GRANT = (
     "grant the destination's user CREATE DATABASE, CREATE TABLE, DROP TABLE, ALTER TABLE, SELECT "

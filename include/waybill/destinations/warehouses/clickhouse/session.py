@@ -80,7 +80,7 @@ class ClickHouseSession:
         if client is not None:
             client.close()
 
-    def _call(self, method: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a driver
+    def _call(self, method: str, *arguments: Any, **named: Any) -> Any:
         exceptions = driver("clickhouse_connect.driver.exceptions", PACKAGE, "clickhouse")
         try:
             if self._client is None:
@@ -95,7 +95,7 @@ class ClickHouseSession:
         self.close()
         raise ERRORS.sorted(said, self.name) from said
 
-    def _connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+    def _connect(self) -> Any:
         options = self._address.options
         return driver("clickhouse_connect", PACKAGE, "clickhouse").get_client(
             host=self._address.host,

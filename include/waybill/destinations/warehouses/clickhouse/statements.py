@@ -102,10 +102,10 @@ def insertion(
     join = ""
     if joined:
         on = " AND ".join(f"t.{quoted(one)} = s.{quoted(one)}" for one in key)
-        join = f" LEFT JOIN (SELECT * FROM {place} FINAL) AS t ON {on}"  # noqa: S608
+        join = f" LEFT JOIN (SELECT * FROM {place} FINAL) AS t ON {on}"
     listed = ", ".join(quoted(name) for name in (*names, IS_DELETED))
     return (
-        f"INSERT INTO {place} ({listed}) "  # noqa: S608
+        f"INSERT INTO {place} ({listed}) "
         f"SELECT {', '.join(values)}, s.{quoted(OP)} = '{DELETE}' "
         f"FROM {quoted(BOOKS)}.{quoted(stage)} AS s{join}"
     )
@@ -160,7 +160,7 @@ def within(bounds: Bounds) -> str:
     return f" WHERE {' AND '.join(parts)}" if parts else ""
 
 
-def _bound(value: Any) -> str:  # noqa: ANN401 - a key's value
+def _bound(value: Any) -> str:
     if isinstance(value, str):
         return literal(value)
     return f"toDate32('{value.isoformat()}')" if isinstance(value, date) else str(value)

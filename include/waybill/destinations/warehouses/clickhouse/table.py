@@ -93,7 +93,7 @@ class ClickHouseTable:
         """Read what it is now; a load that was begun and not ended is ended first."""
         of = f"database = {literal(self.schema_name)} AND"
         rows = self.session.query(
-            f"SELECT name, type, (SELECT engine FROM system.tables WHERE {of} "  # noqa: S608
+            f"SELECT name, type, (SELECT engine FROM system.tables WHERE {of} "
             f"name = {literal(self.name)}) AS engine FROM system.columns WHERE {of} "
             f"table = {literal(self.name)} ORDER BY position"
         ).to_pylist()
@@ -134,15 +134,13 @@ class ClickHouseTable:
 
     def count(self) -> int:
         """Return how many rows it has. Cost: a pass over its keys and versions."""
-        rows = self.session.query(f"SELECT count() AS n FROM {self._final}")  # noqa: S608
+        rows = self.session.query(f"SELECT count() AS n FROM {self._final}")
         return int(rows["n"][0].as_py())
 
     def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
         """Read columns of rows within the bounds; all lie in file 0."""
         names = ", ".join(quoted(name) for name in columns)
-        rows = self.session.query(
-            f"SELECT {names} FROM {self._final}{statements.within(bounds)}"  # noqa: S608
-        )
+        rows = self.session.query(f"SELECT {names} FROM {self._final}{statements.within(bounds)}")
         known = self.fields()
         fields = [pa.field(name, known.field(name).type) for name in columns]
         arrays = [rows[f.name].cast(f.type) for f in fields]
@@ -169,7 +167,7 @@ class ClickHouseTable:
         }
         self._note(line, _BEGUN)
         rivals = self.session.query(
-            f"SELECT id FROM {LOADS} WHERE place = {literal(self.place)} "  # noqa: S608
+            f"SELECT id FROM {LOADS} WHERE place = {literal(self.place)} "
             f"AND sequence >= {line['sequence']} AND id != {literal(stage)}"
         )
         if rivals.num_rows:
@@ -205,7 +203,7 @@ class ClickHouseTable:
     def drop(self) -> None:
         """Remove the table, and its lines in the books."""
         self.session.command(f"DROP TABLE IF EXISTS {self.place} SYNC")
-        self.session.command(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")  # noqa: S608
+        self.session.command(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
 
     def _make_books(self) -> None:
         if not self.session.has_books:
@@ -238,9 +236,9 @@ class ClickHouseTable:
         """Return the newest line of each destination, and all that were begun and not ended."""
         kept = "sequence, id, destination, number, statement, token, record, done"
         mine = f"place = {literal(self.place)}"
-        ended = f"SELECT id FROM {LOADS} WHERE {mine} AND done != {_BEGUN}"  # noqa: S608
+        ended = f"SELECT id FROM {LOADS} WHERE {mine} AND done != {_BEGUN}"
         lines = self.session.query(
-            f"SELECT {kept} FROM (SELECT {kept} FROM {LOADS} WHERE {mine} "  # noqa: S608
+            f"SELECT {kept} FROM (SELECT {kept} FROM {LOADS} WHERE {mine} "
             f"AND done != {_BEGUN} ORDER BY sequence DESC, id LIMIT 1 BY destination, done) "
             f"UNION ALL SELECT {kept} FROM {LOADS} WHERE {mine} AND done = {_BEGUN} "
             f"AND id NOT IN ({ended})"

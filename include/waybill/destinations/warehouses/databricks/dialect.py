@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from waybill.destinations.lake.shape import type_name
 from waybill.destinations.warehouses.errors import ErrorMap
-from waybill.pipelines.column_types import arrow_type
+from waybill.pipelines import arrow_type
 
 _GRANT = (
     "grant the destination's principal USE CATALOG and CREATE SCHEMA on the catalog, and on the "

@@ -113,7 +113,7 @@ class DatabricksSession:
         self._connection, self.has_books = None, False
         raise ERRORS.sorted(said, self.name) from said
 
-    def _connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+    def _connect(self) -> Any:
         options = self._address.options
         return driver("databricks.sql", PACKAGE, "databricks").connect(
             server_hostname=self._address.host,

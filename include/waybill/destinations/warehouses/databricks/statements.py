@@ -61,7 +61,7 @@ def alterations(place: str, known: pa.Schema, plan: Plan) -> list[str]:
         column, kind = quoted(item.name), sql_type(item.type)
         if not can_widen(known.field(item.name).type, item.type):
             other = quoted(f"{item.name}_new")
-            update = f"UPDATE {place} SET {other} = CAST({column} AS {kind})"  # noqa: S608
+            update = f"UPDATE {place} SET {other} = CAST({column} AS {kind})"
             raise InputError(
                 f"table {place}, column {item.name!r}: found "
                 f"{sql_type(known.field(item.name).type)}, expected {kind}; Delta does not widen a "
@@ -98,11 +98,11 @@ def merge(place: str, source: str, names: Sequence[str], key: Sequence[str]) -> 
     op = f"s.{quoted(OP)} ="
     listed, values = (", ".join(f"{p}{quoted(n)}" for n in names) for p in ("", "s."))
     moved = (
-        f"WHEN MATCHED AND {op} '{TOUCH}' AND {newer} THEN UPDATE SET {_sets(versions)} "  # noqa: S608
+        f"WHEN MATCHED AND {op} '{TOUCH}' AND {newer} THEN UPDATE SET {_sets(versions)} "
         f"WHEN MATCHED AND {op} '{SOFT_DELETE}' AND {newer} THEN UPDATE SET {_sets(marks)} "
     )
     return (
-        f"MERGE INTO {place} AS t USING (SELECT * FROM {source}) AS s ON {on} "  # noqa: S608
+        f"MERGE INTO {place} AS t USING (SELECT * FROM {source}) AS s ON {on} "
         f"WHEN MATCHED AND {op} '{DELETE}' AND {gone} THEN DELETE "
         f"{moved if versions else ''}"
         f"WHEN MATCHED AND {op} '{UPSERT}' AND {newer} THEN UPDATE SET {_sets(free)} "
@@ -119,7 +119,7 @@ def within(bounds: Bounds) -> str:
     return f" WHERE {' AND '.join(parts)}" if parts else ""
 
 
-def _bound(value: Any) -> str:  # noqa: ANN401 - a key's value
+def _bound(value: Any) -> str:
     if isinstance(value, str):
         return literal(value)
     return f"DATE '{value.isoformat()}'" if isinstance(value, date) else str(value)

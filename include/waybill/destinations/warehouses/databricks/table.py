@@ -61,7 +61,7 @@ class DatabricksTable:
     def refresh(self) -> bool:
         """Read what it is now."""
         rows = self.session.query(
-            "SELECT column_name AS name, full_data_type AS type, is_nullable = 'YES' AS nullable "  # noqa: S608
+            "SELECT column_name AS name, full_data_type AS type, is_nullable = 'YES' AS nullable "
             f"FROM information_schema.columns WHERE table_schema = {literal(self.schema_name)} "
             f"AND table_name = {literal(self.name)} ORDER BY ordinal_position"
         ).to_pylist()
@@ -96,15 +96,13 @@ class DatabricksTable:
 
     def count(self) -> int:
         """Return how many rows it has: Delta knows it from metadata."""
-        rows = self.session.query(f"SELECT COUNT(*) AS n FROM {self.place}")  # noqa: S608
+        rows = self.session.query(f"SELECT COUNT(*) AS n FROM {self.place}")
         return int(rows["n"][0].as_py())
 
     def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
         """Read columns of rows within the bounds; all lie in file 0."""
         names = ", ".join(quoted(name) for name in columns)
-        rows = self.session.query(
-            f"SELECT {names} FROM {self.place}{statements.within(bounds)}"  # noqa: S608
-        )
+        rows = self.session.query(f"SELECT {names} FROM {self.place}{statements.within(bounds)}")
         fields = [pa.field(name, self.fields().field(name).type) for name in columns]
         arrays = [rows[f.name].cast(f.type) for f in fields]
         files = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
@@ -134,9 +132,7 @@ class DatabricksTable:
         """Add rows, whatever others do."""
         with self.session.staged(rows) as source:
             names = ", ".join(quoted(name) for name in rows.column_names)
-            self.session.execute(
-                f"INSERT INTO {self.place} ({names}) SELECT {names} FROM {source}"  # noqa: S608
-            )
+            self.session.execute(f"INSERT INTO {self.place} ({names}) SELECT {names} FROM {source}")
 
     def replace(self, column: str, value: str, rows: pa.Table) -> None:
         """Refuse: nothing here tells whether others wrote meanwhile, and theirs would be lost."""
@@ -158,7 +154,7 @@ class DatabricksTable:
     def drop(self) -> None:
         """Remove the table, and its lines in the books."""
         self.session.execute(f"DROP TABLE IF EXISTS {self.place}")
-        self.session.execute(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")  # noqa: S608
+        self.session.execute(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
 
     def _make_books(self) -> None:
         if not self.session.has_books:
@@ -179,7 +175,7 @@ class DatabricksTable:
             if str(entry["userMetadata"] or "").startswith(_PREFIX)
         ]
         kept = self.session.query(
-            f"SELECT version, stamp FROM {LOADS} WHERE place = {literal(self.place)} "  # noqa: S608
+            f"SELECT version, stamp FROM {LOADS} WHERE place = {literal(self.place)} "
             "ORDER BY version DESC, at DESC LIMIT 1"
         ).to_pylist()
         known = [(row["version"], row["stamp"]) for row in kept] + known
@@ -206,7 +202,7 @@ class DatabricksTable:
         self._stamp, self._version = told, version
         if told["record"] is not None:
             self.session.execute(
-                f"INSERT INTO {LOADS} VALUES ({literal(self.place)}, {version}, "  # noqa: S608
+                f"INSERT INTO {LOADS} VALUES ({literal(self.place)}, {version}, "
                 f"{literal(_packed(told))}, CURRENT_TIMESTAMP())"
             )
 

@@ -19,7 +19,7 @@ class StagingBucket:
 
     def __init__(self, region: str | None) -> None:
         import boto3
-        from botocore.config import Config  # noqa: PLC0415
+        from botocore.config import Config
 
         limits = Config(
             connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 4}
@@ -39,7 +39,7 @@ class StagingBucket:
 
 @contextmanager
 def _translating() -> Iterator[None]:
-    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield

@@ -61,7 +61,7 @@ class RedshiftSession(Session):
                 "s3://bucket/prefix (docs/destinations.md)"
             )
 
-    def connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+    def connect(self) -> Any:
         """Open the driver's connection; transactions are opened in SQL."""
         connection = driver("redshift_connector", PACKAGE, "redshift").connect(
             user=self._address.user or self._address.options.get("user"),
@@ -141,7 +141,7 @@ class RedshiftSession(Session):
             for n, kind in columns
         )
         self.execute(working_table(self, wanted, columns))
-        self.execute(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")  # noqa: S608
+        self.execute(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")
         self.execute(f"DROP TABLE {quoted(raw)}")
 
     def lock(self) -> None:

@@ -61,7 +61,7 @@ class SnowflakeSession(Session):
         super().__init__(SNOWFLAKE, name)
         self._address = read_address(name, settings, FORM)
 
-    def connect(self) -> Any:  # noqa: ANN401 - the driver has no types
+    def connect(self) -> Any:
         """Open the driver's connection."""
         connector = driver("snowflake.connector", PACKAGE, "snowflake")
         return connector.connect(**_arguments(self._address, self.name))

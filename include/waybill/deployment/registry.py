@@ -1,0 +1,248 @@
+"""Deployed pipelines: immutable versions in the tracker; the newest of each is active."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import insert
+
+from waybill.errors import InputError
+from waybill.mappings import (
+    InForce,
+    NameRules,
+    keep_declared,
+    numbers_in_force,
+    rules_of,
+    versions_numbered,
+)
+from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.storage import TrackerStore
+from waybill.storage.tracker import audit_log, pipeline_versions, pipelines
+
+Mappings = dict[tuple[str, str], InForce]
+"""By pipeline id and event name."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeployReport:
+    """What a deploy did."""
+
+    pipeline: str
+    pipeline_id: str
+    version: str
+    number: int
+    changed: bool
+    """False: this version was active already."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+def deploy(
+    tracker: TrackerStore,
+    directory: Path,
+    *,
+    who: str,
+    rules: NameRules | None = None,
+    source_roots: Sequence[Path] = (),
+) -> DeployReport:
+    """Check the declaration in a folder and make it the pipeline's active version.
+
+    In the same transaction its columns are laid over what was learned from its events.
+
+    Args:
+        tracker: where pipelines are kept.
+        directory: with the declaration.
+        who: deploys.
+        rules: for names, of the pipeline's destination; PostgreSQL's, where none are given.
+        source_roots: folders of the settings that its source may lie in.
+
+    Raises:
+        InputError: the declaration is wrong, its source lies where it must not, its name belongs to
+            another pipeline, its team or destination is not what it was, or a column's type is none
+            that holds what was learned.
+    """
+    pipeline = load_pipeline(directory, source_roots)
+    with tracker.transaction() as connection:
+        _register(connection, pipeline)
+        active = _active_row(connection, pipeline.id)
+        if active is not None and active.version == pipeline.version:
+            return DeployReport(
+                pipeline.name, pipeline.id, pipeline.version, active.number, changed=False
+            )
+        if active is not None:
+            _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
+        number = 1 if active is None else active.number + 1
+        connection.execute(
+            pipeline_versions.insert().values(
+                pipeline_id=pipeline.id,
+                number=number,
+                version=pipeline.version,
+                declaration=pipeline.to_json(),
+                deployed_by=who,
+            )
+        )
+        connection.execute(
+            audit_log.insert().values(
+                who=who,
+                action="deploy",
+                target=pipeline.id,
+                detail={"version": pipeline.version, "number": number},
+            )
+        )
+        keep_declared(connection, pipeline, rules or rules_of("postgres"), who)
+    return DeployReport(pipeline.name, pipeline.id, pipeline.version, number, changed=True)
+
+
+def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:
+    """Refuse to move a pipeline to another topic: what waits in the old one would not be read."""
+    old, new = topic_of(active), topic_of(proposed)
+    if old != new:
+        raise InputError(
+            f"pipeline {proposed.id!r} sends to topic {old!r}; with this team and destination it "
+            f"would be {new!r}, and events that wait in the old one would never be read. Declare "
+            "it as a new pipeline, with an id of its own"
+        )
+
+
+def _register(connection: Connection, pipeline: Pipeline) -> None:
+    """Insert or update the pipeline's row; deploys, also of different pipelines, take turns."""
+    connection.execute(text("LOCK TABLE pipelines IN SHARE ROW EXCLUSIVE MODE"))
+    owner = connection.execute(
+        select(pipelines.c.id).where(pipelines.c.name == pipeline.name)
+    ).scalar()
+    if owner is not None and owner != pipeline.id:
+        raise InputError(
+            f"a pipeline named {pipeline.name!r} exists with id {owner!r}; this declaration says "
+            f"{pipeline.id!r}. Ids never change: keep the old id, or choose another name"
+        )
+    statement = insert(pipelines).values(id=pipeline.id, name=pipeline.name, team=pipeline.team)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[pipelines.c.id], set_={"name": pipeline.name, "team": pipeline.team}
+        )
+    )
+
+
+def _active_row(connection: Connection, pipeline_id: str) -> Any:
+    query = (
+        select(pipeline_versions)
+        .where(pipeline_versions.c.pipeline_id == pipeline_id)
+        .order_by(pipeline_versions.c.number.desc())
+        .limit(1)
+    )
+    return connection.execute(query).first()
+
+
+class ActivePipelines:
+    """The active versions of all deployed pipelines; a version is read and parsed once.
+
+    Threads may share one.
+    """
+
+    def __init__(self, tracker: TrackerStore) -> None:
+        self._tracker = tracker
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int], Pipeline] = {}
+        self._mappings: dict[tuple[str, str], InForce] = {}
+
+    def read(self) -> dict[str, Pipeline]:
+        """Return {pipeline id: active version}; the same object while none newer is deployed.
+
+        Cost: one statement, one more where there is something new.
+        """
+        with self._lock, self._tracker.transaction() as connection:
+            return self._read(connection)
+
+    def read_mapped(self, topic: str) -> tuple[dict[str, Pipeline], Mappings]:
+        """Return what `read` does, and the mappings in force of a topic's pipelines.
+
+        Both are of one moment: no mapping is of a later or earlier deploy than its pipeline.
+        Cost: three statements, one or two more where there is something new.
+        """
+        with self._lock, self._tracker.transaction() as connection:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            active = self._read(connection)
+            wanted = [one.id for one in active.values() if topic_of(one) == topic]
+            return active, self._read_mappings(connection, wanted)
+
+    def _read(self, connection: Connection) -> dict[str, Pipeline]:
+        table = pipeline_versions.c
+        newest = select(table.pipeline_id, func.max(table.number)).group_by(table.pipeline_id)
+        active = [(row[0], int(row[1])) for row in connection.execute(newest)]
+        unknown = [one for one in active if one not in self._known]
+        rows = _versions(connection, unknown) if unknown else []
+        fresh = {(row[0], int(row[1])): Pipeline.from_json(row[2]) for row in rows}
+        self._known = {one: fresh.get(one) or self._known[one] for one in active}
+        return {pipeline_id: one for (pipeline_id, _), one in self._known.items()}
+
+    def _read_mappings(self, connection: Connection, pipeline_ids: Sequence[str]) -> Mappings:
+        numbers = numbers_in_force(connection, pipeline_ids)
+        known = {name: one.number for name, one in self._mappings.items()}
+        unknown = {name: n for name, n in numbers.items() if known.get(name) != n}
+        for version in versions_numbered(connection, unknown):
+            name = (version.pipeline_id, version.event_name)
+            self._mappings[name] = InForce(version.number, version.declaration)
+        return {name: self._mappings[name] for name in numbers}
+
+
+def _versions(connection: Connection, wanted: Sequence[tuple[str, int]]) -> Sequence[Any]:
+    table = pipeline_versions.c
+    query = select(table.pipeline_id, table.number, table.declaration)
+    return connection.execute(
+        query.where(tuple_(table.pipeline_id, table.number).in_(wanted))
+    ).all()
+
+
+def active_pipelines(tracker: TrackerStore) -> dict[str, Pipeline]:
+    """Return {pipeline id: active version} of all deployed pipelines."""
+    return ActivePipelines(tracker).read()
+
+
+def active_pipeline(tracker: TrackerStore, name: str) -> Pipeline:
+    """Return the active version of one pipeline, by name or id.
+
+    Raises:
+        InputError: nothing of that name is deployed.
+    """
+    found = active_pipelines(tracker)
+    by_name = {pipeline.name: pipeline for pipeline in found.values()}
+    pipeline = by_name.get(name) or found.get(name)
+    if pipeline is not None:
+        return pipeline
+    known = ", ".join(sorted(p.name for p in found.values())) or "none"
+    raise InputError(
+        f"no pipeline {name!r} is deployed (deployed: {known}); run `waybill pipelines deploy`"
+    )
+
+
+def active_version(tracker: TrackerStore, pipeline_id: str) -> str | None:
+    """Return the version of a pipeline that is deployed now; None: there is none."""
+    table = pipeline_versions.c
+    query = select(table.version).where(table.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+
+
+def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
+    """Tell whether the version of a pipeline that is deployed now keeps sources."""
+    table = pipeline_versions.c
+    query = select(table.declaration["keep_source"]).where(table.pipeline_id == pipeline_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar() is True
+
+
+def deployed_names(tracker: TrackerStore, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
+    """Return id, name and team of the deployed pipelines of these teams, by name; None: of all."""
+    query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)
+    if teams is not None:
+        query = query.where(pipelines.c.team.in_(teams))
+    with tracker.transaction() as connection:
+        rows = connection.execute(query.order_by(pipelines.c.name)).mappings()
+        return [{name: str(row[name]) for name in ("id", "name", "team")} for row in rows]

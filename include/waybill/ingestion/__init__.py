@@ -1,0 +1,29 @@
+"""Ingestion: pages of a source into the write-ahead log and Kafka, each exactly once.
+
+Invariants
+  I1  A page is whole in the write-ahead log, with its mark, before the tracker hears of it; a crash
+      between the two is finished from the mark by the next run.
+  I2  A run that finds the beginning of an unfinished page in the log appends only the rest of it.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.ingestion.refused_messages import Undeliverable as Undeliverable
+    from waybill.ingestion.run import IngestReport as IngestReport
+    from waybill.ingestion.run import Intake as Intake
+    from waybill.ingestion.run import ingest as ingest
+    from waybill.ingestion.takeover import SourceClaim as SourceClaim
+    from waybill.ingestion.takeover import registered as registered
+    from waybill.ingestion.takeover import settle as settle
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "refused_messages": ["Undeliverable"],
+        "run": ["IngestReport", "Intake", "ingest"],
+        "takeover": ["SourceClaim", "registered", "settle"],
+    },
+)

@@ -1,0 +1,624 @@
+"""Ingestion: pages of a source into the write-ahead log and Kafka, each page exactly once.
+
+A page: read at the cursor; its events appended; their traces written; then one *mark* in the log
+with the cursor behind it, its counts and what it parked. The next pages are read while Kafka takes
+it. Once all before the mark is acknowledged, or parked: the tracker, by compare-and-set, under the
+lease of the source; then the mark is confirmed. So the cursor follows delivery, in order, and lags
+behind the log by ``_MOST_IN_FLIGHT`` pages at most.
+
+Who dies when, and the log is there: before the mark, the log holds the beginning of a page; the
+next run reads the page again (a connector gives the same page at the same cursor), appends only
+what is not there, and writes the traces of all of it: see ``ingest_traces`` why that doubles none.
+After the mark, the next run commits the mark first. After the tracker's commit, the mark is found
+done.
+An event that Kafka refuses is counted with its page all the same: see ``undeliverable``. Events of
+a dead run that the page read again does not hold (the source changed) are counted with it too.
+
+Who dies when, and the next run is on another node, or the disk is gone: it takes the lease over,
+and reads all that was not committed from the source again, but for what is in Kafka already (see
+``takeover``). The run that it took over fails at its next page, or when it has given all the intake
+versions that it had reserved: some seconds of them. The log on the other node is not sent any more:
+the next opening there moves it aside.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Connection
+
+from waybill.errors import InputError, ParkError, RetryError, StopError
+from waybill.events import (
+    Event,
+    IntakeClock,
+    decode,
+    encode,
+    encode_data,
+    event_id,
+    ordering_key,
+    source_version,
+    wall_us,
+)
+from waybill.ingestion.connectors import BadRow, Connector, CountingConnector, Cursor, Page
+from waybill.ingestion.delivery import Settling, least_minute
+from waybill.ingestion.page_traces import PageTraces
+from waybill.ingestion.refused_messages import Undeliverable
+from waybill.ingestion.takeover import InKafka, count_sent, taken_us
+from waybill.ledger import (
+    IntakeCommit,
+    LogProgress,
+    OffsetsMovedError,
+    PageMark,
+    Position,
+    SourceLease,
+    begin_position,
+    close_source,
+    commit_intake,
+    note_run,
+    open_source,
+    replaced_logs,
+    tell_progress,
+)
+from waybill.parking import Packer, ParkedEvent, Parking, SegmentDescriptor, new_key
+from waybill.pipelines import EventDeclaration, Pipeline, topic_of
+from waybill.processing import Counts
+from waybill.producer import LosslessProducer, WalFullError
+from waybill.storage import KafkaLog, ObjectStore, TrackerStore, check_in
+from waybill.tracing import Recorder
+
+_LOG = logging.getLogger(__name__)
+_STORE_AWAY_LIMIT_S = 600.0
+_MOST_IN_FLIGHT = 32
+"""Pages in the log of which Kafka has not acknowledged all."""
+_KAFKA_AWAY_LIMIT_S = 60.0
+"""Kafka acknowledges nothing for so long: the run ends, and the next one goes on."""
+_TELL_EVERY_S = 5.0
+_AFTER_AN_ERROR_S = 5.0
+_POLL_S = 0.02
+_RESERVED_US = 10_000_000
+"""Intake versions are reserved in the tracker so far ahead of the clock. A run that was fenced
+stamps none beyond; one that takes over begins above."""
+_Unfinished = dict[str, deque["_Left"]]
+"""Event id to its records behind the log's last mark."""
+
+
+class _Marked(NamedTuple):
+    """One page that is in the log, up to its mark."""
+
+    lsn: int
+    """Of the mark."""
+    mark: dict[str, Any]
+    offsets: dict[int, int]
+    """Of the topic: nothing behind the mark stands before them."""
+    least_minute: int | None
+    events: int
+
+
+class _Left(NamedTuple):
+    """One event that a dead run left in the log, behind its last mark."""
+
+    event_name: str
+    key: str
+    minute: int
+    lsn: int
+    taken_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What one run of a connector did."""
+
+    pipeline: str
+    read: int
+    """Rows read, good and bad."""
+    accepted: int
+    """Events in the log, by this run or found there from one that died."""
+    parked: int
+    """Rows that could not become events."""
+    refused: int
+    """Events of the log that Kafka refused for good, parked since this run opened it."""
+    resumed: int
+    """Events of an unfinished page that were found in the log."""
+    pages: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Intake:
+    """What ingestion stands on, opened."""
+
+    pipeline: Pipeline
+    connector: Connector
+    producer: LosslessProducer
+    tracker: TrackerStore
+    parking: Parking
+    objects: ObjectStore
+    log: KafkaLog
+    lease: SourceLease
+    """Claimed for the producer's log, before that sent anything."""
+    recorder: Recorder | None = None
+    undeliverable: Undeliverable | None = None
+    """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
+    now_us: Callable[[], int] = wall_us
+    """The clock, in microseconds since 1970."""
+
+
+def ingest(
+    intake: Intake, *, on_progress: Callable[[int, int | None], None] | None = None
+) -> IngestReport:
+    """Read all that the source has behind the cursor; safe to run again after any death.
+
+    Raises:
+        RetryError: Kafka, the tracker or the object store is away; run it again.
+        InputError: the source cannot be read as declared.
+        FencedError: another run has taken the source over, and goes on instead.
+    """
+    return _Run(intake, on_progress).run()
+
+
+class _Run:
+    def __init__(
+        self, intake: Intake, on_progress: Callable[[int, int | None], None] | None
+    ) -> None:
+        self._intake = intake
+        self._on_progress = on_progress
+        self._clock = IntakeClock(
+            last=intake.lease.last_version, reserve=self._reserve, now_us=intake.now_us
+        )
+        pipeline = intake.pipeline
+        self._topic = topic_of(pipeline)
+        self._event = _declared(pipeline)
+        self._accepted = self._parked = self._resumed = self._pages = self._known = 0
+        self._settling = Settling(intake.producer, self._clock.minute)
+        self._waiting: deque[_Marked] = deque()
+        self._in_log = 0
+        """Events in the log whose page is not committed."""
+        self._page_minute: int | None = None
+        """When the page was begun whose mark is not written yet."""
+        self._elsewhere: list[InKafka] = []
+        """What logs that were taken over had sent: it is in Kafka, and counted."""
+        self._sent_again: set[str] = set()
+        """Keys of events that were sent while there was some of that."""
+
+    def run(self) -> IngestReport:
+        """Read the source to its end."""
+        try:
+            return self._run()
+        except (RetryError, InputError):
+            self._try_to_finish()
+            raise
+
+    def _run(self) -> IngestReport:
+        began = time.monotonic()
+        intake = self._intake
+        unfinished = _unfinished(intake.producer)
+        self._in_log = sum(map(len, unfinished.values()))
+        minute = self._clock.minute()
+        self._settling.begin(open_source(intake.tracker, self._progress(), minute=minute))
+        self._finish_marks()
+        self._look_elsewhere()
+        position = begin_position(intake.tracker, self._progress())
+        total = intake.connector.count()
+        first = position.rows_read
+        for page in intake.connector.read(position.cursor):
+            position = self._page(page, position, unfinished)
+            unfinished = {}
+            self._commit_delivered()
+            self._wait_for_room()
+            if self._on_progress is not None:
+                self._on_progress(position.rows_read, total)
+        if unfinished:
+            position = self._page(_nothing_at(position), position, unfinished)
+        self._deliver_all()
+        close_source(
+            intake.tracker,
+            intake.lease,
+            last_version=self._clock.last,
+            minute=self._clock.minute(),
+            left=self._count_between(position.cursor, None),
+        )
+        note_run(intake.tracker, intake.pipeline.id)
+        return IngestReport(
+            pipeline=intake.pipeline.name,
+            read=position.rows_read - first,
+            accepted=self._accepted,
+            parked=self._parked,
+            refused=intake.undeliverable.parked if intake.undeliverable else 0,
+            resumed=self._resumed,
+            pages=self._pages,
+            seconds=round(time.monotonic() - began, 2),
+        )
+
+    def _finish_marks(self) -> None:
+        """Commit pages that a dead run marked in the log but did not tell the tracker of."""
+        for lsn, payload in self._intake.producer.recovered.marks:
+            mark = orjson.loads(payload)
+            self._commit(_Marked(lsn, mark, {}, None, 0), self._settling.recovered(mark["counts"]))
+            self._intake.producer.confirm(lsn)
+
+    def _look_elsewhere(self) -> None:
+        """Count what logs that were taken over had sent, and keep it: it is not sent again."""
+        intake = self._intake
+        for replaced in replaced_logs(intake.tracker, intake.pipeline.id):
+            if replaced.topic != self._topic:
+                continue
+            found = count_sent(intake.tracker, intake.log, replaced, recorder=intake.recorder)
+            if found.events and not replaced.reread:
+                self._elsewhere.append(found)
+
+    # Versions and the lease
+
+    def _reserve(self, version: int) -> int:
+        limit = version + _RESERVED_US
+        tell_progress(self._intake.tracker, replace(self._progress(), last_version=limit))
+        return limit
+
+    def _progress(self) -> LogProgress:
+        return LogProgress(self._intake.lease, self._clock.reserved, self._in_log)
+
+    def _tell_waiting(self) -> None:
+        waiting = len(self._intake.producer)
+        tell_progress(self._intake.tracker, self._progress(), waiting=waiting)
+
+    # Delivery
+
+    def _commit_delivered(self) -> None:
+        """Commit the pages of which Kafka has all; cheap when there are none."""
+        while self._waiting and self._intake.producer.settled(self._waiting[0].lsn):
+            self._commit_oldest()
+
+    def _commit_oldest(self) -> None:
+        page = self._waiting[0]
+        behind = [other.least_minute for other in self._waiting if other is not page]
+        done = self._commit(page, self._settling.page([*behind, self._page_minute]))
+        if not done:
+            raise OffsetsMovedError(
+                f"page {page.mark['sequence']} of {self._intake.pipeline.id!r} was committed by "
+                "another run; this run ends here, the next one goes on"
+            )
+        self._intake.producer.confirm(page.lsn)
+        self._waiting.popleft()
+        self._pages += 1
+
+    def _wait_for_room(self) -> None:
+        """Wait while too many pages are in flight."""
+        patience = _Patience(self._tell_waiting)
+        while (left := len(self._waiting)) > _MOST_IN_FLIGHT:
+            patience.check(left)
+            self._intake.producer.poll(_POLL_S)
+            self._commit_delivered()
+
+    def _deliver_all(self) -> None:
+        """Wait until Kafka has all that is in the log, and commit all pages."""
+        patience = _Patience(self._tell_waiting)
+        while left := self._intake.producer.flush(1.0):
+            self._commit_delivered()
+            patience.check(left)
+        while self._waiting:
+            self._commit_oldest()
+
+    def _try_to_finish(self) -> None:
+        """Commit what Kafka has, or takes in a few seconds, of a run that cannot go on."""
+        try:
+            if self._waiting and not self._intake.producer.flush(_AFTER_AN_ERROR_S):
+                while self._waiting:
+                    self._commit_oldest()
+            self._commit_delivered()
+            self._tell_waiting()
+        except (RetryError, StopError) as error:
+            _LOG.warning("%d pages stay in the log for the next run: %s", len(self._waiting), error)
+
+    def _produce(self, value: bytes, key: bytes) -> int:
+        producer = self._intake.producer
+        try:
+            lsn = producer.produce(self._topic, value, key)
+        except WalFullError:
+            if not self._waiting:
+                raise
+            self._deliver_all()
+            lsn = producer.produce(self._topic, value, key)
+        self._in_log += 1
+        return lsn
+
+    def _mark(self, payload: bytes) -> int:
+        producer = self._intake.producer
+        try:
+            return producer.mark(payload)
+        except WalFullError:
+            if not self._waiting:
+                raise
+            self._deliver_all()
+            return producer.mark(payload)
+
+    # Pages
+
+    def _page(self, page: Page, position: Position, unfinished: _Unfinished) -> Position:
+        intake = self._intake
+        counts = Counts()
+        passed = PageTraces()
+        packer = Packer()
+        self._page_minute = self._clock.minute()
+        known_before = self._known
+        for row in page.rows:
+            self._row(row, counts, passed, packer, unfinished)
+        for bad in page.bad:
+            self._bad(bad, counts, packer)
+        counted = self._count_between(page.start, page.cursor)
+        known = self._known - known_before
+        ingested = counts.total("in_first") + known
+        self._adopt(unfinished, counts, passed)
+        sequence = position.sequence + 1
+        reference = f"intake:{intake.pipeline.id}:{intake.lease.wal_id}:{sequence}"
+        rows = len(page.rows) + len(page.bad)
+        mark: dict[str, Any] = {
+            "sequence": sequence,
+            "reference": reference,
+            "cursor": page.cursor,
+            "rows": rows,
+            "counts": list(counts.by_pipeline()),
+            "parked": self._put_parked(packer),
+            "counted": None if counted is None else [counted, ingested],
+        }
+        self._trace(passed, reference)
+        lsn = self._mark(orjson.dumps(mark))
+        events = counts.total("passed")
+        offsets = dict(intake.producer.offsets.get(self._topic, {}))
+        self._waiting.append(_Marked(lsn, mark, offsets, least_minute(mark["counts"]), events))
+        self._page_minute = None
+        self._accepted += events + known
+        self._parked += counts.total("parked")
+        return Position(sequence, page.cursor, position.rows_read + rows)
+
+    def _count_between(self, start: Cursor | None, end: Cursor | None) -> int | None:
+        """Return how many records the source itself counts; None: it cannot."""
+        source = self._intake.connector
+        return source.count_between(start, end) if isinstance(source, CountingConnector) else None
+
+    def _adopt(self, unfinished: _Unfinished, counts: Counts, passed: PageTraces) -> None:
+        """Count the events that a dead run put into the log, and that no row was found for."""
+        for identity, found in unfinished.items():
+            for left in found:
+                key = (self._intake.pipeline.id, left.event_name, "ingestion", left.minute)
+                for name in ("in_first", "passed", "out"):
+                    counts.add(key, name)
+                passed.add(identity, left.key, left.minute, left.lsn, left.taken_us)
+                self._resumed += 1
+
+    def _row(
+        self,
+        row: dict[str, Any],
+        counts: Counts,
+        passed: PageTraces,
+        packer: Packer,
+        unfinished: _Unfinished,
+    ) -> None:
+        pipeline = self._intake.pipeline
+        try:
+            event, content, taken = self._build(row)
+        except ParkError as error:
+            self._park(orjson_or_repr(row), error.code, error.message, error.where, counts, packer)
+            return
+        if self._elsewhere and self._is_elsewhere(event):
+            self._known += 1
+            return
+        found = unfinished.get(event.id)
+        if found:
+            left = found.popleft()
+            minute, lsn, taken = left.minute, left.lsn, left.taken_us
+            self._resumed += 1
+        else:
+            minute = event.intake_minute
+            name = f"{event.id}-{event.intake_version:x}"
+            check_in(self._intake.objects, event, content, name=name)
+            lsn = self._produce(encode(event, content=content), event.key.encode())
+        passed.add(event.id, event.key, minute, lsn, taken)
+        key = (pipeline.id, event.name, "ingestion", minute)
+        for name in ("in_first", "passed", "out"):
+            counts.add(key, name)
+
+    def _is_elsewhere(self, event: Event) -> bool:
+        """Tell whether another log has sent an event, and no earlier one of its key is to follow.
+
+        Where one was missing there, all later ones of its key are sent again: in order.
+        """
+        if event.key not in self._sent_again:
+            for found in self._elsewhere:
+                if found.take(event.id):
+                    return True
+        self._sent_again.add(event.key)
+        return False
+
+    def _build(self, row: dict[str, Any]) -> tuple[Event, bytes, int]:
+        pipeline, declared = self._intake.pipeline, self._event
+        key = ordering_key(row, declared.key)
+        version = source_version(row, declared.version)
+        content = encode_data(row)
+        identity = event_id(pipeline.id, declared.name, key, version=version, content=content)
+        intake_version, minute, taken = self._clock.stamp()
+        moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
+        event = Event(
+            id=identity,
+            pipeline_id=pipeline.id,
+            team=pipeline.team,
+            name=declared.name,
+            key=key,
+            source_version=0 if version is None else version,
+            intake_version=intake_version,
+            intake_minute=minute,
+            time=moment.isoformat().replace("+00:00", "Z"),
+            data=row,
+        )
+        return event, content, taken
+
+    def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:
+        self._park(bad.raw, bad.code, bad.message, f"line {bad.line}", counts, packer)
+
+    def _park(
+        self, raw: bytes, code: str, message: str, where: str, counts: Counts, packer: Packer
+    ) -> None:
+        pipeline = self._intake.pipeline
+        _, minute, taken = self._clock.stamp()
+        moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
+        at = moment.isoformat().replace("+00:00", "Z")
+        key = (pipeline.id, self._event.name, "ingestion", minute)
+        counts.add(key, "in_first")
+        counts.add(key, "parked")
+        packer.add(
+            ParkedEvent(
+                pipeline_id=pipeline.id,
+                event_name=self._event.name,
+                stage="ingestion",
+                error_type=code,
+                message=message,
+                where=where,
+                stack_hash="",
+                pipeline_version=pipeline.version,
+                event_at=at,
+                parked_at=at,
+                topic="",
+                kafka_partition=-1,
+                kafka_offset=-1,
+                attempt=0,
+                value=raw,
+            )
+        )
+
+    def _put_parked(self, packer: Packer) -> dict[str, Any] | None:
+        if not packer.count:
+            return None
+        packed = packer.finish()
+        key = new_key()
+        self._intake.objects.put_waiting(key, packed.body, limit_s=_STORE_AWAY_LIMIT_S)
+        return {
+            "key": key,
+            "size": len(packed.body),
+            "segments": [segment.to_json() for segment in packed.segments],
+        }
+
+    def _commit(self, page: _Marked, watermark: PageMark) -> bool:
+        """Commit a page; False: that was done before."""
+        intake = self._intake
+        mark = page.mark
+        parked = mark["parked"]
+
+        def record_parked(connection: Connection, number: int) -> list[str]:
+            if parked is None:
+                return []
+            intake.parking.record(
+                connection,
+                key=parked["key"],
+                size=parked["size"],
+                segments=[SegmentDescriptor.from_json(s) for s in parked["segments"]],
+                scope=f"ingestion/{intake.pipeline.id}",
+                commit_number=number,
+            )
+            return [parked["key"]]
+
+        commit = IntakeCommit(
+            pipeline_id=intake.pipeline.id,
+            sequence=mark["sequence"],
+            cursor=mark["cursor"],
+            rows=mark["rows"],
+            counts=mark["counts"],
+            watermark=_with_counts(watermark, mark.get("counted")),
+            progress=LogProgress(
+                intake.lease,
+                max(self._clock.reserved, self._clock.last + _RESERVED_US),
+                max(0, self._in_log - page.events),
+                page.lsn,
+                page.offsets,
+            ),
+            reference=mark.get("reference", ""),
+        )
+        assert commit.progress is not None  # noqa: S101 - just made
+        done = commit_intake(intake.tracker, commit, record_parked)
+        if done:
+            self._in_log = commit.progress.unsettled
+            self._clock.reserved = commit.progress.last_version
+        return done
+
+    def _trace(self, passed: PageTraces, reference: str) -> None:
+        recorder = self._intake.recorder
+        if recorder is not None:
+            name, topic = self._event.name, self._topic
+            recorder.write(
+                passed.batches(self._intake.pipeline.id, name, topic=topic, batch=reference)
+            )
+
+
+def _declared(pipeline: Pipeline) -> EventDeclaration:
+    found = pipeline.events.get(pipeline.source.event)
+    if found is None:
+        raise InputError(
+            f"pipeline {pipeline.name!r}: its source gives event {pipeline.source.event!r}, which "
+            "is not under `events`"
+        )
+    return found
+
+
+def _unfinished(producer: LosslessProducer) -> _Unfinished:
+    """Return the events behind the log's last mark."""
+    found: _Unfinished = {}
+    for record in producer.recovered.unmarked:
+        event = decode(record.value or b"")
+        left = _Left(event.name, event.key, event.intake_minute, record.lsn, taken_us(event))
+        found.setdefault(event.id, deque()).append(left)
+    return found
+
+
+def _nothing_at(position: Position) -> Page:
+    """Return a page without rows where the source gave none, for what a dead run left."""
+    cursor = dict(position.cursor or {})
+    return Page([], [], cursor=cursor, start=cursor)
+
+
+def _with_counts(watermark: PageMark, counted: list[int] | None) -> PageMark:
+    if counted is None:
+        return watermark
+    return replace(watermark, counted=counted[0], ingested=counted[1])
+
+
+class _Patience:
+    """Ends a wait for Kafka in which nothing moves, and says what waits meanwhile."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+        self._left = -1
+        self._moved = self._told = time.monotonic()
+
+    def check(self, left: int) -> None:
+        """Raise a RetryError when nothing moved for a minute; ``left``: what waits now."""
+        now = time.monotonic()
+        if left != self._left:
+            self._left, self._moved = left, now
+        if now - self._told > _TELL_EVERY_S:
+            self._tell()
+            self._told = now
+        if now - self._moved > _KAFKA_AWAY_LIMIT_S:
+            raise _not_delivered(left)
+
+
+def _not_delivered(left: int) -> Exception:
+    return RetryError(
+        f"{left} events or pages are in the write-ahead log, but Kafka acknowledged nothing for "
+        f"{_KAFKA_AWAY_LIMIT_S:.0f} s; the next run sends them"
+    )
+
+
+def orjson_or_repr(row: Any) -> bytes:
+    """Return a refused row's bytes: JSON where it has a JSON form, else its repr."""
+    try:
+        return encode_data(row)
+    except ParkError:
+        return repr(row).encode("utf-8", "backslashreplace")

@@ -1,0 +1,117 @@
+"""Error messages as somebody may see them: of partitions, of their causes, of holds.
+
+They quote values of events that are not at hand, so where an event may hold something personal they
+are hidden whole, or, for who may see it, the look is written to the audit log: once a look and
+team (see ``looks``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from waybill.access import ANY_EVENT, Access, AccessLog, Personal, look_at, personal_of, write_audit
+from waybill.parking import MASK, FingerprintGroup, Hold, Partition
+from waybill.storage import TrackerStore
+
+_MESSAGE = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A partition with all that is said of its errors, as somebody may see it."""
+
+    partition: Partition
+    groups: list[FingerprintGroup]
+    hold: Hold | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What of one team was shown that may be personal."""
+
+    pipelines: set[str] = field(default_factory=set)
+    partitions: set[int] = field(default_factory=set)
+    texts: list[tuple[str, str, str]] = field(default_factory=list)
+    """What kind of message, of which partition or pipeline, and the message."""
+
+
+class Messages:
+    """Shows messages to one person, and notes what was shown that is personal.
+
+    Args:
+        tracker: where personal fields are declared, and the audit log.
+        access: who looks.
+        pipeline_ids: whose messages may be shown.
+        looks: those that go on, and are not written again.
+    """
+
+    def __init__(
+        self, tracker: TrackerStore, access: Access, pipeline_ids: Sequence[str], looks: AccessLog
+    ) -> None:
+        self._tracker = tracker
+        self._access = access
+        self._looks = looks
+        self._personal: Personal = personal_of(tracker, pipeline_ids)
+        self._seen: dict[str, _Seen] = defaultdict(_Seen)
+        """By team."""
+
+    def partition(self, partition: Partition) -> Partition:
+        """Return a partition with its last message as this person may see it."""
+        if not partition.last_message or not self._personal.are_in(partition):
+            return partition
+        if self._may_see(partition, "last", [partition.last_message]):
+            return partition
+        return replace(partition, last_message=MASK)
+
+    def groups(
+        self, partition: Partition, groups: list[FingerprintGroup]
+    ) -> list[FingerprintGroup]:
+        """Return a partition's causes with their messages as this person may see them."""
+        if not groups or not self._personal.are_in(partition):
+            return groups
+        if self._may_see(partition, "cause", [group.message for group in groups]):
+            return groups
+        return [replace(group, message=MASK) for group in groups]
+
+    def hold(self, hold: Hold, team: str) -> Hold:
+        """Return a hold; any event name of the pipeline may be the one that its message quotes."""
+        if _MESSAGE not in hold.cause or not self._personal.are_there(hold.pipeline_id, ANY_EVENT):
+            return hold
+        if self._access.may("personal", team):
+            seen = self._seen[team]
+            seen.pipelines.add(hold.pipeline_id)
+            seen.texts.append(("hold", hold.pipeline_id, str(hold.cause[_MESSAGE])))
+            return hold
+        return replace(hold, cause=hold.cause | {_MESSAGE: MASK})
+
+    def _may_see(self, partition: Partition, kind: str, texts: Sequence[str]) -> bool:
+        if not self._access.may("personal", partition.team):
+            return False
+        seen = self._seen[partition.team]
+        seen.pipelines.add(partition.pipeline_id)
+        seen.partitions.add(partition.id)
+        seen.texts += [(kind, str(partition.id), text) for text in texts]
+        return True
+
+    def write_down(self) -> None:
+        """Write to the audit log what was shown; nothing if nothing was, or the look goes on."""
+        user = self._access.user
+        looks = {team: look_at(user, team, seen.texts) for team, seen in self._seen.items()}
+        new = sorted(team for team, look in looks.items() if not self._looks.goes_on(look))
+        if not new:
+            return
+        with self._tracker.transaction() as connection:
+            for team in new:
+                write_audit(
+                    connection,
+                    who=user,
+                    action="see_personal_messages",
+                    target="error messages",
+                    team=team,
+                    pipeline_ids=sorted(self._seen[team].pipelines),
+                    partitions=sorted(self._seen[team].partitions),
+                )
+        for team in new:
+            self._looks.written(looks[team])

@@ -1,0 +1,65 @@
+"""Loads that a destination does not take: waited for, told of, parked when somebody wants it.
+
+A load is never given up: its staged objects keep, and their rows with them, until the destination
+takes them or they are parked.
+
+Invariants
+  I1  A destination has a row in ``destination_states`` from the first load that it did not take to
+      the next one that it takes; that goes in the transaction which acknowledges it.
+  I2  Rows are parked as a load is acknowledged: one tracker transaction moves the position, counts
+      every row in and parked, names the object, under the lease. A SIGKILL before it leaves an
+      object that no row names.
+  I3  What was parked may be in the destination all the same: a load whose answer was lost, a loader
+      that froze. Its replay brings the same versions, so the destination says ``duplicate``.
+  I4  Parking ends with the first load that the destination takes, or when the order is taken back.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.loading.backoff import Patience as Patience
+    from waybill.loading.loader import Loader as Loader
+    from waybill.loading.lost_objects import LeftError as LeftError
+    from waybill.loading.lost_objects import LostObject as LostObject
+    from waybill.loading.lost_objects import Recovery as Recovery
+    from waybill.loading.lost_objects import Run as Run
+    from waybill.loading.lost_objects import WaitingError as WaitingError
+    from waybill.loading.lost_objects import check_in_log as check_in_log
+    from waybill.loading.lost_objects import settle_lost as settle_lost
+    from waybill.loading.rewinds import Rewind as Rewind
+    from waybill.loading.rewinds import open_rewinds as open_rewinds
+    from waybill.loading.rewinds import settle_rewinds as settle_rewinds
+    from waybill.loading.sizes import MOST_COMMITS as MOST_COMMITS
+    from waybill.loading.sizes import LoadSizes as LoadSizes
+    from waybill.loading.sizes import is_due as is_due
+    from waybill.loading.sizes import last_of_load as last_of_load
+    from waybill.loading.states import Waiting as Waiting
+    from waybill.loading.states import all_waiting as all_waiting
+    from waybill.loading.states import ask_to_park as ask_to_park
+    from waybill.loading.states import take_back as take_back
+    from waybill.loading.status import DestinationLine as DestinationLine
+    from waybill.loading.status import destination_lines as destination_lines
+    from waybill.loading.status import known_destination as known_destination
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "backoff": ["Patience"],
+        "loader": ["Loader"],
+        "lost_objects": [
+            "LeftError",
+            "LostObject",
+            "Recovery",
+            "Run",
+            "WaitingError",
+            "check_in_log",
+            "settle_lost",
+        ],
+        "rewinds": ["Rewind", "open_rewinds", "settle_rewinds"],
+        "sizes": ["LoadSizes", "MOST_COMMITS", "is_due", "last_of_load"],
+        "states": ["Waiting", "all_waiting", "ask_to_park", "take_back"],
+        "status": ["DestinationLine", "destination_lines", "known_destination"],
+    },
+)

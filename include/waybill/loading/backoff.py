@@ -1,0 +1,329 @@
+"""One destination's loads, however long it is away: tried, waited for, or parked by order.
+
+Away, or not to be loaded as it is: the load is tried again, at most 30 s apart and with jitter, and
+its staged objects keep. The tracker is told since when and why (``loading.states``). What
+waits is parked once somebody ordered it, or the settings do after a time; from then on the
+destination is asked before each load, and what it does not take is parked, until it takes one.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import Connection
+
+from waybill.errors import RetryError, WaybillError
+from waybill.ledger import StagedReference
+from waybill.loading.loader import Loader, NotTakenError
+from waybill.loading.states import (
+    Waiting,
+    note_failure,
+    note_parking,
+    note_taken,
+    read_waiting,
+)
+
+_AWAY, _UNKNOWN = "destination_unreachable", "unexpected_error"
+_LOG = logging.getLogger(__name__)
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_LOOK_S = 2.0
+"""Longest that an order is not seen while waiting."""
+_NOTE_S = 10.0
+"""The tracker is told of failures so often at most, unless they say something else."""
+_PARKED_ROWS = 20_000
+"""Rows that are parked in one object and transaction, unless one commit has more."""
+_PARKED_COMMITS = 200
+_PROBE_S = 1.0
+"""While what comes is parked, the destination is asked so often at most,"""
+_COMPARE_AGAIN_S = 10.0
+"""A destination that could not be compared is asked again so soon."""
+_PROBE_SHARE = 5.0
+"""and for this many times as long as asking took, things are parked without asking."""
+
+
+class StoppedError(WaybillError):
+    """The application is to stop; what was not loaded waits for the next one."""
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """Waits that double, each shortened at random by up to a half."""
+
+    random: random.Random
+    wait_s: float = _FIRST_WAIT_S
+
+    def next_s(self) -> float:
+        now_s, self.wait_s = self.wait_s, min(self.wait_s * 2, _LONGEST_WAIT_S)
+        return now_s * self.random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        self.wait_s = _FIRST_WAIT_S
+
+
+@dataclass(slots=True)
+class _Failure:
+    """What the destination said last, and when the tracker was told of it."""
+
+    code: str = ""
+    message: str = ""
+    by_hand_only: bool = False
+    attempts: int = 0
+    noted_at: float = float("-inf")
+    noted_code: str = ""
+    next_probe_at: float = field(default=float("-inf"))
+
+
+class Patience:
+    """Brings commits into one destination, or parks them.
+
+    Args:
+        loader: of the destination.
+        park_after_s: what waits is parked when the destination took nothing for so long; None: only
+            by order.
+        wait: sleeps for some seconds; returns True when the application is to stop.
+        clock: seconds, from any start.
+        compare_every_s: while nothing is to be loaded, its books are compared so often; None: only
+            when it is opened, and by loads.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        *,
+        park_after_s: float | None,
+        wait: Callable[[float], bool],
+        clock: Callable[[], float] = time.monotonic,
+        compare_every_s: float | None = None,
+    ) -> None:
+        self._loader = loader
+        self._park_after_s = park_after_s
+        self._wait = wait
+        self._clock = clock
+        self._compare_every_s = compare_every_s
+        self._compare_at = clock() + (compare_every_s or 0.0)
+        self._busy = threading.Lock()
+        self._backoff = _Backoff(random.Random())  # noqa: S311 - spreads retries
+        self._waiting: Waiting | None = None
+        self._read = False
+        self._failure = _Failure()
+
+    def deliver(self, references: Sequence[StagedReference], *, after: int, until: int) -> None:
+        """Load commits ``after`` + 1 to ``until``, or park them; returns when the tracker knows.
+
+        Raises:
+            StopError: fenced.
+            StoppedError: asked to stop.
+        """
+        with self._busy:
+            while after < until:
+                rest = [item for item in references if item.commit_number > after]
+                try:
+                    after = self._step(rest, after, until)
+                except RetryError as error:  # the tracker or the store: no word of the destination
+                    _LOG.warning("%s waits: %s", self._loader.consumer, error)
+                    self._sleep(self._backoff.next_s())
+
+    def look(self) -> None:
+        """When a destination did not answer and nothing is to be loaded, see whether it does.
+
+        What it answers says nothing of a load that it refused; that is tried with the next one.
+        One that takes its loads is compared from time to time, in a thread: see ``_compare``.
+        """
+        if self._failure.code != _AWAY:
+            self._compare_sometimes()
+            return
+        if not self._busy.acquire(blocking=False):
+            return
+        try:
+            if self._waiting is not None and self._clock() >= self._failure.next_probe_at:
+                self._probe()
+                with self._loader.books() as connection:
+                    self._taken(connection, None)
+                self._over()
+        except (NotTakenError, RetryError) as error:
+            _LOG.debug("%s: %s", self._loader.consumer, error)
+        finally:
+            self._busy.release()
+
+    def _compare_sometimes(self) -> None:
+        now = self._clock()
+        if self._compare_every_s is None or now < self._compare_at or self._busy.locked():
+            return
+        self._compare_at = now + self._compare_every_s
+        threading.Thread(
+            target=self.compare, name=f"compare-{self._loader.name}", daemon=True
+        ).start()
+
+    def compare(self) -> None:
+        """Compare the destination's books with the tracker's, unless a load is at work.
+
+        A load does it by itself; this is for when nothing comes. What it lacks is loaded again.
+        """
+        if not self._busy.acquire(blocking=False):
+            return
+        began = self._clock()
+        try:
+            self._loader.compare()
+        except WaybillError as error:
+            _LOG.warning("%s was not compared: %s", self._loader.consumer, error)
+            self._compare_at = min(self._compare_at, began + _COMPARE_AGAIN_S)
+        finally:
+            spent = self._clock() - began
+            self._compare_at = max(self._compare_at, self._clock() + _PROBE_SHARE * spent)
+            self._busy.release()
+
+    def _step(self, rest: Sequence[StagedReference], after: int, until: int) -> int:
+        """Try once, or park some; returns the commit that the destination stands at then."""
+        if not self._read or self._waiting is not None:
+            with self._loader.books() as connection:
+                self._resume(read_waiting(connection, self._loader.name))
+        try:
+            if self._waiting is not None and rest:
+                if self._parks() and self._clock() < self._failure.next_probe_at:
+                    return self._park(rest, after, until)
+                self._probe()  # before the objects are read again
+            began = self._clock()
+            rows = self._loader.load(
+                rest, after=after, until=until, beside=lambda c: self._taken(c, until)
+            )
+        except NotTakenError as failure:
+            return self._not_taken(failure, rest, after, until)
+        if rows:
+            self._over()
+        spent = self._clock() - began
+        _LOG.info(
+            "%s: loaded to commit %d, %d rows in %.2f s", self._loader.consumer, until, rows, spent
+        )
+        return until
+
+    def _resume(self, found: Waiting | None) -> None:
+        """Go on from what the tracker says: an order may have come, or been taken back."""
+        self._waiting = found
+        if found is not None and not self._read:
+            self._failure = _Failure(
+                found.code, found.error, found.code == _UNKNOWN, attempts=found.attempts
+            )
+        self._read = True
+
+    def _probe(self) -> None:
+        """Ask the destination, and say when to ask again."""
+        began = self._clock()
+        try:
+            self._loader.probe()
+        finally:
+            now = self._clock()
+            self._failure.next_probe_at = now + max(_PROBE_S, _PROBE_SHARE * (now - began))
+
+    def _taken(self, connection: Connection, until: int | None) -> None:
+        """Write that a load was taken, in the transaction that acknowledges it."""
+        if self._waiting is not None:
+            note_taken(connection, self._loader.name, until)
+
+    def _over(self) -> None:
+        if self._waiting is not None:
+            waited_s = self._waiting.waited_s
+            _LOG.info("%s: takes loads again, after %.0f s", self._loader.consumer, waited_s)
+        self._waiting, self._failure = None, _Failure()
+        self._backoff.reset()
+
+    def _not_taken(
+        self, error: NotTakenError, rest: Sequence[StagedReference], after: int, until: int
+    ) -> int:
+        failure = self._failure
+        failure.code, failure.message = error.code, str(error)
+        failure.by_hand_only = error.by_hand_only
+        failure.attempts += 1
+        self._note()
+        if self._parks():
+            return self._park(rest, after, until)
+        wait_s = self._backoff.next_s()
+        _LOG.warning("%s waits %.1f s: %s", self._loader.consumer, wait_s, error)
+        self._sleep(wait_s)
+        return after
+
+    def _note(self) -> None:
+        """Tell the tracker of a failure, or at least hear of orders.
+
+        Raises:
+            FencedError: another loader has taken over.
+            RetryError: the tracker is away.
+        """
+        failure, now = self._failure, self._clock()
+        news = failure.code != failure.noted_code or now - failure.noted_at >= _NOTE_S
+        with self._loader.books() as connection:
+            if news or self._waiting is None:
+                self._waiting = note_failure(
+                    connection,
+                    self._loader.name,
+                    code=failure.code,
+                    error=failure.message,
+                    attempts=failure.attempts,
+                )
+                failure.noted_at, failure.noted_code = now, failure.code
+            else:
+                self._waiting = read_waiting(connection, self._loader.name)
+
+    def _parks(self) -> bool:
+        """Tell whether what the destination does not take is parked."""
+        found = self._waiting
+        if found is None:
+            return False
+        if found.asked_at is not None:
+            return True
+        due = self._park_after_s is not None and found.waited_s >= self._park_after_s
+        return due and not self._failure.by_hand_only
+
+    def _park(self, rest: Sequence[StagedReference], after: int, until: int) -> int:
+        """Park the first of the commits; what they are parked under is what was said last."""
+        if self._wait(0):
+            raise StoppedError("asked to stop")
+        found = self._waiting
+        assert found is not None  # noqa: S101 - narrows a type
+        until = first_part(rest, after=after, until=until)
+        rows = self._loader.park(
+            [item for item in rest if item.commit_number <= until],
+            after=after,
+            until=until,
+            code=self._failure.code,
+            message=self._failure.message,
+            beside=lambda connection: note_parking(connection, found, after + 1),
+        )
+        self._failure.next_probe_at = max(self._failure.next_probe_at, self._clock() + _PROBE_S)
+        _LOG.warning("%s: parked to commit %d, %d rows", self._loader.consumer, until, rows)
+        return until
+
+    def _sleep(self, seconds: float) -> None:
+        """Wait, but no longer than until somebody orders that what waits is parked."""
+        while seconds > 0:
+            if self._wait(min(seconds, _LOOK_S)):
+                raise StoppedError("asked to stop")
+            seconds -= _LOOK_S
+            if self._waiting is not None and self._is_ordered():
+                return
+
+    def _is_ordered(self) -> bool:
+        try:
+            with self._loader.books() as connection:
+                found = read_waiting(connection, self._loader.name)
+        except RetryError as error:
+            _LOG.warning("%s cannot hear of orders: %s", self._loader.consumer, error)
+            return False
+        self._waiting = found or self._waiting
+        return self._parks()
+
+
+def first_part(references: Sequence[StagedReference], *, after: int, until: int) -> int:
+    """Return the last of the first commits that are parked together; at least one."""
+    until = min(until, after + _PARKED_COMMITS)
+    rows = 0
+    for item in references:
+        rows += item.rows
+        if rows > _PARKED_ROWS and item.commit_number > after + 1:
+            return min(until, item.commit_number - 1)
+    return until

@@ -1,0 +1,15 @@
+"""The loading application: Spark, and a source whose offsets are commit numbers."""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.loading.spark.application import run_loading as run_loading
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "application": ["run_loading"],
+    },
+)

@@ -1,0 +1,158 @@
+"""The loading application: one consumer a destination, its offsets the tracker's commit numbers.
+
+How a load is made is in ``loader``, what happens when it is not taken in ``patience``, how much it
+takes in ``loading_source``.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from functools import partial
+from pathlib import Path
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from waybill.deployment import ActivePipelines
+from waybill.destinations import Destination, open_destination
+from waybill.errors import InputError
+from waybill.ledger import StagedReference, load_position
+from waybill.loading import Loader, Patience
+from waybill.loading.spark.source import StagedSource
+from waybill.processing.spark import (
+    Consumers,
+    Stopping,
+    fresh_checkpoints,
+    give_memory_back,
+    keep_running,
+    open_session,
+    read_offsets,
+)
+from waybill.settings import Settings
+from waybill.storage import TrackerStore, open_owned_objects, open_tracker, refuse_foreign_bucket
+from waybill.tracing import open_recorder
+
+_LOG = logging.getLogger(__name__)
+_LOOK_FOR_DESTINATIONS_S = 2.0
+
+
+class LoadingConsumer:
+    """One destination: its loader, its position, its query."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        tracker: TrackerStore,
+        loader: Loader,
+        patience: Patience,
+        checkpoint: Path,
+    ) -> None:
+        self._settings = settings
+        self._loader = loader
+        self._patience = patience
+        self._name = loader.name
+        self._checkpoint = checkpoint
+        self._position = load_position(tracker, loader.name)
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start the query where the destination stands."""
+        _LOG.info("%s: starts after commit %d", self._loader.consumer, self._position)
+        return (
+            spark.readStream.format("waybill_staged")
+            .option("destination", self._name)
+            .load()
+            .writeStream.queryName(f"load-{self._name}")
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{self._settings.spark.trigger_ms} milliseconds")
+            .start()
+        )
+
+    def look(self) -> None:
+        """See whether a destination that is waited for answers, when nothing else asks it."""
+        self._patience.look()
+
+    def close(self) -> None:
+        """Close the destination."""
+        self._loader.close()
+
+    def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
+        until = int(read_offsets(self._checkpoint, spark_batch_id)["commit"])
+        if until <= self._position:
+            return
+        references = [
+            StagedReference(row.commit_number, row.key, row.rows, row.bytes, row.batch)
+            for row in frame.collect()
+            if row.commit_number > self._position
+        ]
+        self._patience.deliver(references, after=self._position, until=until)
+        self._position = until
+        give_memory_back()
+
+
+def run_loading(settings: Settings, *, cluster: str) -> None:
+    """Run until told to stop (SIGTERM).
+
+    Raises:
+        StopError: another application took a consumer over.
+    """
+    stopping = Stopping()
+    checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
+    refuse_foreign_bucket(settings)
+    objects = open_owned_objects(settings)
+    recorder = open_recorder(settings.traces) if settings.traces.enabled else None
+    running: dict[str, LoadingConsumer] = {}
+    with open_tracker(settings.tracker) as tracker:
+        spark = open_session(
+            settings.spark,
+            name=f"waybill-loading-{cluster}",
+            max_cores=settings.spark.loading_max_cores,
+        )
+        spark.dataSource.register(StagedSource)
+
+        def start(name: str) -> StreamingQuery:
+            if name in running:  # it stopped
+                running.pop(name).close()
+            opening = partial(_open, settings, name)
+            loader = Loader(tracker, objects, opening, name=name, recorder=recorder)
+            found = settings.destinations.get(name)
+            patience = Patience(
+                loader,
+                park_after_s=found.park_after_s if found else None,
+                wait=stopping.wait,
+                compare_every_s=found.compare_every_s if found else None,
+            )
+            checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
+            consumer = LoadingConsumer(settings, tracker, loader, patience, checkpoint)
+            query = consumer.start(spark)
+            running[name] = consumer
+            return query
+
+        consumers, pipelines = Consumers(start), ActivePipelines(tracker)
+
+        def wanted() -> list[str]:
+            for consumer in running.values():
+                consumer.look()
+            return sorted({p.destination for p in pipelines.read().values()})
+
+        keep_running(consumers, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        consumers.stop()
+        spark.stop()
+        for consumer in running.values():
+            consumer.close()
+
+
+def _open(settings: Settings, name: str) -> Destination:
+    found = settings.destinations.get(name)
+    if found is None:
+        known = ", ".join(sorted(settings.destinations)) or "none"
+        example = orjson.dumps({name: {"kind": "postgres", "dsn": "postgresql://…"}}).decode()
+        raise InputError(
+            f"destination {name!r} is not configured (known: {known}); set "
+            f"WAYBILL_DESTINATIONS={example} and start loading again: settings are read at its "
+            "start",
+            code="destination_unreachable",
+        )
+    return open_destination(name, found, settings.s3)

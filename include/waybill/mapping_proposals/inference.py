@@ -1,0 +1,251 @@
+"""Mappings inferred from the first events of a source; nothing is written anywhere.
+
+The rows are read as an ingestion would, and go through the pipeline's transformation in forked
+children, as in a dry run. What comes out is what the mapping would get.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from waybill.errors import InputError, ParkError
+from waybill.events import Event, encode_data, loads
+from waybill.ingestion.connectors import Connector
+from waybill.mapping_proposals.drafts import Draft
+from waybill.mappings import (
+    NameRules,
+    decode_path,
+    key_names,
+    learn,
+    propose,
+    propose_key,
+    propose_version,
+    row_of,
+    whole_fields,
+    with_table,
+)
+from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.processing import ChildClock, Fault, Plan, run_isolated
+
+SAMPLE = 1_000
+_CHUNK = 512
+
+
+@dataclass(slots=True)
+class Sample:
+    """The first events of a source, as the mapping would get them."""
+
+    read: int = 0
+    bad: int = 0
+    """Records that cannot become events."""
+    filtered: int = 0
+    payloads: dict[str, list[Any]] = field(default_factory=dict)
+    """By event name; those of deletes are not here."""
+    fields: Counter[str] = field(default_factory=Counter)
+    """Of the source's rows: field to rows in which it is not null."""
+    faults: Counter[str] = field(default_factory=Counter)
+    """Error type of the transformation to events."""
+    examples: dict[str, str] = field(default_factory=dict)
+    """One message for each."""
+
+    def never_null(self) -> set[str]:
+        """Return the source's fields that each of its rows has."""
+        return {name for name, rows in self.fields.items() if rows == self.read - self.bad}
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What one event name would map to."""
+
+    event: str
+    declaration: EventDeclaration
+    events: int
+    """Of this name, in the sample."""
+    missing: frozenset[str]
+    """Those of ``key``, ``version``, ``columns`` that the declaration does not say."""
+    present: dict[str, int]
+    """Source of a column to the number of events in which it is not null."""
+    declared: EventDeclaration | None
+    """What is declared, if that has columns."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the proposal as JSON."""
+        return {
+            "event": self.event,
+            "declaration": self.declaration.to_json(),
+            "events": self.events,
+            "proposed": sorted(self.missing),
+            "present": self.present,
+        }
+
+
+def take_sample(
+    pipeline: Pipeline, connector: Connector, number: int, *, timeout_s: float = 30.0
+) -> Sample:
+    """Return the first events of a source, transformed.
+
+    Args:
+        pipeline: with its transformation.
+        connector: of its source, opened.
+        number: records to read at most.
+        timeout_s: longest time for one event in the transformation, in seconds.
+
+    Raises:
+        InputError: the source, or the transformation, cannot be read.
+    """
+    sample = Sample()
+    clock = ChildClock(timeout_s=timeout_s)
+    try:
+        transform = Plan(pipeline).transform(clock, isolated=True)
+    except ParkError as error:
+        raise InputError(error.message) from error
+    events = _events(pipeline, islice(_rows(connector), number), sample)
+    while chunk := list(islice(events, _CHUNK)):
+        for outcome in run_isolated(transform, chunk, list(range(len(chunk))), clock):
+            _note(outcome, sample)
+    return sample
+
+
+def _rows(connector: Connector) -> Iterator[dict[str, Any] | None]:
+    """Yield a source's rows; None for a record that is none."""
+    for page in connector.read(None):
+        yield from page.rows
+        for _ in page.bad:
+            yield None
+
+
+def _events(
+    pipeline: Pipeline, rows: Iterator[dict[str, Any] | None], sample: Sample
+) -> Iterator[Event]:
+    for number, row in enumerate(rows):
+        sample.read += 1
+        try:
+            data = None if row is None else loads(encode_data(row))
+        except ParkError:
+            data = None
+        if data is None:
+            sample.bad += 1
+            continue
+        sample.fields.update(name for name, value in data.items() if value is not None)
+        yield Event(
+            id=str(number),
+            pipeline_id=pipeline.id,
+            team=pipeline.team,
+            name=pipeline.source.event,
+            key="",
+            source_version=0,
+            intake_version=0,
+            intake_minute=0,
+            time="1970-01-01T00:00:00Z",
+            data=data,
+        )
+
+
+def _note(outcome: Event | list[Event] | Fault | None, sample: Sample) -> None:
+    if outcome is None:
+        sample.filtered += 1
+    elif isinstance(outcome, Fault):
+        sample.faults[outcome.code] += 1
+        sample.examples.setdefault(outcome.code, outcome.message)
+    else:
+        for event in outcome if isinstance(outcome, list) else [outcome]:
+            if event.op != "delete" and isinstance(event.data, dict):
+                sample.payloads.setdefault(event.name, []).append(event.data)
+
+
+def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal:
+    """Return what an event name would map to.
+
+    What the declaration says stays; where it has columns, what `learn` adds to them is proposed.
+
+    Raises:
+        InputError: there are no such events in the sample, or none of their fields is a key.
+    """
+    declared = draft.pipeline.events[name]
+    payloads = sample.payloads.get(name, [])
+    if not payloads:
+        raise InputError(_no_events(sample, name))
+    missing = draft.missing.get(name, frozenset())
+    if not missing & {"key", "columns"}:
+        missing = frozenset()
+    among = sample.never_null() if name == draft.pipeline.source.event else None
+    if "version" in missing:
+        version = propose_version(payloads, among)
+        declared = declared.model_copy(update={"version": version})
+    if "columns" in missing:
+        found = propose(declared, payloads, _key(declared, payloads, missing, among, rules), rules)
+        return Proposal(name, found, len(payloads), missing, _present(found, payloads), None)
+    if "key" in missing:
+        declared = _with_key(declared, payloads, among)
+    evolving = declared.model_copy(update={"policy": "evolve"})
+    found = learn(evolving, payloads, rules) or declared
+    found = found.model_copy(update={"policy": declared.policy})
+    return Proposal(name, found, len(payloads), missing, _present(found, payloads), declared)
+
+
+def _key(
+    declared: EventDeclaration,
+    payloads: list[Any],
+    missing: frozenset[str],
+    among: set[str] | None,
+    rules: NameRules,
+) -> dict[str, str]:
+    """Return the names of the key's columns, by field: as declared, or as proposed."""
+    if "key" not in missing:
+        return dict(zip(declared.key, declared.table.key, strict=True))
+    return key_names(_proposed_key(declared.name, payloads, among), payloads, rules)
+
+
+def _proposed_key(name: str, payloads: list[Any], among: set[str] | None) -> tuple[str, ...]:
+    fields = propose_key(payloads, name, among)
+    if not fields:
+        raise InputError(
+            f"event {name!r}: neither a field nor three together are never null and tell the "
+            f"{len(payloads):,} events apart; say `key:` in the declaration"
+        )
+    return fields
+
+
+def _with_key(
+    declared: EventDeclaration, payloads: list[Any], among: set[str] | None
+) -> EventDeclaration:
+    """Return a declaration that has columns with a key among them."""
+    flattened = declared.nested == "flatten"
+    named: dict[str, str] = {}
+    for column in declared.table.columns:
+        parts = decode_path(column.source) if flattened else (column.source,)
+        if len(parts) == 1 and (among is None or parts[0] in among):
+            named[parts[0]] = column.name
+    fields = _proposed_key(declared.name, payloads, set(named))
+    key = tuple(named[one] for one in fields)
+    columns = [
+        column.model_copy(update={"nullable": False}) if column.name in key else column
+        for column in declared.table.columns
+    ]
+    table = declared.table.model_copy(update={"key": key})
+    keyed = declared.model_copy(update={"key": fields, "table": table})
+    return with_table(keyed, columns, table.children)
+
+
+def _present(found: EventDeclaration, payloads: list[Any]) -> dict[str, int]:
+    counts: Counter[str] = Counter({column.source: 0 for column in found.table.columns})
+    whole = whole_fields(found.table.columns)
+    for payload in payloads:
+        fields = row_of(found, payload, whole)
+        counts.update(one for one, value in fields.items() if value is not None and one in counts)
+    return dict(counts)
+
+
+def _no_events(sample: Sample, name: str) -> str:
+    words = [f"{sample.read:,} records were read"]
+    words += [f"{sample.bad:,} of them are no events"] if sample.bad else []
+    words += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
+    for code, number in sample.faults.most_common(3):
+        words.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")
+    others = sorted(set(sample.payloads) - {name})
+    words += [f"there are events {', '.join(map(repr, others))}"] if others else []
+    return f"there is no event {name!r} to infer from: {'; '.join(words)}"

@@ -1,0 +1,191 @@
+"""A proposed mapping as YAML, and put into a declaration that keeps its other bytes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import yaml
+
+from waybill.errors import InputError
+from waybill.mapping_proposals.inference import Proposal
+from waybill.pipelines import ChildTable, Column, load_completed, read_document
+
+DECLARATION = "pipeline.yaml"
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_WORDS = frozenset({"true", "false", "null"})
+_STEP = 2
+
+
+def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[str]]:
+    """Return the lines of an event's fields, by field, without indentation.
+
+    Args:
+        proposal: what is proposed.
+        fields: those of ``key``, ``version``, ``columns`` that are wanted.
+    """
+    found = proposal.declaration
+    lines: dict[str, list[str]] = {}
+    if "key" in fields:
+        lines["key"] = [f"key: [{', '.join(map(_text, found.table.key))}]"]
+    if "version" in fields and found.version is not None:
+        lines["version"] = [f"version: {_text(found.version)}"]
+    if "columns" in fields:
+        columns = _columns(found.table.columns, found.table.key, paths=found.nested == "flatten")
+        lines["columns"] = ["columns:", *_indented(columns)]
+        if found.table.children:
+            lines["children"] = ["children:", *_indented(_children(found.table.children))]
+    return lines
+
+
+def _children(children: Sequence[ChildTable]) -> list[str]:
+    lines = []
+    for child in children:
+        inside = [f"from: {_text(child.source)}", "columns:"]
+        inside += _indented(_columns(child.columns, (), paths=False))
+        lines += [f"{_text(child.name)}:", *_indented(inside)]
+    return lines
+
+
+def _columns(columns: Sequence[Column], key: Sequence[str], *, paths: bool) -> list[str]:
+    lines = []
+    for column in columns:
+        required = not column.nullable and column.name not in key
+        own = column.name.replace("\\", "\\\\").replace(".", "\\.") if paths else column.name
+        if column.source == own:
+            shape = column.type + (" not null" if required else "")
+        else:
+            kind = f'"{column.type}"' if "," in column.type else column.type
+            null = ", nullable: false" if required else ""
+            shape = f"{{type: {kind}{null}, from: {_text(column.source)}}}"
+        lines.append(f"{_text(column.name)}: {shape}")
+    return lines
+
+
+def _text(text: str) -> str:
+    """Return a text as YAML: plain where that is safe, else quoted."""
+    if _PLAIN.fullmatch(text) and text not in _WORDS:
+        return text
+    quoted = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**31)
+    return str(quoted).strip()
+
+
+def _indented(lines: Sequence[str], by: int = _STEP) -> list[str]:
+    return [" " * by + line for line in lines]
+
+
+def write(directory: Path, proposals: Sequence[Proposal]) -> Path:
+    """Put proposals into a folder's declaration; every other byte of it stays.
+
+    What is there is replaced whole, or not at all, whoever dies meanwhile.
+
+    Raises:
+        InputError: an event has its columns already, or is written in a way that cannot be added
+            to; or the file cannot be written.
+        DeclarationError: with what is proposed the declaration would have mistakes.
+    """
+    path = (directory / DECLARATION).resolve()
+    content = path.read_bytes()
+    text = content.decode("utf-8-sig")
+    mark = content[: len(content) - len(text.encode())]
+    for proposal in proposals:
+        text = _put(text, proposal)
+    _check(directory, text, proposals)
+    try:
+        _replace(path, mark + text.encode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with NamedTemporaryFile(dir=path.parent, prefix=".pipeline-", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            shutil.copymode(path, file.name)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
+    """Refuse a text that does not say what is proposed, or has mistakes."""
+    written = read_document(text)
+    pipeline = load_completed(directory, lambda _: written.value)
+    for proposal in proposals:
+        wanted, found = proposal.declaration, pipeline.events[proposal.event]
+        columns = wanted.table.columns if "columns" in proposal.missing else found.table.columns
+        if (wanted.key, columns) != (found.key, found.table.columns):
+            raise InputError(
+                f"event {proposal.event!r} is written in a way that --write cannot add to; paste "
+                "what is printed without it"
+            )
+
+
+def _put(text: str, proposal: Proposal) -> str:
+    """Return a declaration's text with the fields that a proposal adds."""
+    if not proposal.missing & {"key", "columns"}:
+        raise InputError(
+            f"event {proposal.event!r} has its key and columns already; change them by hand: the "
+            "lines to paste are printed without --write"
+        )
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    event, key = _event_node(root, proposal.event)
+    lines = event_lines(proposal, proposal.missing)
+    newline = "\r\n" if "\r\n" in text else "\n"
+    indent = event.start_mark.column if event.value else key.start_mark.column + _STEP
+    edits: list[tuple[int, int, str]] = []
+    for name, value in event.value or ():
+        if name.value in lines:
+            block = newline.join(_hanging(lines.pop(name.value), indent))
+            edits.append((name.start_mark.index, _end(value), block))
+    rest = [line for block in lines.values() for line in block]
+    if rest:
+        at = _line_end(text, max((_end(v) for _, v in event.value or ()), default=_end(key)))
+        new = "".join(newline + line for line in _indented(rest, indent))
+        edits.append((at, at, new))
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def _hanging(lines: Sequence[str], indent: int) -> list[str]:
+    """Return lines of which the first stands in its place already."""
+    return [lines[0], *_indented(lines[1:], indent)]
+
+
+def _event_node(root: Any, event: str) -> tuple[Any, Any]:
+    """Return the nodes of an event and of its name."""
+    events = next(value for name, value in root.value if name.value == "events")
+    key, node = next((name, value) for name, value in events.value if name.value == event)
+    if events.flow_style or node.flow_style:
+        raise InputError(
+            f"event {event!r} is written within braces; --write takes one that is written on lines "
+            "of its own. Paste what is printed without --write"
+        )
+    return node, key
+
+
+def _end(node: Any) -> int:
+    """Return where the text of a node ends, comments and empty lines behind it left out."""
+    if isinstance(node, yaml.ScalarNode) or node.flow_style:
+        return int(node.end_mark.index)
+    last = node.value[-1]
+    return _end(last[1] if isinstance(last, tuple) else last)
+
+
+def _line_end(text: str, at: int) -> int:
+    """Return the end of the line of a place, before what ends it."""
+    if at and text[at - 1] == "\n":  # a block of text ends behind its last line
+        at -= 1
+    end = text.find("\n", at)
+    end = len(text) if end < 0 else end
+    return end - 1 if end and text[end - 1] == "\r" else end

@@ -1,0 +1,382 @@
+"""Walk folders of pipelines, report every mistake, or load them all."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from waybill.errors import InputError
+from waybill.pipelines.code_check import MAX_CODE_BYTES, check_code
+from waybill.pipelines.document import Document, read_document
+from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm
+from waybill.pipelines.model import (
+    ChildTable,
+    Column,
+    EventDeclaration,
+    Pipeline,
+    Source,
+    TableSpec,
+)
+from waybill.pipelines.nesting_rules import flattens, source_of, unescaped
+from waybill.pipelines.problems import Problem, field_name, hint, shown_name
+from waybill.pipelines.rules import check_rules
+from waybill.pipelines.shape import check_shape
+from waybill.pipelines.source_path import find_file, package_folder
+
+DECLARATION = "pipeline.yaml"
+_DEFAULT_CODE = "transformation.py"
+_MAX_DECLARATION_BYTES = 8 * 1024**2
+
+
+class DeclarationError(InputError):
+    """One or more declarations are wrong; ``problems`` has all of them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(slots=True)
+class _Examined:
+    """One folder: its pipeline when it is right, and what is wrong with it."""
+
+    directory: Path
+    document: Document
+    pipeline: Pipeline | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def file(self) -> str:
+        return str(self.directory / DECLARATION)
+
+
+def check(root: Path, source_roots: Sequence[Path] = ()) -> list[Problem]:
+    """Return every mistake under a folder of pipelines (or in one pipeline's folder); sorted.
+
+    Args:
+        root: the folder.
+        source_roots: where sources may lie beside packages and the pipelines' own folders.
+
+    Cost: about 1 ms a pipeline, and 50 µs a column.
+    """
+    examined, problems = _check_all(root)
+    outside = [found for one in examined for found in _outside(one, source_roots)]
+    return sorted(problems + outside)
+
+
+def _outside(examined: _Examined, source_roots: Sequence[Path]) -> list[Problem]:
+    """Return the mistake of a source that lies where it must not, here and now."""
+    pipeline = examined.pipeline
+    if pipeline is None or pipeline.source.path.startswith(PACKAGE):
+        return []  # the workers have their own packages; one that is missing here is a warning
+    try:
+        find_file(pipeline.source.path, examined.directory, source_roots)
+    except InputError as error:
+        return [_problem(examined, ("source", "path"), str(error))]
+    return []
+
+
+def check_sources(root: Path) -> list[Problem]:
+    """Return a warning for each source that is not there yet, or is no file; sorted.
+
+    No mistakes: a file may come after the declaration, and lie on the workers only. Of right
+    declarations only. Nothing is opened: whoever opens a pipe may wait for ever.
+    """
+    return sorted(
+        _problem(one, ("source", "path"), said)
+        for one in _check_all(root)[0]
+        if one.pipeline is not None and (said := _absent(one.pipeline.source.path, one.directory))
+    )
+
+
+def _absent(path: str, directory: Path) -> str:
+    """Return words for a source that is not there, or is no file, or nothing."""
+    if path.startswith(PACKAGE):
+        name = path.removeprefix(PACKAGE).partition("/")[0]
+        there = package_folder(name) is not None
+        return "" if there else f"the package {shown_name(name)!r} is not installed here"
+    file = directory / path
+    shown = repr(shown_name(str(file)))
+    try:
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return f"no file {shown} is there yet"
+    except OSError as error:
+        return f"whether {shown} is there cannot be seen: {error.strerror}"
+    if stat.S_ISREG(mode):
+        return ""
+    kind = _KINDS.get(stat.S_IFMT(mode), "no file")
+    return f"{shown} is {kind}: ingestion would refuse it; name a file"
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def load_pipeline(directory: Path, source_roots: Sequence[Path] | None = None) -> Pipeline:
+    """Return the pipeline of one folder.
+
+    Args:
+        directory: the folder.
+        source_roots: given, a source outside of folder, packages and these is a mistake too.
+
+    Raises:
+        DeclarationError: it has mistakes; lists all.
+    """
+    examined = _examine(directory)
+    if source_roots is not None and (outside := _outside(examined, source_roots)):
+        raise DeclarationError(outside)
+    if examined.pipeline is None:
+        raise DeclarationError(sorted(examined.problems))
+    return examined.pipeline
+
+
+def load_completed(directory: Path, complete: Callable[[Any], Any]) -> Pipeline:
+    """Return the pipeline of a folder whose declaration is not finished.
+
+    Args:
+        directory: the folder.
+        complete: gets the declaration's plain values, and returns what is checked and loaded.
+
+    Raises:
+        DeclarationError: what is there, or was put in, has mistakes; lists all.
+    """
+    examined = _examine(directory, complete)
+    if examined.pipeline is None:
+        raise DeclarationError(sorted(examined.problems))
+    return examined.pipeline
+
+
+def load_pipelines(root: Path) -> dict[str, Pipeline]:
+    """Return the pipelines under a folder, by name.
+
+    Raises:
+        DeclarationError: any of them has a mistake, or two are in each other's way; lists all.
+    """
+    examined, problems = _check_all(root)
+    if problems:
+        raise DeclarationError(problems)
+    return {one.pipeline.name: one.pipeline for one in examined if one.pipeline is not None}
+
+
+def pipeline_directories(root: Path) -> dict[str, Path]:
+    """Return the folder of each pipeline, by name. Raises like ``load_pipelines``."""
+    examined, problems = _check_all(root)
+    if problems:
+        raise DeclarationError(problems)
+    return {one.pipeline.name: one.directory for one in examined if one.pipeline is not None}
+
+
+def _check_all(root: Path) -> tuple[list[_Examined], list[Problem]]:
+    try:
+        directories = _directories(root)
+    except OSError as error:
+        said = f"expected a folder with a folder for each pipeline; {error.strerror}"
+        return [], [Problem(str(root), 1, "", said)]
+    examined = [_examine(directory) for directory in directories]
+    problems = [problem for one in examined for problem in one.problems]
+    problems.extend(_collisions(examined))
+    return examined, sorted(problems)
+
+
+def _directories(root: Path) -> list[Path]:
+    if (root / DECLARATION).is_file():
+        return [root]
+    return sorted(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_"))
+    )
+
+
+def _examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> _Examined:
+    text, said = _read_inside(directory, DECLARATION, _MAX_DECLARATION_BYTES)
+    if text is None:
+        examined = _Examined(directory, Document())
+        examined.problems.append(Problem(examined.file, 1, "", said + _similar(directory)))
+        return examined
+    document = read_document(text)
+    examined = _Examined(directory, document)
+    for line, path, message in document.faults:
+        examined.problems.append(Problem(examined.file, line, field_name(path), message))
+    if document.faults and document.value is None:
+        return examined
+    if complete is not None:
+        document.value = complete(document.value)
+    form, findings = check_shape(document.value)
+    findings.extend(check_rules(document.value))
+    for path, message in findings:
+        examined.problems.append(_problem(examined, path, message))
+    code = _code(examined)
+    if form is not None and code is not None and not examined.problems:
+        examined.pipeline = _pipeline(form, code)
+    return examined
+
+
+def _problem(examined: _Examined, path: tuple[str | int, ...], message: str) -> Problem:
+    return Problem(examined.file, examined.document.line(path), field_name(path), message)
+
+
+def _code(examined: _Examined) -> str | None:
+    """Return the transformation's text; notes what is wrong with it."""
+    value = examined.document.value
+    name = value.get("transformation", _DEFAULT_CODE) if isinstance(value, dict) else None
+    if not isinstance(name, str):
+        return None
+    text, said = _read_inside(examined.directory, name, MAX_CODE_BYTES)
+    if text is None:
+        examined.problems.append(_problem(examined, ("transformation",), said))
+        return None
+    file = str(examined.directory / name)
+    faults = check_code(text)
+    examined.problems.extend(Problem(file, line, "", message) for line, message in faults)
+    return text
+
+
+def _read_inside(directory: Path, name: str, limit: int) -> tuple[str | None, str]:
+    """Return (text, "") of a file in a folder, or (None, what is wrong)."""
+    expected = f"expected a file {shown_name(name)!r} in the pipeline's folder"
+    try:
+        path = (directory / name).resolve()
+        if not path.is_relative_to(directory.resolve()):
+            return None, f"{expected}; this one is outside of it"
+        if not path.is_file():
+            return None, f"{expected}; there is none"
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except (OSError, RuntimeError, ValueError) as error:  # NUL, too long, links in a circle
+        return None, f"{expected}; it cannot be read: {shown_name(str(error))}"
+    return _decoded(content, limit, expected)
+
+
+def _decoded(content: bytes, limit: int, expected: str) -> tuple[str | None, str]:
+    if len(content) > limit:
+        return None, f"{expected} of at most {limit} bytes; it is larger"
+    try:
+        return content.decode("utf-8-sig"), ""
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return None, f"{expected}, in UTF-8; line {line} is not"
+
+
+def _similar(directory: Path) -> str:
+    try:
+        return hint(DECLARATION, [path.name for path in directory.iterdir()])
+    except OSError:
+        return ""
+
+
+def _collisions(examined: list[_Examined]) -> Iterator[Problem]:
+    """Yield ids, names and tables that two folders claim."""
+    claims: dict[tuple[Any, ...], _Examined] = {}
+    for one in examined:
+        for path, words, claim in _claims(one.document.value):
+            first = claims.setdefault((words, *claim), one)
+            if first is not one:
+                said = f"expected {words} of its own; found {shown_name(str(claim[-1]))!r}, which"
+                yield _problem(one, path, f"{said} {first.file} has too")
+
+
+def _claims(value: Any) -> Iterator[tuple[tuple[str | int, ...], str, tuple[Any, ...]]]:
+    if not isinstance(value, dict):
+        return
+    for name in ("id", "name"):
+        if isinstance(value.get(name), str):
+            yield (name,), f"a pipeline {name}", (value[name],)
+    destination, events = value.get("destination"), value.get("events")
+    if not isinstance(destination, dict) or not isinstance(events, dict):
+        return
+    place = (str(destination.get("name")), str(destination.get("schema")))
+    for name, event in events.items():
+        for path, table in _tables_of(event):
+            yield ("events", name, *path), "a table", (*place, table)
+
+
+def _tables_of(event: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not isinstance(event, dict):
+        return
+    if isinstance(event.get("table"), str):
+        yield ("table",), event["table"]
+    if isinstance(event.get("children"), dict):
+        for table in event["children"]:
+            yield ("children", table), table
+
+
+def _pipeline(form: PipelineForm, code: str) -> Pipeline:
+    source = form.source
+    return Pipeline(
+        id=form.id,
+        name=form.name,
+        team=form.team,
+        owner=form.owner,
+        schedule=form.schedule,
+        source=Source(
+            connector=source.connector,
+            event=source.event,
+            path=source.path,
+            page_rows=source.page_rows,
+            order_by=tuple(source.order_by),
+            null_values=tuple(source.null_values),
+            columns=source.columns,
+        ),
+        events={name: _event(form, name) for name in form.events},
+        transformation_code=code,
+        destination=form.destination.name,
+        schema_name=form.destination.schema_name,
+        keep_source=form.keep_source,
+    )
+
+
+def _event(form: PipelineForm, name: str) -> EventDeclaration:
+    event = form.events[name]
+    raw = {"nested": event.nested}
+    columns = tuple(
+        Column(
+            name=column,
+            type=shape.type,
+            nullable=column not in event.key and shape.nullable is not False,
+            source=source_of(raw, column, {"from": shape.source}),
+        )
+        for column, shape in event.columns.items()
+    )
+    sources = {column.name: column.source for column in columns}
+    return EventDeclaration(
+        name=name,
+        key=tuple(unescaped(sources[key]) if flattens(raw) else sources[key] for key in event.key),
+        version=event.version,
+        table=TableSpec(
+            schema_name=form.destination.schema_name,
+            name=event.table,
+            columns=columns,
+            key=tuple(event.key),
+            children=tuple(_child(table, child) for table, child in event.children.items()),
+            soft_delete=event.deletes == "soft",
+        ),
+        policy=event.policy,
+        nested=event.nested,
+        depth=event.depth,
+        arrays=event.arrays,
+        personal=tuple(event.personal),
+    )
+
+
+def _child(table: str, form: ChildForm) -> ChildTable:
+    return ChildTable(
+        name=table,
+        source=form.source,
+        columns=tuple(
+            Column(
+                name=column,
+                type=shape.type,
+                nullable=shape.nullable is not False,
+                source=column if shape.source is None else shape.source,
+            )
+            for column, shape in form.columns.items()
+        ),
+    )

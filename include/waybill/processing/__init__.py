@@ -1,0 +1,96 @@
+"""Stages: what happens to events between the log and the destination. Pure: values in, values out.
+
+A chain takes the messages of one task in chunks. Each event enters at its stage (transformation,
+mapping, or destination for a replay of what a destination refused), and ends as a typed row,
+parked, or filtered on purpose.
+
+Invariants
+  I1  Every message ends in exactly one way, or in children that each do; counts come from records.
+  I2  One event's failure, whatever it is, changes nothing for its neighbours.
+  I3  What is parked is the event as it entered the stage that failed, byte for byte when that stage
+      was its first. An event made by a transformation that cannot be written down parks its parent.
+  I4  What is learned from events is learned before they are mapped: a row is never written without
+      a value that its table has, or can get, a column for (policy ``evolve``). A mapping is only
+      ever followed by a later one, and rows of one table keep their order over it.
+  I5  A transient error of user code is met again, a bounded number of times an event and seconds a
+      task, before the event is parked; what comes after it waits.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.processing.chain import Chain as Chain
+    from waybill.processing.clock import ChildClock as ChildClock
+    from waybill.processing.clock import Clock as Clock
+    from waybill.processing.columns import MappingFault as MappingFault
+    from waybill.processing.counts import COUNT_NAMES as COUNT_NAMES
+    from waybill.processing.counts import Counts as Counts
+    from waybill.processing.failed_events import identity_of as identity_of
+    from waybill.processing.failed_events import parked_event as parked_event
+    from waybill.processing.failures import EventTimeoutError as EventTimeoutError
+    from waybill.processing.failures import Fault as Fault
+    from waybill.processing.failures import describe as describe
+    from waybill.processing.isolation import run_isolated as run_isolated
+    from waybill.processing.learning import TrackerLearner as TrackerLearner
+    from waybill.processing.learning import TrialLearner as TrialLearner
+    from waybill.processing.learning import mappings_in_force as mappings_in_force
+    from waybill.processing.learning import mappings_once_deployed as mappings_once_deployed
+    from waybill.processing.learning import rules_for as rules_for
+    from waybill.processing.mapping import map_rows as map_rows
+    from waybill.processing.plan import Learner as Learner
+    from waybill.processing.plan import Plan as Plan
+    from waybill.processing.results import ChainResult as ChainResult
+    from waybill.processing.results import Chunk as Chunk
+    from waybill.processing.results import Failure as Failure
+    from waybill.processing.results import Mapped as Mapped
+    from waybill.processing.retrying import Retries as Retries
+    from waybill.processing.staged import StagedFrame as StagedFrame
+    from waybill.processing.staged import StagedObjectError as StagedObjectError
+    from waybill.processing.staged import StagedPacker as StagedPacker
+    from waybill.processing.staged import read_staged as read_staged
+    from waybill.processing.staged import system_columns as system_columns
+    from waybill.processing.storms import Storm as Storm
+    from waybill.processing.storms import Tally as Tally
+    from waybill.processing.storms import find_storms as find_storms
+    from waybill.processing.traces import trace_batches as trace_batches
+    from waybill.processing.transformation import Watch as Watch
+    from waybill.processing.transformation import compile_transformation as compile_transformation
+    from waybill.processing.trial import Fate as Fate
+    from waybill.processing.trial import Trial as Trial
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "chain": ["Chain"],
+        "clock": ["ChildClock", "Clock"],
+        "columns": ["MappingFault"],
+        "counts": ["COUNT_NAMES", "Counts"],
+        "failed_events": ["identity_of", "parked_event"],
+        "failures": ["EventTimeoutError", "Fault", "describe"],
+        "isolation": ["run_isolated"],
+        "learning": [
+            "TrackerLearner",
+            "TrialLearner",
+            "mappings_in_force",
+            "mappings_once_deployed",
+            "rules_for",
+        ],
+        "mapping": ["map_rows"],
+        "plan": ["Learner", "Plan"],
+        "results": ["ChainResult", "Chunk", "Failure", "Mapped"],
+        "retrying": ["Retries"],
+        "staged": [
+            "StagedFrame",
+            "StagedObjectError",
+            "StagedPacker",
+            "read_staged",
+            "system_columns",
+        ],
+        "storms": ["Storm", "Tally", "find_storms"],
+        "traces": ["trace_batches"],
+        "transformation": ["Watch", "compile_transformation"],
+        "trial": ["Fate", "Trial"],
+    },
+)

@@ -1,0 +1,343 @@
+"""The stage chain: one pass over a task's messages, in slices of some hundred.
+
+Decode, then group by (pipeline, event name, stage of entry), transform one by one, map by columns.
+Results pile up in a ``ChainResult`` that the caller turns into objects, a descriptor and traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import is_
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from waybill.errors import ParkError
+from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wrong_reference
+from waybill.pipelines import UNKNOWN_PIPELINE
+from waybill.processing.columns import MappingFault
+from waybill.processing.failures import Fault, describe
+from waybill.processing.isolation import run_isolated
+from waybill.processing.plan import EventPlan, Plan
+from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
+from waybill.processing.retrying import Retries
+from waybill.processing.sorting import SortedOut, sort_out
+from waybill.processing.staged import staged_batch, system_columns
+from waybill.processing.transformation import Again, NoWatch, Outcome, Watch, run
+from waybill.storage import ObjectMissingError
+
+_FIRST_STAGE = "transformation"
+_SLICE = 512
+"""Messages worked on at a time: their objects stay in the processor's cache and in malloc's
+arenas."""
+
+
+class _Group(NamedTuple):
+    """What a slice's events are grouped by: they take the same way."""
+
+    pipeline_id: str
+    name: str
+    stage: str
+    """Of entry."""
+    replayed: bool
+
+    @property
+    def counter(self) -> str:
+        return "in_replayed" if self.replayed else "in_first"
+
+
+class Chain:
+    """Runs messages through their pipelines' stages.
+
+    Args:
+        plans: pipeline id to plan.
+        watch: where user code's progress is noted.
+        isolated: ids of pipelines whose code runs in forked children (it ended an interpreter).
+        fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError, or ParkError.
+        retries: of events whose user code meets a transient error; None: they fail at once.
+        held: ids of pipelines whose events are parked as they came, before any stage.
+    """
+
+    def __init__(
+        self,
+        plans: Mapping[str, Plan],
+        *,
+        watch: Watch | None = None,
+        isolated: Collection[str] = (),
+        fetch: Callable[[str], bytes] | None = None,
+        retries: Retries | None = None,
+        held: Collection[str] = (),
+    ) -> None:
+        self._retries = retries
+        self._plans = plans
+        self._watch: Watch = watch if watch is not None else NoWatch()
+        self._isolated = frozenset(isolated)
+        self._fetch = fetch
+        self._held = frozenset(held)
+        self.result = ChainResult()
+        self._chunk = Chunk((), (), (), ())
+
+    def process(self, chunk: Chunk) -> None:
+        """Run one chunk. Order within a key is kept: chunks come in log order."""
+        for start in range(0, len(chunk.values), _SLICE):
+            self._slice(chunk.part(start, start + _SLICE))
+
+    def _slice(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        groups: dict[tuple[str, str, str, bool], Items] = {}
+        for place, value in enumerate(chunk.values):
+            try:
+                event = decode(value)
+                if event.attempt or event.stage != _FIRST_STAGE:
+                    self._enter_late(event)
+            except ParkError as error:
+                self._park_unreadable(place, error)
+                continue
+            key = (event.pipeline_id, event.name, event.stage, event.attempt > 0)
+            if event.data_ref is not None and event.pipeline_id not in self._held:
+                try:
+                    self._resolve(event, event.data_ref)
+                except ParkError as error:
+                    self._refuse(_Group(*key), Items([event], [place]), describe(error))
+                    continue
+            items = groups.get(key)
+            if items is None:
+                items = groups[key] = Items()
+            items.events.append(event)
+            items.places.append(place)
+        for key, items in groups.items():
+            self._enter(_Group(*key), items)
+
+    def _enter_late(self, event: Event) -> None:
+        """Count what comes of a replay; refuse a first pass that says it enters later.
+
+        Raises:
+            ParkError: no books of the stage before have it.
+        """
+        if not event.attempt:
+            words = f"only a replay enters at {event.stage!r}; attempt 0 enters at {_FIRST_STAGE!r}"
+            raise ParkError("envelope_invalid", words, where="stage")
+        if event.replay_id:
+            self.result.replayed[event.replay_id, event.name, event.stage] += 1
+
+    def _resolve(self, event: Event, reference: str) -> None:
+        refuse_wrong_reference(event, reference)
+        if self._fetch is None:
+            raise ParkError("data_ref_missing", f"nothing can fetch {reference!r}")
+        try:
+            event.data = loads(self._fetch(reference))
+        except ObjectMissingError as error:
+            raise ParkError("data_ref_missing", str(error), where=reference) from error
+        except (ValueError, RecursionError) as error:
+            words = f"the payload in {reference!r} is not JSON: {error}"
+            raise ParkError("envelope_invalid", words, where=reference) from error
+        event.data_ref = None
+
+    def _park_unreadable(self, place: int, error: ParkError) -> None:
+        """Park what is no event. Nobody counted it when it was taken in: that is done here."""
+        chunk = self._chunk
+        minute = chunk.times_us[place] // 60_000_000
+        for stage, names in (
+            ("ingestion", ("in_first", "passed", "out")),
+            ("transformation", ("in_first", "parked")),
+        ):
+            for name in names:
+                self.result.counts.add((UNKNOWN_PIPELINE, "", stage, minute), name)
+        self.result.failures.append(
+            Failure(
+                UNKNOWN_PIPELINE, "", "transformation", describe(error), chunk.values[place],
+                chunk.partitions[place], chunk.offsets[place], "", chunk.time(place), 0, "",
+            )
+        )  # fmt: skip
+
+    def _enter(self, group: _Group, items: Items) -> None:
+        plan = self._plans.get(group.pipeline_id)
+        if group.pipeline_id in self._held:
+            self._refuse(group, items, Fault(HELD_ERROR, "the pipeline is held"))
+        elif plan is None:
+            words = f"no pipeline {group.pipeline_id!r} is deployed"
+            self._refuse(group, items, Fault("pipeline_unknown", words))
+        elif group.stage == "transformation":
+            self._count(group.pipeline_id, group.name, group.stage, group.counter, items)
+            self._transform(plan, group.name, items)
+        else:
+            self._map_entered(plan, group, items)
+
+    def _refuse(self, group: _Group, items: Items, fault: Fault) -> None:
+        """Park events at the stage where they would have entered."""
+        plan = self._plans.get(group.pipeline_id)
+        self._count(group.pipeline_id, group.name, group.stage, group.counter, items)
+        self._count(group.pipeline_id, group.name, group.stage, "parked", items)
+        for event, place in zip(items.events, items.places, strict=True):
+            value = self._chunk.values[place]
+            self._fail(event, place, group.name, group.stage, fault, plan, value)
+
+    def _transform(self, plan: Plan, name: str, items: Items) -> None:
+        outcomes = self._outcomes(plan, items)
+        names = {event.name for event in items.events}
+        if len(names) == 1 and all(map(is_, outcomes, items.events)):  # the way of nearly all
+            sorted_out = SortedOut(children={names.pop(): items})
+        else:
+            sorted_out = sort_out(plan, outcomes, items)
+        faults, filtered, children = sorted_out.faults, sorted_out.filtered, sorted_out.children
+        for child_name, group in children.items():
+            faults.update(self._map_children(plan, child_name, group))
+        passed, gone = items, set(filtered)
+        if faults or gone:
+            places = items.places
+            parked = items.pick([i for i, place in enumerate(places) if place in faults])
+            kept = [i for i, p in enumerate(places) if p not in faults and i not in gone]
+            passed = items.pick(kept)
+            for event, place in zip(parked.events, parked.places, strict=True):
+                value = self._chunk.values[place]
+                self._fail(event, place, name, "transformation", faults[place], plan, value)
+            self._count(plan.pipeline.id, name, "transformation", "parked", parked)
+        away = items.pick(filtered)
+        self._count(plan.pipeline.id, name, "transformation", "passed", passed)
+        self._count(plan.pipeline.id, name, "transformation", "filtered", away)
+        if away:
+            self._note(plan.pipeline.id, name, "filtered", away)
+        if passed:
+            noted = self.result.transformed.setdefault((plan.pipeline.id, name), Mapped())
+            noted.parts.append(passed.columns(self._chunk))
+
+    def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
+        offsets = self._chunk.offsets
+        if len(items) < len(offsets):
+            offsets = [offsets[place] for place in items.places]
+        self._watch.marker.value = offsets[0]  # loading the code runs it
+        isolated = plan.pipeline.id in self._isolated
+        try:
+            transform = plan.transform(self._watch, isolated=isolated)
+        except ParkError as error:
+            return [describe(error)] * len(items)
+        finally:
+            self._watch.marker.value = -1
+        again = None
+        if self._retries is not None:
+            again = Again(self._retries, partial(self._as_it_came, items))
+        execute = run_isolated if isolated else run
+        return list(execute(transform, items.events, offsets, self._watch, again))
+
+    def _as_it_came(self, items: Items, index: int) -> Event:
+        event = decode(self._chunk.values[items.places[index]])
+        if event.data_ref is not None:
+            self._resolve(event, event.data_ref)
+        return event
+
+    def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
+        """Map what a transformation made; return a fault for each parent that has to be parked.
+
+        A child that fails is parked as it is; one that cannot be written down takes its parent.
+        """
+        event_plan, columns, faults = _mapped(plan, name, items, by_column=False)
+        values: dict[int, bytes] = {}
+        parents: dict[int, Fault] = {}
+        for index in faults:
+            event, place = items.events[index], items.places[index]
+            event.stage = "mapping"
+            try:
+                values[index] = encode(event)
+            except ParkError as error:
+                words = f"the result cannot be written down: {error.message}"
+                parents[place] = Fault("result_invalid", words)
+        for index, value in values.items():
+            event, place = items.events[index], items.places[index]
+            source = self._chunk.values[place] if plan.pipeline.keep_source else b""
+            self._fail(event, place, name, "mapping", faults[index], plan, value, source)
+        pipeline_id = plan.pipeline.id
+        good = items
+        if faults:
+            good = items.pick([i for i in range(len(items)) if i not in faults])
+            bad = items.pick(list(values))
+            self._count(pipeline_id, name, "transformation", "out", bad)
+            self._count(pipeline_id, name, "mapping", "in_first", bad)
+            self._count(pipeline_id, name, "mapping", "parked", bad)
+        self._count(pipeline_id, name, "transformation", "out", good)
+        self._count(pipeline_id, name, "mapping", "in_first", good)
+        self._pass(event_plan, name, good, columns, by_column=False)
+        return parents
+
+    def _map_entered(self, plan: Plan, group: _Group, items: Items) -> None:
+        """Map what entered here. What reaches the destination is counted where it is loaded."""
+        by_column = group.stage == "destination"
+        event_plan, columns, faults = _mapped(plan, group.name, items, by_column=by_column)
+        good = items
+        if faults:
+            for index, fault in faults.items():
+                self._refuse(group, items.pick([index]), fault)
+            good = items.pick([i for i in range(len(items)) if i not in faults])
+        if not by_column:
+            self._count(plan.pipeline.id, group.name, group.stage, group.counter, good)
+        self._pass(event_plan, group.name, good, columns, by_column=by_column)
+
+    def _pass(
+        self,
+        event_plan: EventPlan | None,
+        name: str,
+        items: Items,
+        columns: pa.RecordBatch | None,
+        *,
+        by_column: bool,
+    ) -> None:
+        if not items or columns is None or event_plan is None:
+            return
+        pipeline_id = event_plan.head.pipeline_id
+        known = items.columns(self._chunk)
+        system = system_columns(items.events, known, replayed=by_column)
+        self.result.staged.add(
+            head=event_plan.head, batch=staged_batch(columns, system, event_plan.schema)
+        )
+        if not by_column:
+            self._count(pipeline_id, name, "mapping", "passed", items)
+            self._count(pipeline_id, name, "mapping", "out", items)
+        self._count(pipeline_id, name, "staged", "in_replayed" if by_column else "in_first", items)
+        self._note(pipeline_id, name, "passed", items)
+
+    def _fail(  # noqa: PLR0913, PLR0917 - what a failure says
+        self,
+        event: Event,
+        place: int,
+        name: str,
+        stage: str,
+        fault: Fault,
+        plan: Plan | None,
+        value: bytes,
+        source: bytes = b"",
+    ) -> None:
+        chunk = self._chunk
+        self.result.failures.append(
+            Failure(
+                event.pipeline_id, name, stage, fault, value, chunk.partitions[place],
+                chunk.offsets[place], event.id, event.time, event.attempt,
+                plan.pipeline.version if plan is not None else "", event.source_version,
+                event.intake_version, event.intake_minute, event.replay_id, source,
+            )
+        )  # fmt: skip
+
+    def _count(self, pipeline_id: str, name: str, stage: str, counter: str, items: Items) -> None:
+        if items:
+            self.result.counts.add_minutes(pipeline_id, name, stage, counter, items.minutes)
+
+    def _note(self, pipeline_id: str, name: str, outcome: str, items: Items) -> None:
+        """Keep what the traces of these events will say."""
+        mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
+        mapped.parts.append(items.columns(self._chunk))
+
+
+def _mapped(
+    plan: Plan, name: str, items: Items, *, by_column: bool
+) -> tuple[EventPlan | None, pa.RecordBatch | None, dict[int, Fault]]:
+    """Return the rows that fit and, in order, the faults of those that do not, by index."""
+    mapped = plan.map(name, [event.data for event in items.events], by_column=by_column)
+    if mapped is None:
+        words = f"{plan.pipeline.name!r} declares no event {name!r}"
+        return None, None, dict.fromkeys(range(len(items)), Fault("event_name_unknown", words))
+    faults = {index: _fault(fault) for index, fault in sorted(mapped.faults.items())}
+    return mapped.plan, mapped.columns, faults
+
+
+def _fault(fault: MappingFault) -> Fault:
+    others = tuple(map(_fault, fault.others))
+    return Fault(fault.code, fault.message, fault.where, others=others)

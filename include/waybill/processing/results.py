@@ -1,0 +1,152 @@
+"""What goes into a chain and what comes out: messages, rows, failures, counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from waybill.events import Event
+from waybill.processing.counts import Counts
+from waybill.processing.failures import Fault
+from waybill.processing.staged import EventColumns, StagedPacker
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Messages in log order, column by column."""
+
+    values: Sequence[bytes]
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    times_us: Sequence[int]
+    """When the broker took each, in microseconds since 1970."""
+
+    def part(self, start: int, end: int) -> Chunk:
+        """Return the messages from ``start``, before ``end``."""
+        return Chunk(
+            self.values[start:end],
+            self.partitions[start:end],
+            self.offsets[start:end],
+            self.times_us[start:end],
+        )
+
+    def time(self, index: int) -> str:
+        """Return when the broker took a message, RFC 3339."""
+        moment = datetime.fromtimestamp(self.times_us[index] / 1e6, UTC)
+        return moment.isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One event that could not pass a stage."""
+
+    pipeline_id: str
+    event_name: str
+    stage: str
+    fault: Fault
+    value: bytes
+    partition: int
+    offset: int
+    event_id: str
+    event_at: str
+    attempt: int
+    pipeline_version: str
+    source_version: int = 0
+    intake_version: int = 0
+    intake_minute: int = 0
+    replay_id: str | None = None
+    source: bytes = b""
+    """The message that a transformation made the event from; only where the pipeline keeps it."""
+
+
+@dataclass(slots=True)
+class Mapped:
+    """Events of one (pipeline, event name) that ended alike; columns, slice by slice."""
+
+    parts: list[EventColumns] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[str]:
+        """All ids, in order. Cost: a copy."""
+        return [one for part in self.parts for one in part.ids.to_pylist()]
+
+    @property
+    def offsets(self) -> list[int]:
+        """All offsets, in order. Cost: a copy."""
+        return [one for part in self.parts for one in part.offsets]
+
+
+@dataclass(slots=True)
+class ChainResult:
+    """What came of the messages so far.
+
+    ``failures``, ``mapped`` and ``transformed`` may be taken and cleared.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    staged: StagedPacker = field(default_factory=StagedPacker)
+    failures: list[Failure] = field(default_factory=list)
+    mapped: dict[tuple[str, str, str], Mapped] = field(default_factory=dict)
+    """By pipeline id, event name, and "passed" or "filtered"."""
+    transformed: dict[tuple[str, str], Mapped] = field(default_factory=dict)
+    """What passed the transformation, by pipeline id and the event name that it came with."""
+    replayed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    """Messages of replays, by (replay id, event name, stage of entry)."""
+
+
+@dataclass(slots=True)
+class Items:
+    """Events of a chunk, each with its place there."""
+
+    events: list[Event] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    _minutes: list[int] | None = None
+    _counted: Counter[int] | None = None
+    _columns: EventColumns | None = None
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.events)
+
+    def add(self, event: Event, place: int) -> None:
+        """Add one; not after `minutes` or `columns` was asked for."""
+        self.events.append(event)
+        self.places.append(place)
+
+    def pick(self, indexes: Sequence[int]) -> Items:
+        """Return some of them."""
+        events, places = self.events, self.places
+        return Items([events[i] for i in indexes], [places[i] for i in indexes])
+
+    @property
+    def minutes(self) -> Counter[int]:
+        """How many there are of each intake minute."""
+        if self._counted is None:
+            self._counted = Counter(self._intake_minutes())
+        return self._counted
+
+    def columns(self, chunk: Chunk) -> EventColumns:
+        """Return what traces and staged rows share of these events of a chunk; made once."""
+        if self._columns is None:
+            events, places = self.events, self.places
+            offsets, partitions = chunk.offsets, chunk.partitions
+            if places != list(range(len(offsets))):
+                offsets = [offsets[place] for place in places]
+                partitions = [partitions[place] for place in places]
+            self._columns = EventColumns(
+                pa.array([event.id for event in events], pa.string()),
+                [event.attempt for event in events],
+                offsets,
+                partitions,
+                self._intake_minutes(),
+            )
+        return self._columns
+
+    def _intake_minutes(self) -> list[int]:
+        if self._minutes is None:
+            self._minutes = [event.intake_minute for event in self.events]
+        return self._minutes

@@ -1,0 +1,116 @@
+"""The consumers of one application: each started when it is wanted, and again when it stopped.
+
+A consumer that stops (a topic that was recreated, a table that does not fit, a partition without a
+leader) is loud in the log and is tried again with back-off; its neighbours flow on. So is one whose
+tracker or Kafka is away: the application outlives that. One that was fenced ends the application:
+another one has taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pyspark.sql.streaming import StreamingQuery
+
+from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
+from waybill.processing.spark.shutdown import Stopping
+
+_LOG = logging.getLogger(__name__)
+_FIRST_WAIT_S = 2.0
+_LONGEST_WAIT_S = 60.0
+_LONGEST_AWAY_WAIT_S = 15.0
+"""Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
+_CALM_S = 120.0
+"""A consumer that ran this long starts its back-off anew."""
+
+
+@dataclass(slots=True)
+class _Consumer:
+    query: StreamingQuery | None = None
+    since: float = 0.0
+    wait_s: float = _FIRST_WAIT_S
+    not_before: float = 0.0
+
+
+class Consumers:
+    """Keeps one query running for each name.
+
+    Args:
+        start: starts the query of a name where the ledger stands.
+    """
+
+    def __init__(self, start: Callable[[str], StreamingQuery]) -> None:
+        self._start = start
+        self._consumers: dict[str, _Consumer] = {}
+
+    def look(self, wanted: Iterable[str]) -> None:
+        """Start what is wanted and does not run.
+
+        Raises:
+            StopError: a consumer was fenced, or Spark itself is gone.
+        """
+        for name in wanted:
+            consumer = self._consumers.setdefault(name, _Consumer())
+            if consumer.query is not None and not consumer.query.isActive:
+                self._ended(name, consumer, consumer.query)
+            if consumer.query is None and time.monotonic() >= consumer.not_before:
+                self._try(name, consumer)
+
+    def stop(self) -> None:
+        """Stop all queries."""
+        for consumer in self._consumers.values():
+            if consumer.query is not None:
+                consumer.query.stop()
+
+    def _try(self, name: str, consumer: _Consumer) -> None:
+        try:
+            consumer.query = self._start(name)
+        except (StopError, InputError, RetryError) as error:
+            self._later(name, consumer, error)
+        consumer.since = time.monotonic()
+
+    def _ended(self, name: str, consumer: _Consumer, query: StreamingQuery) -> None:
+        error = query.exception()
+        if FencedError.__name__ in str(error):
+            raise StopError(f"consumer {name!r} was taken over by another application: {error}")
+        consumer.query = None
+        if time.monotonic() - consumer.since > _CALM_S:
+            consumer.wait_s = _FIRST_WAIT_S
+        self._later(name, consumer, WaybillError(str(error)))
+
+    def _later(self, name: str, consumer: _Consumer, error: WaybillError) -> None:
+        _LOG.error("consumer %s stopped; again in %.0f s: %s", name, consumer.wait_s, error)
+        consumer.not_before = time.monotonic() + consumer.wait_s
+        consumer.wait_s = min(consumer.wait_s * 2, _LONGEST_WAIT_S)
+
+
+def keep_running(
+    consumers: Consumers, wanted: Callable[[], Iterable[str]], stopping: Stopping, *, every_s: float
+) -> None:
+    """Start what is wanted and does not run, until told to stop.
+
+    While the tracker or Kafka does not answer, it waits with back-off: no Spark is started anew for
+    that.
+
+    Args:
+        consumers: of the application.
+        wanted: reads the names from the tracker.
+        stopping: ends this.
+        every_s: time between two looks.
+
+    Raises:
+        StopError: a consumer was fenced.
+    """
+    wait_s = every_s
+    while not stopping.asked:
+        try:
+            consumers.look(wanted())
+            wait_s = every_s
+        except RetryError as error:
+            wait_s = min(wait_s * 2, _LONGEST_AWAY_WAIT_S)
+            _LOG.warning("nothing is started; again in %.0f s: %s", wait_s, error)
+        stopping.wait(wait_s)

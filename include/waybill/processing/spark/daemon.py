@@ -1,0 +1,37 @@
+"""The daemon that Spark forks Python workers from, with all that a task needs loaded beforehand.
+
+Spark runs it (``spark.python.daemon.module``) once an application. What is loaded before the fork
+is in memory once for all workers, and no worker spends a second on loading it. Only modules:
+whatever has a connection, a thread or a lock is made by the worker itself, after the fork.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from importlib import import_module
+
+import numpy as np
+
+_NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.processing.spark.tasks")
+"""``pandas`` is what Spark's own Arrow serializers load."""
+_YOUNG_OBJECTS = 50_000
+"""Containers made before the collector looks for cycles among them, instead of 700: events come and
+go by the hundred without any. Costs a worker some MB where user code does make cycles."""
+
+
+def main() -> None:
+    """Load the modules and serve until Spark ends."""
+    for name in _NEEDED:
+        import_module(name)
+    os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers
+    gc.collect()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.freeze()  # a collection in a worker would write to, and so copy, every page
+    from pyspark.daemon import manager
+
+    manager()
+
+
+if __name__ == "__main__":
+    main()

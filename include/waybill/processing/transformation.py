@@ -1,0 +1,210 @@
+"""Run a user's ``transform`` over events, one bad event never stopping its neighbours.
+
+``transform(event)`` returns the event (changed or not), an event made by ``event.child``, a list of
+events, or None: filtered on purpose. It may change ``data``, ``name`` and ``op``; all else is what
+the event is, and stays. Code may also offer ``transform_batch(table)`` later; it does not yet.
+
+An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. A
+crash of the interpreter is met by ``waybill.processing.isolation``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from ctypes import c_int64
+from functools import partial
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from waybill.errors import ParkError
+from waybill.events import Event, duplicate, refuse_wrong_name
+from waybill.processing.failures import (
+    CODE_FILE_PREFIX,
+    EventTimeoutError,
+    Fault,
+    describe,
+    words_of,
+)
+from waybill.processing.retrying import Retries
+
+Transform = Callable[[Event], Any]
+_KEPT = (
+    "id",
+    "pipeline_id",
+    "team",
+    "key",
+    "source_version",
+    "intake_version",
+    "intake_minute",
+    "time",
+    "stage",
+    "attempt",
+    "replay_id",
+    "data_ref",
+)
+_OPERATIONS = ("upsert", "delete")
+
+
+class Watch(Protocol):
+    """Where a task notes the event that user code works on now.
+
+    ``marker.value``: its offset, or -1.
+    """
+
+    marker: c_int64
+
+    def arm(self) -> None:
+        """Start the clock in this process (again in a forked child)."""
+
+    def disarm(self) -> None:
+        """Stop the clock in this process."""
+
+
+class NoWatch:
+    """A watch nobody looks at."""
+
+    def __init__(self) -> None:
+        self.marker = c_int64(-1)
+
+    def arm(self) -> None:
+        """Do nothing."""
+
+    def disarm(self) -> None:
+        """Do nothing."""
+
+
+def compile_transformation(code: str, name: str) -> Transform:
+    """Return the ``transform`` of a pipeline's source text.
+
+    Raises:
+        ParkError: ``code_invalid``; the text cannot be loaded or has no ``transform``.
+    """
+    module = ModuleType(f"waybill_pipeline_{name}")
+    try:
+        exec(compile(code, f"{CODE_FILE_PREFIX}{name}/transformation.py", "exec"), module.__dict__)  # noqa: S102
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise ParkError("code_invalid", f"transformation of {name!r}: {words_of(error)}") from error
+    transform = module.__dict__.get("transform")
+    if not callable(transform):
+        raise ParkError("code_invalid", f"transformation of {name!r} has no function transform")
+    return transform  # type: ignore[no-any-return]
+
+
+Outcome = Event | list[Event] | Fault | None
+"""The event itself, its children, what went wrong, or None: filtered."""
+
+
+class Again(NamedTuple):
+    """How an event is run again after a transient error."""
+
+    retries: Retries
+    fresh: Callable[[int], Event]
+    """Returns an event as it came, by its index: user code changed it, perhaps, and then failed.
+    May raise ParkError."""
+
+
+def run(
+    transform: Transform,
+    events: Sequence[Event],
+    offsets: Sequence[int],
+    watch: Watch,
+    again: Again | None = None,
+) -> Iterator[Outcome]:
+    """Yield what became of each event, in order. Cost: about 0.6 µs an event beside user code's."""
+    marker = watch.marker
+    for index, (event, offset) in enumerate(zip(events, offsets, strict=True)):
+        marker.value = offset
+        try:
+            outcome = _outcome(transform, event)
+        except EventTimeoutError as error:  # while its exception was asked for its words
+            outcome = describe(error)
+        marker.value = -1
+        if type(outcome) is Fault and again is not None:
+            once_more = partial(_rerun, transform, again.fresh, index, offset, watch)
+            outcome = again.retries.settle(outcome, once_more)
+        yield outcome
+
+
+def _rerun(
+    transform: Transform, fresh: Callable[[int], Event], index: int, offset: int, watch: Watch
+) -> Outcome:
+    try:
+        event = fresh(index)
+    except ParkError as error:
+        return describe(error)
+    return _watched(transform, event, offset, watch)
+
+
+def _watched(transform: Transform, event: Event, offset: int, watch: Watch) -> Outcome:
+    watch.marker.value = offset
+    try:
+        outcome = _outcome(transform, event)
+    except EventTimeoutError as error:  # while its exception was asked for its words
+        outcome = describe(error)
+    watch.marker.value = -1
+    return outcome
+
+
+def _outcome(transform: Transform, event: Event) -> Outcome:
+    before = duplicate(event)
+    try:
+        result = transform(event)
+        unchanged = result is event
+        if unchanged:
+            before.data = event.data  # the same object: what it holds is not compared
+            if event == before:
+                return event
+        _refuse_changed(before, event)
+        return _children(event, result)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - user code may raise anything
+        for name in _KEPT:
+            setattr(event, name, getattr(before, name))
+        event.name, event.op = before.name, before.op
+        return describe(error)
+
+
+def _refuse_changed(before: Event, after: Event) -> None:
+    names = [name for name in _KEPT if getattr(before, name) != getattr(after, name)]
+    if names:
+        words = f"transform changed {', '.join(names)} of its event"
+        raise ParkError("result_invalid", f"{words}; it may change data, name and op")
+
+
+def _children(event: Event, result: Any) -> list[Event] | None:
+    if result is None:
+        return None
+    results = [result] if isinstance(result, Event) else result
+    words = f"transform returned {type(result).__name__}"
+    if isinstance(results, list | tuple):
+        wrong = [n for n, child in enumerate(results) if not isinstance(child, Event)]
+        if wrong:
+            kind = type(results[wrong[0]]).__name__
+            words += f" with {kind} at index {wrong[0]}; a list must hold events only"
+            raise ParkError("result_invalid", words)
+    else:
+        raise ParkError("result_invalid", f"{words}; it must return an event, a list or None")
+    for child in results:
+        _check(child)
+    if len(results) == 1 and results[0].id == event.id:
+        only = results[0]
+        return [replace(event, data=only.data, name=only.name, op=only.op)]
+    children = [
+        replace(event.child(index, child.data, name=child.name), op=child.op)
+        for index, child in enumerate(results)
+    ]
+    return children or None
+
+
+def _check(child: Event) -> None:
+    try:
+        refuse_wrong_name(child.name)
+    except ValueError as error:
+        raise ParkError("result_invalid", str(error)) from error
+    if child.op not in _OPERATIONS:
+        raise ParkError("result_invalid", "op of an event must be 'upsert' or 'delete'")

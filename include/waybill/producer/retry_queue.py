@@ -1,0 +1,400 @@
+"""Records whose delivery failed: sorted out, tried again, or given to the caller; never dropped.
+
+A failed report names no record. Once all reports of an epoch are in, its failures are matched with
+its records in the log by topic, key, value and ``on_delivery``. Where more records match than
+failed, or where a failed one may be in the topic all the same, the topic's tail is read first; what
+stands there is settled.
+
+  transient      set aside in the retry log, and tried again every ``retry_interval_ms`` (doubling
+                 up to 30 s, each record by itself) until it works
+  too large      a broker refuses a whole batch for its size: tried once more, alone
+  permanent      to ``on_undeliverable``; settled when that returns. A RetryError of it is tried
+                 again like a transient failure
+
+Order. While a record waits here, later records of its topic and key are held behind it. Records of
+the key that were with librdkafka already when it failed may have gone before it. With the default
+``message.timeout.ms=0`` nothing transient ever fails: librdkafka retries in order.
+
+Kill. A record that waits is in the main log above the watermark, or was put and synced in the retry
+log before the watermark could pass it: the next opening finds it in one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Set
+from typing import Any, TypeAlias
+
+from waybill.errors import RetryError, StopError
+from waybill.producer.checkpoint import Offsets
+from waybill.producer.client import HOPE, Failure, sort_failure
+from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
+from waybill.producer.model import Undelivered, undelivered
+from waybill.producer.retry_log import Note, RetryLog
+from waybill.producer.tail import TailReader, UnreachableError
+from waybill.producer.waiting import Entry, Group, WaitingRoom
+from waybill.producer.wal import DATA, WalRecord, WriteAheadLog
+
+_LOG = logging.getLogger(__name__)
+_BACK_OFF_MOST_S = 30.0
+
+OnUndeliverable: TypeAlias = Callable[[Undelivered], None]
+WasTaken: TypeAlias = Callable[[str, int], Iterable[int]]
+"""(WAL id, lsn) -> the lsns from there on that ``on_undeliverable`` has taken."""
+Report: TypeAlias = Callable[[Any, Any], None]
+Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Teller | None]
+
+
+class RetryQueue:
+    """Works off the waiting room.
+
+    ``hold`` and ``refuse`` are called under the log's append lock, ``serve`` by one thread.
+
+    Args:
+        retry: where records are set aside.
+        send: hands a record to librdkafka with a callback of its own; may raise ``KafkaException``.
+        send_alone: the same while nothing else is on its way: see ``Sender.alone``.
+        on_undeliverable: takes what Kafka will never take.
+        sync: has the disk keep the main log.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts it works between
+        self,
+        log: WriteAheadLog,
+        retry: RetryLog,
+        deliveries: Deliveries,
+        tail: TailReader,
+        *,
+        send: Callable[[WalRecord, Report], None],
+        send_alone: Callable[[WalRecord, Report], bool | None],
+        on_undeliverable: OnUndeliverable,
+        sync: Callable[[], None],
+        interval_s: float,
+    ) -> None:
+        self._log = log
+        self._retry = retry
+        self._deliveries = deliveries
+        self._tail = tail
+        self._send = send
+        self._send_alone = send_alone
+        self._on_undeliverable = on_undeliverable
+        self._sync = sync
+        self._interval_s = interval_s
+        self._room = WaitingRoom()
+        self.held = self._room.held
+        """Topics and keys of which a record waits; later ones must ``hold``."""
+        self._look_at = 0.0
+        self._done: deque[int] = deque()
+        """Set aside, and settled since: to be struck from the retry log."""
+        self._aside: Counter[str] = Counter()
+        """Records set aside that are not settled, by topic."""
+        self._count_lock = threading.Lock()
+        self.moved = 0
+        """Records that this process set aside."""
+        self.retried = 0
+        self.undeliverable = 0
+        self.delivered = 0
+        """Records acknowledged when they were tried again, or found in the topic."""
+
+    @property
+    def retrying(self) -> int:
+        """Records set aside that are not settled."""
+        with self._count_lock:
+            return self._aside.total()
+
+    # What comes in
+
+    def adopt(self, taken: Set[int]) -> set[int]:
+        """Take over what the retry log of a dead process holds, and return it.
+
+        Args:
+            taken: records that ``on_undeliverable`` took before that death: these are done.
+        """
+        adopted = set(self._retry.lsns)
+        self._done.extend(adopted & taken)
+        for lsn in sorted(adopted - taken):
+            record, note = self._retry.get(lsn)
+            entry = Entry(lsn, record.topic, record.key, None, segment_id=record.segment_id)
+            entry.failure, entry.unsure = Failure.UNCERTAIN, True
+            entry.code, entry.message = note.code, note.message
+            self._aside[entry.topic] += 1
+            self._deliveries.hold_offsets(entry.topic)  # the checkpoint may be older than its place
+            self._room.enter(entry)
+        return adopted
+
+    def hold(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None) -> None:
+        """Take a record that was appended and not handed over."""
+        self._unhanded(Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn)))
+
+    def refuse(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None, error: Any) -> None:
+        """Take a record that librdkafka refused at once."""
+        entry = Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn))
+        entry.note(error)
+        entry.unsure = False
+        self._unhanded(entry)
+
+    def _unhanded(self, entry: Entry) -> None:
+        if entry.group is not None:
+            entry.group.epoch.unhanded += 1
+            entry.group.epoch.aside.add(entry.lsn)
+        self._room.enter(entry)
+
+    # What is done about it
+
+    def serve(self, failed: list[tuple[Epoch, int]], next_lsn: int) -> None:
+        """Sort out new failures, set aside what has to wait, and try again what is due.
+
+        Args:
+            failed: of ``Deliveries.failed(next_lsn)``, asked under the append lock.
+            next_lsn: of that moment.
+
+        Raises:
+            StopError: this client is beyond repair, or ``on_undeliverable`` failed.
+        """
+        for epoch, count in failed:
+            self._sort_out(epoch, count, next_lsn)
+        if self._room:
+            self._set_aside([entry for entry in self._room.entries if entry.movable])
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._round(self._room.due(now))
+        self.acknowledge()
+
+    def acknowledge(self) -> None:
+        """Strike what was settled from the retry log."""
+        done = list(self._done)
+        if not done:
+            return
+        try:
+            self._retry.settle(done)
+        except RetryError as error:
+            _LOG.warning("the retry log keeps %d settled records for now: %s", len(done), error)
+            return
+        for _ in done:
+            self._done.popleft()
+        self._deliveries.let_offsets_go({topic for topic, count in self._aside.items() if count})
+
+    def _sort_out(self, epoch: Epoch, count: int, next_lsn: int) -> None:
+        failures = epoch.failures[:count]  # later ones may be of records from next_lsn on
+        if any(sort_failure(failure.error) is Failure.PURGED for failure in failures):
+            return
+        by_print: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
+        for failure in failures:
+            print_ = (failure.topic, failure.key, failure.value, failure.teller)
+            by_print[print_].append(failure)
+        for print_, lsns in self._candidates(epoch, next_lsn, by_print).items():
+            self._enter(epoch, lsns, by_print[print_])
+        epoch.reported += len(failures)
+        del epoch.failures[: len(failures)]
+
+    def _candidates(
+        self, epoch: Epoch, next_lsn: int, wanted: dict[Fingerprint, list[FailedReport]]
+    ) -> dict[Fingerprint, list[int]]:
+        found: dict[Fingerprint, list[int]] = defaultdict(list)
+        first_lsn = max(epoch.first_lsn, self._deliveries.low)  # those below are settled
+        end_lsn = min(next_lsn, epoch.end_lsn or next_lsn)
+        for record in self._log.records(first_lsn, end_lsn):
+            print_ = (record.topic, record.key, record.value, epoch.told.get(record.lsn))
+            if record.kind == DATA and print_ in wanted and record.lsn not in epoch.aside:
+                found[print_].append(record.lsn)
+        return found
+
+    def _enter(self, epoch: Epoch, lsns: list[int], failures: list[FailedReport]) -> None:
+        group = Group(epoch, len(failures), len(lsns))
+        chosen = min(failures, key=lambda failure: HOPE.index(sort_failure(failure.error)))
+        for lsn in lsns:
+            entry = Entry(lsn, chosen.topic, chosen.key, group, chosen.teller)
+            entry.note(chosen.error)
+            entry.unsure |= not group.certain
+            if entry.failure is not Failure.TOO_LARGE:
+                entry.due = time.monotonic() + self._interval_s
+            epoch.aside.add(lsn)
+            self._room.enter(entry)
+
+    def _set_aside(self, entries: list[Entry]) -> None:
+        if not entries:
+            return
+        moved: list[Entry] = []
+        try:
+            for entry, record in self._with_records(entries):
+                self._deliveries.hold_offsets(entry.topic)
+                self._retry.put(record, Note(entry.code, entry.message, time.time_ns() // 10**6))
+                entry.segment_id = record.segment_id
+                moved.append(entry)
+        except RetryError as error:
+            _LOG.debug("records wait in the main log, the retry log has no room: %s", error)
+        if not moved:
+            return
+        self._retry.sync()
+        for entry in moved:
+            group, entry.group = entry.group, None
+            assert group is not None  # noqa: S101 - only such are movable
+            with self._count_lock:
+                self._aside[entry.topic] += 1
+                self.moved += 1
+                settled = group.take_one()
+            self._deliveries.settle_aside(group.epoch, settled)
+
+    def _with_records(self, entries: list[Entry]) -> Iterator[tuple[Entry, WalRecord]]:
+        """Read the records of entries of the main log, in one pass: they are near each other."""
+        wanted = {entry.lsn: entry for entry in entries}
+        for record in self._log.records(min(wanted), max(wanted) + 1):
+            if record.lsn in wanted:
+                yield wanted[record.lsn], record
+
+    def _round(self, entries: list[Entry]) -> None:
+        try:
+            self._look(entries)
+        except UnreachableError as error:
+            _LOG.warning("%d records wait for Kafka: %s", len(self._room), error)
+            self._look_at = time.monotonic() + self._interval_s
+            return
+        for entry in entries:
+            if entry.lsn in self._room and not self._room.was_stopped(entry):
+                self._treat(entry)
+
+    def _look(self, entries: list[Entry]) -> None:
+        unsure = {entry.lsn: entry for entry in self._with_their_groups(entries) if entry.unsure}
+        if not unsure:
+            return
+        found = self._tail.find(
+            lambda segment, lsn: lsn in unsure and self._is_of(unsure[lsn], segment),
+            len(unsure),
+            sorted({entry.topic for entry in unsure.values()}),
+            self._starts(unsure.values()),
+        )
+        for entry in unsure.values():
+            entry.unsure = False
+            if entry.lsn in found:
+                self._finish(entry)
+
+    def _with_their_groups(self, entries: list[Entry]) -> list[Entry]:
+        """Add those from whom they must be told apart: found ones leave before one is treated."""
+        groups = {id(e.group) for e in entries if e.group is not None and not e.group.certain}
+        others = self._room.entries if groups else []
+        return entries + [entry for entry in others if id(entry.group) in groups]
+
+    def _is_of(self, entry: Entry, segment_id: int) -> bool:
+        if entry.set_aside:
+            return entry.segment_id == segment_id
+        return self._log.holds(segment_id, entry.lsn)
+
+    def _starts(self, entries: Iterable[Entry]) -> Offsets:
+        aside = {entry.topic for entry in entries if entry.set_aside}
+        return self._deliveries.starts(aside)
+
+    def _treat(self, entry: Entry) -> None:
+        if entry.failure is Failure.FATAL:
+            raise StopError(
+                f"the Kafka client cannot go on ({entry.code}: {entry.message}); "
+                "close the producer and open it again: its records are in the log"
+            )
+        if entry.failure is Failure.PERMANENT or (
+            entry.failure is Failure.TOO_LARGE and entry.alone
+        ):
+            self._give_up(entry)
+        else:
+            self._again(entry, alone=entry.failure is Failure.TOO_LARGE)
+
+    def _again(self, entry: Entry, *, alone: bool) -> None:
+        from confluent_kafka import KafkaException
+
+        record = self._record(entry)
+        self._room.send_off(entry)
+        self.retried += entry.failure is not None
+        entry.tries += 1
+        entry.alone = alone
+        send = self._send_alone if alone else self._send
+        try:
+            went = send(record, lambda error, message: self._answer(entry, error, message))
+        except KafkaException as error:
+            self._answer(entry, error.args[0], None)
+            entry.unsure = False
+        except BaseException:  # closing, or an interrupt: it waits on
+            self._room.take_back(entry)
+            raise
+        else:
+            if alone and not went:
+                self._not_alone(entry, sent=went is not None)
+        self._room.handed(entry)
+        if entry.alone and entry.lsn in self._room and not entry.unsure:
+            self._treat(entry)
+
+    def _not_alone(self, entry: Entry, *, sent: bool) -> None:
+        entry.alone = False
+        if not sent:
+            self._put_off(entry)
+            self._room.take_back(entry)
+
+    def _answer(self, entry: Entry, error: Any, message: Any) -> None:
+        """Take the report of a record tried again. Runs inside ``poll``: no raising, no polling."""
+        if error is None:
+            self._finish(entry, message=message)
+            return
+        entry.note(error)
+        if entry.failure is Failure.PURGED:
+            return
+        self._put_off(entry)
+        self._room.take_back(entry)
+
+    def _put_off(self, entry: Entry) -> None:
+        wait_s = min(_BACK_OFF_MOST_S, self._interval_s * 2 ** min(max(0, entry.tries - 1), 10))
+        entry.due = time.monotonic() + wait_s
+
+    def _give_up(self, entry: Entry) -> None:
+        record = self._record(entry)
+        what = f"record {record.lsn} for topic {record.topic!r}: {entry.code}: {entry.message}"
+        try:
+            self._hand_to_caller(record, entry)
+        except RetryError as error:
+            entry.tries += 1
+            self._put_off(entry)
+            self._room.stop(entry)
+            _LOG.warning("%s: on_undeliverable is asked again later: %s", what, error)
+            return
+        except Exception as error:
+            raise StopError(f"on_undeliverable failed for {what}; it stays in the log") from error
+        self._finish(entry, delivered=False)
+
+    def _hand_to_caller(self, record: WalRecord, entry: Entry) -> None:
+        if not entry.set_aside and self._log.synced_lsn < record.lsn:
+            self._sync()  # else a power cut could give its lsn to another, which then was "taken"
+        pid = os.getpid()
+        self._on_undeliverable(
+            undelivered(record, self._log.wal_id.hex(), entry.code, entry.message)
+        )
+        if os.getpid() != pid:
+            raise StopError("forked inside on_undeliverable: all of this is the parent's")
+
+    def _finish(self, entry: Entry, *, delivered: bool = True, message: Any = None) -> None:
+        if entry.teller is not None and message is None:
+            message = self._message(entry, None if delivered else entry.error)
+        self._room.leave(entry, time.monotonic())
+        with self._count_lock:
+            settled = 1 if entry.group is None else entry.group.take_one()
+            self.delivered += settled if delivered else 0
+            self.undeliverable += 0 if delivered else settled
+        if settled and entry.teller is not None:
+            entry.teller.tell(None if delivered else entry.error, message)
+        if entry.group is None:
+            self._done.append(entry.lsn)
+            with self._count_lock:  # last: who sees nothing in doubt finds all told
+                self._aside[entry.topic] -= 1
+        else:
+            self._deliveries.settle_aside(entry.group.epoch, settled)
+
+    def _message(self, entry: Entry, error: Any) -> Any:
+        """Return the message of a record that no report names; its offset is not known."""
+        from confluent_kafka import Message
+
+        record = self._record(entry)
+        return Message(topic=entry.topic, key=entry.key, value=record.value, error=error)
+
+    def _record(self, entry: Entry) -> WalRecord:
+        if entry.set_aside:
+            return self._retry.get(entry.lsn)[0]
+        return next(self._log.records(entry.lsn, entry.lsn + 1))

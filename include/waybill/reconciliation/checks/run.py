@@ -1,0 +1,168 @@
+"""Eager checks: what is out of the usual before any equation of the ledger breaks. Every minute.
+
+Each check decides by a pure function of numbers (``quiet``, ``ages``,
+``parked``, ``drift``); here they are measured and asked. A check whose servers
+are away finds nothing new, keeps what it had told, and says why; it holds up no other. Nothing is
+written here but a destination's own note of when its tables were counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from waybill.deployment import active_pipelines
+from waybill.errors import WaybillError
+from waybill.ledger import read_logs
+from waybill.pipelines import Pipeline
+from waybill.reconciliation import BreachKey, open_breach, settle
+from waybill.reconciliation.checks import drift, habits, stranded
+from waybill.reconciliation.checks.drift import Place
+from waybill.reconciliation.checks.findings import Finding, Key
+from waybill.reconciliation.checks.lateness import Lateness
+from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.checks.open_findings import read_told
+from waybill.settings import DestinationSettings, S3Settings
+from waybill.storage import KafkaLog, TrackerStore
+
+_OVER: dict[str, str] = {
+    "quiet": "events come in again",
+    "late": "what waits is within its objective again",
+    "parked_jump": "the share that parks has fallen back",
+    "drift": "the table has the rows that loads put there",
+    "stranded": "nothing waits in a write-ahead log that nobody opens",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchParts:
+    """What the checks look at, opened."""
+
+    tracker: TrackerStore
+    log: KafkaLog
+    destinations: Mapping[str, DestinationSettings]
+    limits: WatchLimits = field(default_factory=WatchLimits)
+    s3: S3Settings | None = None
+    """The object store, for destinations whose tables are objects there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What one look found."""
+
+    findings: list[Finding]
+    """All that is wrong now; what was told before and is not here is over."""
+    problems: list[str]
+    """Why checks could not look; what they had told is among the findings as it was."""
+
+
+def tell(tracker: TrackerStore, watched: Watched) -> None:
+    """Open a breach for each finding, and end those that are over; owners are told of both.
+
+    One transaction: a SIGKILL leaves all as it was, and the next look tells it.
+    """
+    found = {one.key: one for one in watched.findings}
+    told = read_told(tracker).standing
+    with tracker.transaction() as connection:
+        for key, one in sorted(found.items()):
+            open_breach(
+                connection, _breach_key(key), words=one.words, gap=one.gap, detail=one.detail
+            )
+        for key in sorted(set(told) - set(found)):
+            settle(connection, _breach_key(key), reason=_OVER[key[0]])
+
+
+def _breach_key(key: Key) -> BreachKey:
+    kind, pipeline_id, event_name, stage = key
+    return BreachKey(pipeline_id, kind, event_name, stage)
+
+
+def watch(parts: WatchParts, now: datetime) -> Watched:
+    """Return all that is out of the usual. Cost: see ``measured``; the ledger is folded.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    look = _Look(parts, now)
+    findings: list[Finding] = []
+    problems: list[str] = []
+    for check, standing in look.checks():
+        try:
+            findings += check()
+        except WaybillError as error:
+            problems.append(str(error))
+            findings += look.standing(standing)
+    return Watched(findings, problems)
+
+
+Check = Callable[[], list[Finding]]
+Concerns = Callable[[Finding], bool]
+"""Tells whether a finding is one of a check's."""
+
+
+class _Look:
+    def __init__(self, parts: WatchParts, now: datetime) -> None:
+        self._parts = parts
+        self._minute = int(now.timestamp() // 60)
+        self._pipelines: Mapping[str, Pipeline] = active_pipelines(parts.tracker)
+        self.told = read_told(parts.tracker)
+        self._lateness = Lateness(
+            parts.tracker, parts.log, self._pipelines, parts.limits, self.told, now
+        )
+
+    def checks(self) -> list[tuple[Check, Concerns]]:
+        """Return all checks, each with what it would have told."""
+        late = self._lateness
+        found: list[tuple[Check, Concerns]] = [
+            (self._quiet, lambda one: one.kind == "quiet"),
+            (self._parked_jumps, lambda one: one.kind == "parked_jump"),
+            (self._stranded, lambda one: one.kind == "stranded"),
+            (late.runs, lambda one: (one.kind, one.stage) == ("late", "ingestion")),
+            (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
+            (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
+        ]
+        places = drift.places_of(list(self._pipelines.values()))
+        return found + [self._drift(name, tables) for name, tables in places]
+
+    def standing(self, concerns: Concerns) -> list[Finding]:
+        """Return what was told by a check."""
+        return [one for one in self.told.standing.values() if concerns(one)]
+
+    def _quiet(self) -> list[Finding]:
+        with self._parts.tracker.transaction() as connection:
+            return habits.quiet(connection, self._minute, self._parts.limits, self.told, self._name)
+
+    def _parked_jumps(self) -> list[Finding]:
+        with self._parts.tracker.transaction() as connection:
+            return habits.parked_jumps(
+                connection, self._minute, self._parts.limits, self.told, self._name
+            )
+
+    def _stranded(self) -> list[Finding]:
+        return stranded.look(read_logs(self._parts.tracker), self._parts.limits.log_unseen_s)
+
+    def _drift(self, destination: str, places: list[Place]) -> tuple[Check, Concerns]:
+        keys = {one.key for one in places}
+
+        def check() -> list[Finding]:
+            settings = self._parts.destinations.get(destination)
+            if settings is None:
+                return self.standing(concerns)
+            return drift.look(
+                destination,
+                settings,
+                places,
+                self._parts.limits.drift,
+                accepted=self.told.accepted,
+                s3=self._parts.s3,
+            )
+
+        def concerns(finding: Finding) -> bool:
+            return finding.key in keys
+
+        return check, concerns
+
+    def _name(self, pipeline_id: str) -> str:
+        found = self._pipelines.get(pipeline_id)
+        return pipeline_id if found is None else found.name

@@ -1,0 +1,102 @@
+"""Events run through the stages as they were when their batch was processed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import datetime
+
+from sqlalchemy import func, select
+
+from waybill.deployment import ActivePipelines
+from waybill.loading import Run
+from waybill.mappings import InForce
+from waybill.pipelines import Pipeline, topic_of
+from waybill.processing import Chain, ChainResult, ChildClock, Chunk, Failure, Plan
+from waybill.storage import TrackerStore
+from waybill.storage.tracker import pipeline_versions
+
+_CHUNK = 512
+FindFailures = Callable[[Chunk, datetime, Collection[str]], list[Failure]]
+"""Runs events through the stages as they were at a time, these pipelines held."""
+
+
+def stages_at(
+    tracker: TrackerStore, *, fetch: Callable[[str], bytes], timeout_s: float = 30.0
+) -> Run:
+    """Return what runs events through the versions that were active at a time.
+
+    User code runs in forked children, as in a trial. Mappings are those in force now: they only
+    widen. What parks or is filtered is left out, for it was so the first time.
+
+    Args:
+        tracker: with the versions.
+        fetch: returns the payload of an event that is in the object store.
+        timeout_s: longest time for one event.
+    """
+
+    def run(values: Sequence[bytes], at: datetime) -> ChainResult:
+        chain = _chain_at(tracker, at, fetch, timeout_s)
+        zeros = [0] * len(values)
+        for _ in _run(chain, Chunk(values, zeros, range(len(values)), zeros)):
+            pass
+        return chain.result
+
+    return run
+
+
+def failures_at(
+    tracker: TrackerStore, *, fetch: Callable[[str], bytes], timeout_s: float = 30.0
+) -> FindFailures:
+    """Return what runs events as ``stages_at`` does, and gives what does not pass, in log order."""
+
+    def run(chunk: Chunk, at: datetime, held: Collection[str]) -> list[Failure]:
+        chain = _chain_at(tracker, at, fetch, timeout_s, held)
+        found = [failure for failures in _run(chain, chunk) for failure in failures]
+        return sorted(found, key=lambda failure: (failure.partition, failure.offset))
+
+    return run
+
+
+def _chain_at(
+    tracker: TrackerStore,
+    at: datetime,
+    fetch: Callable[[str], bytes],
+    timeout_s: float,
+    held: Collection[str] = (),
+) -> Chain:
+    pipelines = _versions_at(tracker, at)
+    mappings: dict[str, dict[str, InForce]] = {}
+    active = ActivePipelines(tracker)
+    for topic in sorted({topic_of(one) for one in pipelines.values()}):
+        for (pipeline_id, name), mapping in active.read_mapped(topic)[1].items():
+            mappings.setdefault(pipeline_id, {})[name] = mapping
+    plans = {one.id: Plan(one, mappings.get(one.id)) for one in pipelines.values()}
+    watch = ChildClock(timeout_s=timeout_s)
+    return Chain(plans, watch=watch, fetch=fetch, isolated=plans, held=held)
+
+
+def _run(chain: Chain, chunk: Chunk) -> Iterator[list[Failure]]:
+    """Run messages through a chain; yield what failed of each some hundred."""
+    for start in range(0, len(chunk.values), _CHUNK):
+        chain.process(chunk.part(start, start + _CHUNK))
+        yield list(chain.result.failures)
+        chain.result.failures.clear()
+        chain.result.mapped.clear()
+        chain.result.transformed.clear()
+
+
+def _versions_at(tracker: TrackerStore, at: datetime) -> dict[str, Pipeline]:
+    table = pipeline_versions.c
+    newest = (
+        select(table.pipeline_id, func.max(table.number).label("number"))
+        .where(table.deployed_at <= at)
+        .group_by(table.pipeline_id)
+        .subquery()
+    )
+    query = select(table.pipeline_id, table.declaration).join(
+        newest,
+        (newest.c.pipeline_id == table.pipeline_id) & (newest.c.number == table.number),
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    return {row[0]: Pipeline.from_json(row[1]) for row in rows}

@@ -1,0 +1,75 @@
+"""Replay: parked events back to their topic.
+
+What may go (eligibility), where it enters (entry), how fast (throttle, canary), what became of it
+(outcome), what would (dry_run), and what goes by itself (auto_replay, probing).
+
+Invariants
+  I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a
+      crash between the two is finished from the mark by the next run.
+  I2  A run that finds the beginning of an unfinished segment in the log appends only the rest.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.replay.auto_replay import AutoLaunch as AutoLaunch
+    from waybill.replay.auto_replay import answering as answering
+    from waybill.replay.auto_replay import due_auto_replays as due_auto_replays
+    from waybill.replay.auto_replay import launched as launched
+    from waybill.replay.auto_replay import mark_for_auto_replay as mark_for_auto_replay
+    from waybill.replay.canary_steps import STEPS as STEPS
+    from waybill.replay.canary_steps import CanaryParts as CanaryParts
+    from waybill.replay.canary_steps import CanaryReport as CanaryReport
+    from waybill.replay.canary_steps import canary as canary
+    from waybill.replay.dry_run import DryRunReport as DryRunReport
+    from waybill.replay.dry_run_request import DryRunParts as DryRunParts
+    from waybill.replay.dry_run_request import DryRunRequest as DryRunRequest
+    from waybill.replay.dry_run_request import try_out as try_out
+    from waybill.replay.eligibility import are_events as are_events
+    from waybill.replay.eligibility import find_replayable as find_replayable
+    from waybill.replay.eligibility import held_words as held_words
+    from waybill.replay.eligibility import refuse_held as refuse_held
+    from waybill.replay.eligibility import refuse_ingestion as refuse_ingestion
+    from waybill.replay.eligibility import require_parked as require_parked
+    from waybill.replay.outcome import ReplayOutcome as ReplayOutcome
+    from waybill.replay.outcome import ReplayWatch as ReplayWatch
+    from waybill.replay.outcome import became as became
+    from waybill.replay.probing import ProbeReport as ProbeReport
+    from waybill.replay.probing import probe_held as probe_held
+    from waybill.replay.recent_events import GoodReport as GoodReport
+    from waybill.replay.run import ReplayParts as ReplayParts
+    from waybill.replay.run import ReplayReport as ReplayReport
+    from waybill.replay.run import ReplayRequest as ReplayRequest
+    from waybill.replay.run import replay as replay
+    from waybill.replay.throttle import TopicWatch as TopicWatch
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "auto_replay": [
+            "AutoLaunch",
+            "answering",
+            "due_auto_replays",
+            "launched",
+            "mark_for_auto_replay",
+        ],
+        "canary_steps": ["CanaryParts", "CanaryReport", "STEPS", "canary"],
+        "dry_run": ["DryRunReport"],
+        "dry_run_request": ["DryRunParts", "DryRunRequest", "try_out"],
+        "eligibility": [
+            "are_events",
+            "find_replayable",
+            "held_words",
+            "refuse_held",
+            "refuse_ingestion",
+            "require_parked",
+        ],
+        "outcome": ["ReplayOutcome", "ReplayWatch", "became"],
+        "probing": ["ProbeReport", "probe_held"],
+        "recent_events": ["GoodReport"],
+        "run": ["ReplayParts", "ReplayReport", "ReplayRequest", "replay"],
+        "throttle": ["TopicWatch"],
+    },
+)

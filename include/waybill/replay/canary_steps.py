@@ -1,0 +1,195 @@
+"""Canary: a replay in three steps, each only if what the one before sent did not park again.
+
+Steps of 1 %, 10 % and 100 % of the events, counted from the first; each is a replay of its own
+under the same run id. They take the first events in the order of replay, so that the order of a
+key is the same as without a canary; how representative they are, a dry run with a sample by
+fingerprint tells. What is parked after the first step began, and so what the steps themselves park
+again, is left to the next replay.
+
+A pipeline that is held takes nothing in: no step begins while it is, and what a hold caught of a
+step says nothing of the cause. The canary stops there; those events go back after the release, by
+themselves.
+
+Killed anywhere, a run with the same run id goes on: a step that began is known by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from waybill.errors import InputError, RetryError
+from waybill.events import HELD_ERROR
+from waybill.parking import Replay, ReplayConditions
+from waybill.replay.outcome import ReplayOutcome
+from waybill.replay.run import ReplayReport, ReplayRequest
+
+STEPS = (("1%", 0.01), ("10%", 0.10), ("100%", 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryStep:
+    """What became of one step."""
+
+    step: str
+    events: int
+    parked_again: int
+    """Events; of the last step it is not waited for, so it is 0 there."""
+    share: float
+    """Of the events sent that no hold caught."""
+    ways: dict[str, int]
+    """Stage and error type to events that are parked again."""
+    held: int = 0
+    """Events that wait because the pipeline was held meanwhile; not among ``parked_again``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """What a replay with a canary did, over all its runs."""
+
+    partition_id: int
+    replay_id: str
+    """Of the last step."""
+    state: str
+    """done, or stopped: too much was parked again, or the pipeline is held; the rest stays
+    parked."""
+    events: int
+    sent: int
+    resumed: int
+    refused: int
+    quarantined: int
+    seconds: float
+    steps: list[CanaryStep]
+    problem: str = field(default="", compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryParts:
+    """What a canary stands on."""
+
+    send: Callable[[ReplayRequest], ReplayReport]
+    """Runs one step to its end."""
+    watch: Callable[[str], ReplayOutcome]
+    """Waits until all of a step was processed and loaded, as long as it may, and tells."""
+    known: Callable[[str], Replay | None]
+    """Returns a step of this run that began."""
+    parked: Callable[[ReplayConditions], int]
+    """Counts the events that are parked now and match, windows as whole segments."""
+    threshold: float
+    """Largest share that may be parked again."""
+    held: Callable[[], str] = str
+    """Returns that the pipeline is held, in words; empty: it is not."""
+
+
+def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
+    """Replay in steps; stops where more than the threshold is parked again.
+
+    Raises:
+        RetryError: a step is not processed and loaded yet, or something is away; call again.
+        InputError: as ``replay``; the pipeline is held, so no step began.
+    """
+    reports: list[ReplayReport] = []
+    steps: list[CanaryStep] = []
+    for name, share in STEPS:
+        step = _request(parts, request, name, share, taken=sum(r.events for r in reports))
+        if step is None:
+            continue
+        if parts.known(name) is None and (words := parts.held()):
+            if not reports:
+                raise InputError(words)
+            return _report(reports, steps, f"the canary stopped before its step of {name}: {words}")
+        reports.append(parts.send(step))
+        if share == 1:
+            steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
+            break
+        steps.append(_judged(parts, name))
+        if stopped := _stopped(parts, request, steps[-1]):
+            return _report(reports, steps, stopped)
+    return _report(reports, steps, "")
+
+
+def _request(
+    parts: CanaryParts, request: ReplayRequest, name: str, share: float, *, taken: int
+) -> ReplayRequest | None:
+    """Return one step's request; None: it would take nothing beyond the steps before."""
+    asked = request.conditions
+    first = parts.known(STEPS[0][0])
+    conditions = asked if first is None else replace(asked, parked_until=_earlier(asked, first))
+    total = taken + parts.parked(conditions)
+    if asked.max_events is not None:
+        total = min(total, asked.max_events)
+    most = math.ceil(total * share) - taken
+    limited = share < 1 or (asked.max_events is not None and taken > 0)
+    if limited and most < 1 and parts.known(name) is None:
+        return None
+    if share < 1 or asked.max_events is not None:
+        conditions = replace(conditions, max_events=max(1, most), about=share < 1)
+    return replace(request, conditions=conditions, step=name)
+
+
+def _earlier(asked: ReplayConditions, first: Replay) -> Any:
+    """Return the end of the window on the time of parking: what parks again is not taken again."""
+    _, until = asked.parked_window
+    return first.started_at if until is None else min(until, first.started_at)
+
+
+def _judged(parts: CanaryParts, name: str) -> CanaryStep:
+    outcome = parts.watch(name)
+    if outcome.waits_for:
+        raise RetryError(
+            f"the canary's step of {name} waits for {outcome.waits_for}: {outcome.in_flight:,} of "
+            f"its {outcome.sent:,} events are not processed yet, or not all are loaded. The next "
+            "try goes on from here; see `waybill status`"
+        )
+    ways = outcome.parked_again
+    held = sum(events for way, events in ways.items() if way.endswith(f"/{HELD_ERROR}"))
+    again, judged = outcome.sent - outcome.passed - held, outcome.sent - held
+    share = again / judged if judged else 0.0
+    return CanaryStep(name, outcome.sent, again, round(share, 4), ways, held)
+
+
+def _stopped(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+    """Return why the canary stops after a step, in words; empty: it goes on."""
+    if step.share > parts.threshold:
+        return _words(parts, request, step)
+    if not step.held:
+        return ""
+    return (
+        f"the canary stopped: the pipeline was held while its step of {step.step} was on its way, "
+        f"and {step.held:,} of {step.events:,} events of partition {request.partition_id} wait "
+        "there; they go back by themselves after the release. The rest stays parked: once the "
+        "pipeline is released (`waybill pipelines holds`), start a new replay"
+    )
+
+
+def _words(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+    ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
+    return (
+        f"the canary stopped: of {step.events:,} events of partition {request.partition_id} that "
+        f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
+        f"than {parts.threshold:.1%}. The rest stays parked: mend the cause, try it with a dry "
+        "run, and start a new replay"
+    )
+
+
+def _report(reports: list[ReplayReport], steps: list[CanaryStep], stopped: str) -> CanaryReport:
+    last = reports[-1]
+    return CanaryReport(
+        partition_id=last.partition_id,
+        replay_id=last.replay_id,
+        state="stopped" if stopped else last.state,
+        events=sum(report.events for report in reports),
+        sent=sum(report.sent for report in reports),
+        resumed=sum(report.resumed for report in reports),
+        refused=max(report.refused for report in reports),
+        quarantined=sum(report.quarantined for report in reports),
+        seconds=round(sum(report.seconds for report in reports), 2),
+        steps=steps,
+        problem=" ".join(filter(None, [stopped, *(report.problem for report in reports)])),
+    )

@@ -1,0 +1,252 @@
+"""Dry run: the active or a proposed pipeline over parked events; nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from waybill.errors import ParkError
+from waybill.events import decode
+from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum, fingerprint_of, masked_words
+from waybill.pipelines import Pipeline
+from waybill.processing import Fate, Trial
+from waybill.replay.entry import parent_of
+from waybill.replay.estimate import Rate, Tally, rate
+from waybill.replay.messages import encode_again, next_attempt
+from waybill.replay.recent_events import GoodReport
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunReport:
+    """What would become of parked events.
+
+    ``would_…`` counts those tried; ``pass_rate`` and ``expected_…`` say what that means for all.
+    """
+
+    pipeline: str
+    version: str
+    events: int
+    """The population: events of the choice. An estimate where a sample met segments that the choice
+    cuts through."""
+    tried: int
+    would_pass: int
+    would_filter: int
+    would_fail: dict[str, int]
+    """Stage and error type ("mapping/not_null_violation") to events. An event whose children fail
+    in several ways is under each."""
+    pass_rate: float
+    """Share of the population that would pass, from 0 to 1: each fingerprint weighs what it has."""
+    low: float
+    """The true rate lies from here …"""
+    high: float
+    """… to here in 95 of 100 samples; all three are the same where all events were tried."""
+    expected_filter: int
+    expected_fail: dict[str, int]
+    """As ``would_fail``, of the population."""
+    by_fingerprint: dict[str, dict[str, Any]]
+    """Fingerprint to ``message`` (of one event, masked), ``events``, ``tried``, ``would_pass``; the
+    largest first."""
+    examples: dict[str, str]
+    """One message for each way to fail, personal values masked."""
+    damaged: int = 0
+    """Events that could not be read; they are not tried."""
+    unreadable: list[dict[str, Any]] = field(default_factory=list)
+    """The same by object: ``object_key``, ``events``, ``reason``."""
+    quarantined: int = 0
+    """Events of the partition that were set apart before, as their objects are damaged or gone."""
+    good: GoodReport = field(default_factory=GoodReport)
+    """Nothing is tried unless another version than the active one is proposed."""
+
+    @property
+    def misses(self) -> bool:
+        """Whether it says less than was asked: some events, or all there are, cannot be read."""
+        return bool(self.damaged or (self.quarantined and not self.events))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+def dry_run(
+    pipeline: Pipeline,
+    trial: Trial,
+    sample: EventSample,
+    good: GoodReport | None = None,
+    *,
+    personal: Sequence[str] = (),
+    earlier: bool = False,
+) -> DryRunReport:
+    """Run parked events through a pipeline's stages as a replay would.
+
+    Args:
+        pipeline: the version to try.
+        trial: runs it.
+        sample: as ``Parking.draw`` gives it: all of a partition, or a sample.
+        good: what the version does to good events, where that was asked.
+        personal: fields whose values are masked in messages.
+        earlier: enter at the transformation, with what the events were made from; an event passes
+            when all that its parent becomes does.
+
+    The destination is not asked: what it would refuse counts as passing.
+
+    Memory: what the trial and the sample hold, and a few numbers a fingerprint.
+    """
+    seen = _Seen(personal)
+    for (stratum, parked), fate in _with_fates(trial, sample.events, earlier=earlier):
+        seen.add(stratum, parked, fate)
+    return _report(pipeline, seen, sample, good or GoodReport())
+
+
+def whole(events: Iterable[ParkedEvent]) -> EventSample:
+    """Return events that are all there is, as a sample: each stands for itself."""
+    sample = EventSample(iter(()))
+
+    def counted() -> Iterator[tuple[Stratum, ParkedEvent]]:
+        for event in events:
+            stratum = Stratum(fingerprint_of(event), whole=True)
+            numbers = sample.strata.setdefault(stratum, Drawn(0))
+            numbers.population += 1
+            numbers.drawn += 1
+            yield stratum, event
+
+    sample.events = counted()
+    return sample
+
+
+def _with_fates(
+    trial: Trial, events: Iterable[tuple[Stratum, ParkedEvent]], *, earlier: bool
+) -> Iterator[tuple[tuple[Stratum, ParkedEvent], Fate]]:
+    """Pair events with their fates; the trial reads a chunk ahead."""
+    ahead: list[tuple[Stratum, ParkedEvent]] = []
+
+    def values() -> Iterator[bytes]:
+        for item in events:
+            ahead.append(item)
+            parked = item[1]
+            yield _parent(parked) if earlier else entering(parked)
+
+    done = 0
+    for fate in trial.fates(values()):
+        yield ahead[done], fate
+        done += 1
+        if done == len(ahead):
+            ahead.clear()
+            done = 0
+
+
+def _parent(parked: ParkedEvent) -> bytes:
+    return encode_again(parent_of(parked, replay_id=None), parked.source)
+
+
+def entering(parked: ParkedEvent) -> bytes:
+    """Return the bytes a replay would send: the event, entering at the stage that parked it."""
+    try:
+        event = decode(parked.value)
+        event.stage = event.stage if parked.stage == "ingestion" else parked.stage
+        event.attempt = next_attempt(parked)
+        return encode_again(event, parked.value)
+    except ParkError:
+        return parked.value
+
+
+@dataclass(slots=True)
+class _Group:
+    """Events of one fingerprint, or of one stratum, that were tried."""
+
+    message: str = ""
+    tried: int = 0
+    passed: int = 0
+    filtered: int = 0
+    ways: Counter[str] = field(default_factory=Counter)
+    strata: Counter[Stratum] = field(default_factory=Counter)
+
+
+class _Seen:
+    def __init__(self, personal: Sequence[str]) -> None:
+        self._personal = personal
+        self.strata: dict[Stratum, _Group] = {}
+        self.fingerprints: dict[str, _Group] = {}
+        self.examples: dict[str, str] = {}
+
+    def add(self, stratum: Stratum, parked: ParkedEvent, fate: Fate) -> None:
+        cause = fingerprint_of(parked)
+        if cause not in self.fingerprints:
+            self.fingerprints[cause] = _Group(self._shown(parked, parked.message))
+        group = self.fingerprints[cause]
+        group.strata[stratum] += 1
+        for one in (group, self.strata.setdefault(stratum, _Group())):
+            one.tried += 1
+            one.passed += fate.passes
+            one.filtered += fate.filtered and not fate.faults
+            one.ways.update(fate.faults.keys())
+        for way, message in fate.faults.items():
+            if way not in self.examples:
+                self.examples[way] = self._shown(parked, message)
+
+    def _shown(self, parked: ParkedEvent, message: str) -> str:
+        return str(masked_words(parked.value, message, self._personal))
+
+
+def _report(pipeline: Pipeline, seen: _Seen, sample: EventSample, good: GoodReport) -> DryRunReport:
+    weights = {stratum: _weight(drawn) for stratum, drawn in sample.strata.items()}
+    whole = _Group()
+    expected: dict[str, float] = {}
+    filtered = events = 0.0
+    for stratum, group in seen.strata.items():
+        weight = weights[stratum]
+        whole.tried += group.tried
+        whole.passed += group.passed
+        whole.filtered += group.filtered
+        whole.ways.update(group.ways)
+        events += weight * group.tried
+        filtered += weight * group.filtered
+        for way, number in group.ways.items():
+            expected[way] = expected.get(way, 0.0) + weight * number
+    found = _rate(seen, weights)
+    return DryRunReport(
+        pipeline=pipeline.name,
+        version=pipeline.version,
+        events=round(events),
+        tried=whole.tried,
+        would_pass=whole.passed,
+        would_filter=whole.filtered,
+        would_fail=dict(whole.ways),
+        pass_rate=found.value,
+        low=found.low,
+        high=found.high,
+        expected_filter=round(filtered),
+        expected_fail={way: round(number) for way, number in expected.items()},
+        by_fingerprint=_by_fingerprint(seen, weights),
+        examples=seen.examples,
+        damaged=sample.damage.events,
+        unreadable=[one.to_json() for one in sample.damage.listed],
+        good=good,
+    )
+
+
+def _weight(drawn: Drawn) -> float:
+    """Return how many events of its stratum each one stands for."""
+    return drawn.population / drawn.drawn if drawn.drawn else 0.0
+
+
+def _rate(seen: _Seen, weights: dict[Stratum, float]) -> Rate:
+    return rate(
+        Tally(weights[stratum] * group.tried, group.tried, group.passed)
+        for stratum, group in seen.strata.items()
+    )
+
+
+def _by_fingerprint(seen: _Seen, weights: dict[Stratum, float]) -> dict[str, dict[str, Any]]:
+    rows: list[tuple[str, dict[str, Any]]] = []
+    for name, group in seen.fingerprints.items():
+        events = sum(weights[stratum] * number for stratum, number in group.strata.items())
+        row = {
+            "message": group.message,
+            "events": round(events),
+            "tried": group.tried,
+            "would_pass": group.passed,
+        }
+        rows.append((name, row))
+    return dict(sorted(rows, key=lambda item: (-item[1]["events"], item[0])))

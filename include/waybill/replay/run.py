@@ -1,0 +1,291 @@
+"""Replay: a parked partition's segments back to their topic, in the order they were written.
+
+Groups of segments (``parking.merging``) go through the lossless producer; after each comes a mark,
+and once all before it is acknowledged the group's segments are marked ``replayed`` in the tracker,
+while the next group is sent (``marking``). Killed anywhere, a run with the same run id resumes:
+marks found in the log are settled first, events found behind the last mark are not sent again. An
+event that Kafka refuses for good is parked again: see ``undeliverable``. A damaged segment is set
+apart before the first event of its group is sent; the rest goes on, and the report says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from waybill.errors import InputError
+from waybill.events import decode
+from waybill.ingestion import Undeliverable
+from waybill.parking import GroupReading, ParkedEvent, Parking, Replay, ReplayConditions, Segment
+from waybill.pipelines import Pipeline, topic_of
+from waybill.producer import LosslessProducer, WalFullError
+from waybill.replay.eligibility import refuse_held, refuse_ingestion
+from waybill.replay.entry import (
+    Parents,
+    enters_earlier,
+    readable,
+    refuse_without_source,
+)
+from waybill.replay.marking import Limits, Marking
+from waybill.replay.messages import encode_again, message_again
+from waybill.replay.throttle import ReplayThrottle, Watch
+from waybill.storage import ObjectStore
+from waybill.tracing import Recorder, traces
+
+_Message = tuple[Segment, str, str, bytes, bytes, int]
+"""Where an event is parked; its name, id, ordering key, message and intake minute."""
+_Traced = tuple[str, str, str, int]
+"""The object where an event is parked; its name, id and intake minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What to send back, and who asks."""
+
+    partition_id: int
+    who: str
+    run_id: str
+    conditions: ReplayConditions = field(default_factory=ReplayConditions)
+    rate_per_s: int | None = None
+    step: str = ""
+    """Of a canary."""
+    enter: str | None = None
+    """``transformation``: what parked at mapping goes back as the parents that it was made from."""
+    governed: bool = True
+    """Its rate follows the live lag, if the parts have a watch: see ``governor``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What one replay did, over all its runs."""
+
+    partition_id: int
+    replay_id: str
+    state: str
+    segments: int
+    events: int
+    sent: int
+    """Events sent by this run."""
+    resumed: int
+    """Events that a run before had put into the log already."""
+    refused: int
+    """Events that Kafka refused for good, parked again since this run opened the log."""
+    quarantined: int
+    """Events that were not sent: their segments are damaged, or gone from the store."""
+    seconds: float
+
+    @property
+    def problem(self) -> str:
+        """Return what kept this replay from sending all it was asked for, in words; empty: none."""
+        if not self.quarantined:
+            return ""
+        return (
+            f"{self.quarantined:,} events of partition {self.partition_id} were not sent back: "
+            "their parked files are damaged or gone from the store, and they are quarantined; all "
+            f"else was sent ({self.events - self.quarantined:,} events). "
+            "Restore the objects that the log and the "
+            "notices name, then `waybill parked recheck`, then replay again"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class ReplayParts:
+    """What a replay stands on, opened."""
+
+    parking: Parking
+    producer: LosslessProducer
+    pipeline: Pipeline
+    recorder: Recorder | None = None
+    undeliverable: Undeliverable | None = None
+    """Parks what Kafka refuses, if the producer was opened with it; else that stops the run."""
+    on_progress: Callable[[int, int], None] | None = None
+    objects: ObjectStore | None = None
+    """For payloads that are too large to travel; None: they travel all the same."""
+    watch: Watch | None = None
+    """Sees how the topic stands; without it no replay is governed."""
+    limits: Limits = field(default_factory=Limits)
+    """Of what goes under one mark."""
+
+
+def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
+    """Send a partition's parked segments back; resumes when run again with the same run id.
+
+    Raises:
+        RetryError: another replay of the partition runs, or Kafka or the tracker is away.
+        InputError: what is parked there never was an event; or its pipeline is held, and this run
+            has not begun; or it was cancelled.
+        FencedError: its log was settled by name; run again, it goes on with a new one.
+    """
+    return _Run(parts, request).run()
+
+
+class _Run:
+    def __init__(self, parts: ReplayParts, request: ReplayRequest) -> None:
+        self._parts = parts
+        self._request = request
+        self._topic = topic_of(parts.pipeline)
+        self._partition = parts.parking.partition(request.partition_id)
+        self._sent = self._resumed = 0
+        earlier = enters_earlier(request.enter, self._partition.stage, parts.pipeline)
+        self._parents = Parents(self._partition) if earlier else None
+        self._marking = Marking(
+            parts.parking,
+            parts.producer,
+            self._partition,
+            self._parents,
+            self._trace,
+            parts.limits,
+        )
+        self._unfinished: Counter[tuple[str, int]] = Counter()
+        """Events (id and intake version) that a dead run has sent, and not marked."""
+        self._untraced: list[_Traced] = []
+
+    def run(self) -> ReplayReport:
+        began = time.monotonic()
+        parts, request = self._parts, self._request
+        refuse_ingestion(self._partition.stage, self._partition.error_type)
+        self._marking.recover()  # what another replay takes can no longer be marked
+        if parts.parking.replay_step(request.partition_id, request.run_id, request.step) is None:
+            refuse_held(parts.parking, self._partition.pipeline_id)
+        begun = parts.parking.begin_replay(
+            request.partition_id,
+            who=request.who,
+            run_id=request.run_id,
+            conditions=request.conditions,
+            rate_per_s=request.rate_per_s,
+            step=request.step,
+        )
+        if self._parents is not None:
+            self._ready(self._parents, begun)
+        self._find_unfinished(str(begun.id))
+        pace = ReplayThrottle(parts.watch if request.governed else None, request.rate_per_s)
+        groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
+        with self._marking.begin(begun.id, self._resumes), closing(groups):
+            for group in groups:
+                self._group(begun.id, group, pace)
+        ended = parts.parking.finish_replay(begun.id)
+        return ReplayReport(
+            partition_id=request.partition_id,
+            replay_id=str(ended.id),
+            state=ended.state,
+            segments=parts.parking.replay_size(ended.id),
+            events=ended.events,
+            sent=self._sent,
+            resumed=self._resumed,
+            refused=parts.undeliverable.parked if parts.undeliverable else 0,
+            quarantined=ended.quarantined,
+            seconds=round(time.monotonic() - began, 2),
+        )
+
+    def _ready(self, parents: Parents, begun: Replay) -> None:
+        """See that each event has a source, before any is sent; else the replay is cancelled."""
+        parking = self._parts.parking
+        try:
+            refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
+        except InputError:
+            parking.cancel_replay(begun.id, who=self._request.who)
+            raise
+        if begun.sent:
+            parents.resume(parking, begun.id)
+
+    def _find_unfinished(self, replay_id: str) -> None:
+        """Note the events behind the log's last mark: the beginning of an unfinished unit."""
+        for record in self._parts.producer.recovered.unmarked:
+            event = decode(record.value or b"")
+            if event.replay_id == replay_id:
+                self._unfinished[event.id, event.intake_version] += 1
+
+    def _resumes(self) -> bool:
+        return bool(self._unfinished)
+
+    def _was_sent(self, message: bytes) -> bool:
+        """Tell whether a dead run has sent this event; once for each time that it did."""
+        if not self._unfinished:
+            return False
+        event = decode(message)
+        which = event.id, event.intake_version
+        if which not in self._unfinished:
+            return False
+        self._unfinished[which] -= 1
+        if not self._unfinished[which]:
+            del self._unfinished[which]
+        self._resumed += 1
+        return True
+
+    def _group(self, replay_id: UUID, group: GroupReading, pace: ReplayThrottle) -> None:
+        parts, marking = self._parts, self._marking
+        if group.damaged:
+            parts.parking.quarantine(replay_id, group.damaged)
+        if not group.segments:
+            return
+        messages = self._messages(group.events, str(replay_id))
+        if marking.begin_group(group.segments):
+            messages = iter(list(messages))
+        marking.begin_sending()
+        for segment, name, event_id, key, message, minute in messages:
+            self._untraced.append((segment.object_key, name, event_id, minute))
+            if self._was_sent(message):
+                continue
+            if pace.wait():
+                marking.settle()
+            self._produce(message, key)
+            self._sent += 1
+        marking.end_group(group.segments)
+        if parts.on_progress is not None:
+            parts.on_progress(self._sent, sum(segment.count for segment in group.segments))
+
+    def _produce(self, message: bytes, key: bytes) -> None:
+        try:
+            self._parts.producer.produce(self._topic, message, key)
+        except WalFullError as full:
+            self._marking.make_room(full)
+            self._parts.producer.produce(self._topic, message, key)
+
+    def _messages(
+        self, parked: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
+    ) -> Iterator[_Message]:
+        objects = self._parts.objects
+        if self._parents is None:
+            name = self._partition.event_name
+            for segment, one in parked:
+                yield segment, name, *message_again(one, replay_id=replay_id, objects=objects)
+            return
+        for segment, event, came in self._parents.of(parked, replay_id):
+            message = encode_again(event, came, objects=objects)
+            yield segment, event.name, event.id, event.key.encode(), message, event.intake_minute
+
+    def _trace(self, replay_id: str, first_id: int) -> None:
+        """Write the traces of what is about to be marked: on disk before the mark is in the log.
+
+        A run that died in between leaves traces of events that the next one sends under the same
+        batch, as its first unit begins with the same segment; of two such the later one counts.
+        """
+        recorder, partition = self._parts.recorder, self._partition
+        sent, self._untraced = self._untraced, []
+        if recorder is None or not sent:
+            return
+        objects, names, ids, minutes = map(list, zip(*sent, strict=True))
+        batch = traces(
+            ids,
+            pipeline_id=partition.pipeline_id,
+            event_name=names,
+            phase="replay",
+            outcome="replayed",
+            error_type=partition.error_type,
+            at_us=time.time_ns() // 1000,
+            topic=self._topic,
+            object_key=objects,
+            batch=f"replay:{replay_id}:{first_id}",
+            replay_id=replay_id,
+            intake_minute=minutes,
+        )
+        recorder.write([batch])

@@ -1,0 +1,196 @@
+"""Records in Kafka whose commits are loaded, and old: deleted, oldest first.
+
+A record goes once all of this holds:
+- the commit that holds it is loaded at the topic's destination (a topic has one), and older than
+  the margin, and so is each commit before it;
+- no staged object of these commits is in another state than loaded or deleted: what is in
+  quarantine is read again from the log; nor parked events of them in quarantine that may be made
+  again from it;
+- it is not the last record that processing read: each start compares that one with the log;
+- its topic is the one that the ledger knows, by id, and not stopped. Of commits made before the
+  ledger knew this log (``known_since``: a topic of the same name was deleted, or its log was cut,
+  and settled) the offsets say nothing.
+
+How far commits were gone through is kept (``topic_offsets.trimmed_commit``), after the records are
+deleted: a kill between has them deleted again, which changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from waybill.errors import StopError, WaybillError
+from waybill.ledger import read_positions
+from waybill.storage import KafkaLog, TrackerStore
+from waybill.topics import examine, read_stops, stop_error
+
+MOST_COMMITS = 5_000
+"""Commits that one look goes through."""
+_KNOWN = text("""
+SELECT cluster_id, topic_id, partition, next_offset, known_since, trimmed_commit
+FROM topic_offsets WHERE topic = :topic
+""")
+_COMMITS = text("""
+SELECT commit_number, offsets, committed_at,
+  committed_at < clock_timestamp() - make_interval(secs => :kept_s) AND NOT EXISTS (
+    SELECT FROM staged_objects
+    WHERE destination = batches.destination AND commit_number = batches.commit_number
+      AND state NOT IN ('loaded', 'deleted')) AND NOT EXISTS (
+    SELECT FROM segments JOIN parked_partitions p ON p.id = partition_id
+    WHERE p.quarantined > 0 AND state = 'quarantined' AND problem = ''
+      AND scope = batches.destination AND segments.commit_number = batches.commit_number) AS is_over
+FROM batches
+WHERE destination = :destination AND commit_number > :after AND commit_number <= (
+  SELECT last_commit FROM load_positions WHERE destination = :destination)
+ORDER BY commit_number LIMIT :most
+""")
+_KEEP = text("""
+UPDATE topic_offsets SET trimmed_commit = greatest(trimmed_commit, :commit)
+WHERE topic = :topic AND cluster_id = :cluster AND topic_id = :id
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTrim:
+    """What was done to one topic."""
+
+    topic: str
+    deleted: int = 0
+    """Records."""
+    commit: int = 0
+    """Up to which commit of its destination its records may be gone."""
+    problem: str = ""
+    """Why nothing was done; empty: it was."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the ledger knows of a topic."""
+
+    cluster_id: str
+    topic_id: str
+    next_offset: dict[int, int]
+    since: dict[int, datetime]
+    trimmed: int
+
+
+def trim_log(
+    tracker: TrackerStore, log: KafkaLog, topics: Mapping[str, str], *, kept_s: float
+) -> list[TopicTrim]:
+    """Delete records that are loaded and old; safe to kill, and to run twice at once.
+
+    Args:
+        tracker: the books.
+        log: Kafka.
+        topics: {topic: its destination}.
+        kept_s: how long records are kept after their commit.
+
+    Raises:
+        RetryError: Kafka or the tracker is away; a topic that cannot be trimmed says so instead.
+    """
+    existing = log.topics()
+    return [
+        _trim(tracker, log, topic, destination, kept_s)
+        for topic, destination in sorted(topics.items())
+        if topic in existing
+    ]
+
+
+def _trim(
+    tracker: TrackerStore, log: KafkaLog, topic: str, destination: str, kept_s: float
+) -> TopicTrim:
+    known = _known(tracker, topic)
+    if known is None:
+        return TopicTrim(topic)
+    if isinstance(known, str):
+        return TopicTrim(topic, problem=known)
+    try:
+        info = log.describe(topic)
+        if (info.cluster_id, info.topic_id) != (known.cluster_id, known.topic_id):
+            return TopicTrim(topic, problem="it is not the topic that the ledger knows")
+        stops = read_stops(tracker, topic) or examine(info, read_positions(tracker, topic), log)
+        if stops:
+            return TopicTrim(topic, problem=str(stop_error(stops, topic)))
+        known = _known(tracker, topic)  # as it is since: a stop may have been settled meanwhile
+        if not isinstance(known, _Known) or known.topic_id != info.topic_id:
+            raise StopError(f"the positions of {topic!r} were moved meanwhile")
+        ends, commit = _ends(tracker, topic, destination, known, kept_s)
+        lows = {number: low for number, (low, _) in log.watermarks(info).items()}
+        below = {
+            number: least
+            for number, end in ends.items()
+            if (least := min(end, known.next_offset.get(number, 0) - 1)) > lows.get(number, least)
+        }
+        if below:
+            log.delete_records(topic, below)
+    except WaybillError as error:
+        return TopicTrim(topic, problem=str(error))
+    _keep(tracker, topic, known, commit)
+    return TopicTrim(topic, sum(end - lows[number] for number, end in below.items()), commit)
+
+
+def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
+    with tracker.transaction() as connection:
+        rows = connection.execute(_KNOWN, {"topic": topic}).all()
+    ids = {(row.cluster_id, row.topic_id) for row in rows}
+    if len(ids) > 1:
+        return f"the ledger knows {len(ids)} topics of this name"
+    if not rows:
+        return None
+    [(cluster_id, topic_id)] = ids
+    return _Known(
+        cluster_id,
+        topic_id,
+        {int(row.partition): int(row.next_offset) for row in rows},
+        {int(row.partition): row.known_since for row in rows},
+        min(int(row.trimmed_commit) for row in rows),
+    )
+
+
+def _ends(
+    tracker: TrackerStore, topic: str, destination: str, known: _Known, kept_s: float
+) -> tuple[dict[int, int], int]:
+    """Return {partition: end of its newest range that is over}, and the newest such commit."""
+    ends: dict[int, int] = {}
+    after = known.trimmed
+    while True:
+        asked = {
+            "destination": destination,
+            "after": after,
+            "kept_s": kept_s,
+            "most": MOST_COMMITS,
+        }
+        with tracker.transaction() as connection:
+            rows = connection.execute(_COMMITS, asked).all()
+        for row in rows:
+            if not row.is_over:
+                return ends, after
+            after = int(row.commit_number)
+            for name, partition, _, end, *_ in row.offsets:
+                since = known.since.get(partition)
+                if name == topic and since is not None and row.committed_at >= since:
+                    ends[partition] = end
+        if len(rows) < MOST_COMMITS:
+            return ends, after
+
+
+def _keep(tracker: TrackerStore, topic: str, known: _Known, commit: int) -> None:
+    if commit <= known.trimmed:
+        return
+    with tracker.transaction() as connection:
+        given = {
+            "commit": commit,
+            "topic": topic,
+            "cluster": known.cluster_id,
+            "id": known.topic_id,
+        }
+        connection.execute(_KEEP, given)

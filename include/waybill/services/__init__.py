@@ -1,0 +1,155 @@
+"""Wiring: opens what a use case stands on from the settings, runs it, closes everything.
+
+The CLI, the Airflow operators and tests call these; nothing here decides anything.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.services.bucket import BucketReport as BucketReport
+    from waybill.services.bucket import bucket_owner as bucket_owner
+    from waybill.services.bucket import claim_bucket as claim_bucket
+    from waybill.services.checks import watch as watch
+    from waybill.services.environment import current_user as current_user
+    from waybill.services.environment import migrate as migrate
+    from waybill.services.environment import opened_parked_events as opened_parked_events
+    from waybill.services.environment import opened_parking as opened_parking
+    from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
+    from waybill.services.ingestion import run_deploy as run_deploy
+    from waybill.services.ingestion import run_ingest as run_ingest
+    from waybill.services.ledger import balance as balance
+    from waybill.services.ledger import compact_traces as compact_traces
+    from waybill.services.ledger import trace_tables as trace_tables
+    from waybill.services.loading import check_destination as check_destination
+    from waybill.services.loading import destinations as destinations
+    from waybill.services.loading import lost_object_ids as lost_object_ids
+    from waybill.services.loading import lost_objects as lost_objects
+    from waybill.services.loading import park_destination as park_destination
+    from waybill.services.loading import recover_lost_objects as recover_lost_objects
+    from waybill.services.loading import rewound_destinations as rewound_destinations
+    from waybill.services.loading import settle_destination as settle_destination
+    from waybill.services.loading import settle_lost_objects as settle_lost_objects
+    from waybill.services.loading import unpark_destination as unpark_destination
+    from waybill.services.loading import waiting_destinations as waiting_destinations
+    from waybill.services.mappings import infer_mappings as infer_mappings
+    from waybill.services.mappings import mapping_differences as mapping_differences
+    from waybill.services.mappings import shown_mappings as shown_mappings
+    from waybill.services.mappings import write_mappings as write_mappings
+    from waybill.services.parked_events import clean_up_parked_files as clean_up_parked_files
+    from waybill.services.parked_events import due_auto_replays as due_auto_replays
+    from waybill.services.parked_events import ended_replays as ended_replays
+    from waybill.services.parked_events import held_pipelines as held_pipelines
+    from waybill.services.parked_events import keep_auto_replays as keep_auto_replays
+    from waybill.services.parked_events import lost_parked as lost_parked
+    from waybill.services.parked_events import lost_parked_ids as lost_parked_ids
+    from waybill.services.parked_events import parked_partitions as parked_partitions
+    from waybill.services.parked_events import probe_held_pipelines as probe_held_pipelines
+    from waybill.services.parked_events import recheck_quarantine as recheck_quarantine
+    from waybill.services.parked_events import recover_lost_parked as recover_lost_parked
+    from waybill.services.parked_events import refresh_tracker as refresh_tracker
+    from waybill.services.parked_events import send_notices as send_notices
+    from waybill.services.parked_events import send_test_notice as send_test_notice
+    from waybill.services.parked_events import set_auto_replay as set_auto_replay
+    from waybill.services.parked_events import waiting_notices as waiting_notices
+    from waybill.services.producer_logs import settle_log as settle_log
+    from waybill.services.producer_logs import write_ahead_log as write_ahead_log
+    from waybill.services.producer_logs import write_ahead_logs as write_ahead_logs
+    from waybill.services.reconciliation import audit_round as audit_round
+    from waybill.services.reconciliation import breach as breach
+    from waybill.services.reconciliation import breaches as breaches
+    from waybill.services.reconciliation import close_breach as close_breach
+    from waybill.services.reconciliation import name_breaches as name_breaches
+    from waybill.services.reconciliation import run_audit as run_audit
+    from waybill.services.reconciliation import tell_audit_failed as tell_audit_failed
+    from waybill.services.replay import replay_outcome as replay_outcome
+    from waybill.services.replay import replayable as replayable
+    from waybill.services.replay import run_dry_run as run_dry_run
+    from waybill.services.replay import run_replay as run_replay
+    from waybill.services.retention import apply_retention as apply_retention
+    from waybill.services.retention import retention_failed as retention_failed
+    from waybill.services.retention import retention_rules as retention_rules
+    from waybill.services.spark import application_last_words as application_last_words
+    from waybill.services.spark import application_status as application_status
+    from waybill.services.spark import start_application as start_application
+    from waybill.services.spark import stop_application as stop_application
+    from waybill.services.topics import ask_rereads as ask_rereads
+    from waybill.services.topics import configure_topic as configure_topic
+    from waybill.services.topics import settle_topic as settle_topic
+    from waybill.services.topics import settlement as settlement
+    from waybill.services.topics import stopped_topics as stopped_topics
+    from waybill.services.topics import topic_config_faults as topic_config_faults
+    from waybill.services.topics import topic_lines as topic_lines
+    from waybill.services.trails import opened_trails as opened_trails
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
+        "checks": ["watch"],
+        "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
+        "ingestion": ["deployed_pipelines", "run_deploy", "run_ingest"],
+        "ledger": ["balance", "compact_traces", "trace_tables"],
+        "loading": [
+            "check_destination",
+            "destinations",
+            "lost_object_ids",
+            "lost_objects",
+            "park_destination",
+            "recover_lost_objects",
+            "rewound_destinations",
+            "settle_destination",
+            "settle_lost_objects",
+            "unpark_destination",
+            "waiting_destinations",
+        ],
+        "mappings": ["infer_mappings", "mapping_differences", "shown_mappings", "write_mappings"],
+        "parked_events": [
+            "clean_up_parked_files",
+            "due_auto_replays",
+            "ended_replays",
+            "held_pipelines",
+            "keep_auto_replays",
+            "lost_parked",
+            "lost_parked_ids",
+            "parked_partitions",
+            "probe_held_pipelines",
+            "recheck_quarantine",
+            "recover_lost_parked",
+            "refresh_tracker",
+            "send_notices",
+            "send_test_notice",
+            "set_auto_replay",
+            "waiting_notices",
+        ],
+        "producer_logs": ["settle_log", "write_ahead_log", "write_ahead_logs"],
+        "reconciliation": [
+            "audit_round",
+            "breach",
+            "breaches",
+            "close_breach",
+            "name_breaches",
+            "run_audit",
+            "tell_audit_failed",
+        ],
+        "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
+        "retention": ["apply_retention", "retention_failed", "retention_rules"],
+        "spark": [
+            "application_last_words",
+            "application_status",
+            "start_application",
+            "stop_application",
+        ],
+        "topics": [
+            "ask_rereads",
+            "configure_topic",
+            "settle_topic",
+            "settlement",
+            "stopped_topics",
+            "topic_config_faults",
+            "topic_lines",
+        ],
+        "trails": ["opened_trails"],
+    },
+)

@@ -1,0 +1,82 @@
+"""Opening what use cases stand on."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from waybill.settings import Settings
+from waybill.storage import (
+    check_owner,
+    deployment_id,
+    open_objects,
+    open_owned_objects,
+    open_tracker,
+)
+
+if TYPE_CHECKING:
+    from waybill.inspection import ParkedEventsService
+    from waybill.parking import Parking
+    from waybill.tracing import Recorder
+
+
+KAFKA_WAIT_S = 120.0
+"""Longest that a use case waits for Kafka to come up."""
+
+
+def current_user() -> str:
+    """Return who runs this process, for the audit log."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+def migrate(settings: Settings) -> None:
+    """Bring the tracker's tables to this version; make the bucket, and claim it if it is nobody's.
+
+    Raises:
+        ForeignBucketError: the bucket belongs to another deployment.
+    """
+    with open_tracker(settings.tracker) as tracker:
+        tracker.migrate()
+    open_objects(settings.s3).ensure_bucket()
+    check_owner(open_objects(settings.s3), deployment_id(settings.tracker))
+
+
+@contextmanager
+def opened_parking(settings: Settings) -> Iterator[Parking]:
+    """Open the parked events."""
+    from waybill.parking import Parking
+
+    with open_tracker(settings.tracker) as tracker:
+        yield Parking(tracker, open_owned_objects(settings))
+
+
+@contextmanager
+def opened_parked_events(settings: Settings) -> Iterator[ParkedEventsService]:
+    """Open the desk where people look at parked events and decide."""
+    from waybill.inspection import ParkedEventsService
+
+    with open_tracker(settings.tracker) as tracker:
+        yield ParkedEventsService(
+            tracker, open_owned_objects(settings), settings.destinations, settings.s3
+        )
+
+
+def node_of(settings: Settings) -> str:
+    """Return the name of this node."""
+    return settings.wal.node or socket.gethostname()
+
+
+def kafka_config(settings: Settings) -> dict[str, Any]:
+    """Return what librdkafka is told."""
+    return {"bootstrap.servers": settings.kafka.bootstrap_servers}
+
+
+def open_recording(settings: Settings) -> Recorder | None:
+    """Return the recorder of traces; None: they are switched off."""
+    from waybill.tracing import open_recorder
+
+    return open_recorder(settings.traces) if settings.traces.enabled else None

@@ -1,0 +1,136 @@
+"""Pipelines: deployed, and read from their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waybill.deployment import DeployReport, active_pipeline, active_pipelines, deploy
+from waybill.errors import InputError
+from waybill.pipelines import load_pipeline
+from waybill.processing import rules_for
+from waybill.settings import Settings
+from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
+
+if TYPE_CHECKING:
+    from waybill.ingestion import IngestReport
+    from waybill.pipelines import Pipeline
+from waybill.services.environment import KAFKA_WAIT_S, kafka_config, node_of, open_recording
+
+
+def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
+    """Deploy the declaration in a folder."""
+    with open_tracker(settings.tracker) as tracker:
+        rules = rules_for(load_pipeline(directory), settings.destinations)
+        roots = settings.sources.roots
+        return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
+
+
+def deployed_pipelines(settings: Settings) -> dict[str, Pipeline]:
+    """Return {pipeline id: active version}."""
+    with open_tracker(settings.tracker) as tracker:
+        return active_pipelines(tracker)
+
+
+def run_ingest(
+    settings: Settings,
+    pipeline_name: str,
+    *,
+    on_progress: Callable[[int, int | None], None] | None = None,
+    now_us: Callable[[], int] | None = None,
+) -> IngestReport:
+    """Run a pipeline's connector to the end of its source.
+
+    Args:
+        settings: all.
+        pipeline_name: of a deployed pipeline.
+        on_progress: called after each page with the records read and all that there are.
+        now_us: the clock that stamps events, in microseconds since 1970; None: the machine's.
+
+    Raises:
+        InputError: no such pipeline, or its source cannot be read as declared.
+        RetryError: something it stands on is away; nothing is lost, run it again.
+        FencedError: another run has taken the source over, and goes on instead.
+    """
+    from waybill.events import wall_us
+    from waybill.ingestion import Intake, SourceClaim, Undeliverable, ingest
+    from waybill.ingestion.connectors import open_connector
+    from waybill.parking import Parking
+    from waybill.pipelines import topic_of
+    from waybill.producer import LosslessProducer
+
+    refuse_foreign_bucket(settings)
+    objects = open_owned_objects(settings)
+    with open_tracker(settings.tracker) as tracker:
+        pipeline = active_pipeline(tracker, pipeline_name)
+        folder = _folder_of(settings, pipeline.name)
+        connector = open_connector(pipeline.source, folder, settings.sources.roots)
+        log = open_log(settings.kafka)
+        log.wait_until_up(limit_s=KAFKA_WAIT_S)
+        log.ensure_topic(topic_of(pipeline))
+        parking, recorder = Parking(tracker, objects), open_recording(settings)
+        refused = Undeliverable(
+            tracker, parking, objects, pipeline_version=pipeline.version, recorder=recorder
+        )
+        name = f"ingest-{pipeline.id}"
+        claim = SourceClaim(tracker, log, pipeline, name, node_of(settings), recorder)
+        with (
+            claim.ending(),
+            LosslessProducer(
+                settings.wal,
+                kafka_config(settings),
+                name=name,
+                on_undeliverable=refused.park,
+                was_taken=refused.taken,
+                marks=True,
+                claim=claim,
+            ) as producer,
+            claim.stopping(producer),
+        ):
+            intake = Intake(
+                pipeline=pipeline,
+                connector=connector,
+                producer=producer,
+                tracker=tracker,
+                parking=parking,
+                objects=objects,
+                log=log,
+                lease=claim.lease,
+                recorder=recorder,
+                undeliverable=refused,
+                now_us=now_us or wall_us,
+            )
+            return ingest(intake, on_progress=on_progress)
+
+
+def _folder_of(settings: Settings, name: str) -> Path:
+    """Return the folder that a pipeline's relative paths start from, and its source lies in.
+
+    Each folder is read by itself: a mistake in another pipeline's is not this one's business.
+
+    Raises:
+        InputError: it is a link that leads out of the folder of pipelines and of the roots.
+    """
+    from waybill.pipelines import load_pipeline
+
+    root = settings.pipelines_dir.resolve()
+    usual = root / name
+    for folder in (usual, *(path for path in sorted(root.glob("*/")) if path != usual)):
+        try:
+            declared = load_pipeline(folder).name
+        except InputError:
+            continue
+        if declared == name:
+            return _inside(settings, folder)
+    return _inside(settings, usual)
+
+
+def _inside(settings: Settings, folder: Path) -> Path:
+    allowed = [place.resolve() for place in (settings.pipelines_dir, *settings.sources.roots)]
+    if any(folder.resolve().is_relative_to(place) for place in allowed):
+        return folder
+    raise InputError(
+        f"the pipeline's folder {folder} is a link that leads to {folder.resolve()}; copy the"
+        " folder, or list a folder above its target in WAYBILL_SOURCES__ROOTS"
+    )

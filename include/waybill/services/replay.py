@@ -1,0 +1,227 @@
+"""Replays and dry runs of one parked partition, and what became of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from waybill.deployment import active_pipeline
+from waybill.settings import Settings
+from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
+
+if TYPE_CHECKING:
+    from waybill.parking import Partition
+    from waybill.pipelines import Pipeline
+    from waybill.producer import FoundLog
+    from waybill.replay import (
+        CanaryReport,
+        DryRunReport,
+        DryRunRequest,
+        ReplayOutcome,
+        ReplayReport,
+        ReplayRequest,
+        TopicWatch,
+    )
+    from waybill.storage import KafkaLog, TrackerStore
+from waybill.services.environment import (
+    KAFKA_WAIT_S,
+    kafka_config,
+    node_of,
+    open_recording,
+    opened_parking,
+)
+
+
+def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its conditions
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    parked_since: datetime | None = None,
+    parked_until: datetime | None = None,
+    fingerprint: str | None = None,
+    max_events: int | None = None,
+    rate_per_s: int | None = None,
+    governed: bool = True,
+    dry_run: bool = False,
+    sample: int | None = None,
+    canary: bool = False,
+    enter: str | None = None,
+    who: str,
+    run_id: str,
+) -> ReplayReport | CanaryReport | DryRunReport:
+    """Replay a parked partition, or say what a replay with the active version would do."""
+    from waybill.parking import ReplayConditions
+    from waybill.replay import ReplayRequest, find_replayable
+
+    conditions = ReplayConditions(since, until, parked_since, parked_until, fingerprint, max_events)
+    if dry_run:
+        from waybill.parking import EventChoice
+        from waybill.replay import DryRunRequest
+
+        choice = EventChoice(since, until, parked_since, parked_until, fingerprint, max_events)
+        names = (pipeline, event_name, stage, error_type)
+        return run_dry_run(
+            settings, DryRunRequest(*names, choice=choice, sample=sample, enter=enter)
+        )
+    with opened_parking(settings) as parking:
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+    request = ReplayRequest(
+        found.id, who, run_id, conditions, rate_per_s, governed=governed, enter=enter
+    )
+    if canary:
+        return _canary(settings, found.pipeline_id, request)
+    return _replay(settings, found.pipeline_id, request)
+
+
+def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> CanaryReport:
+    from waybill.parking import Parking
+    from waybill.replay import CanaryParts, ReplayWatch, canary, held_words
+
+    with open_tracker(settings.tracker) as tracker:
+        parking, log = Parking(tracker, open_owned_objects(settings)), open_log(settings.kafka)
+        pipeline, place = active_pipeline(tracker, pipeline_id), request.partition_id
+
+        def watch(step: str) -> ReplayOutcome:
+            watched = ReplayWatch(tracker, parking, log, pipeline, place, request.run_id, step=step)
+            return watched.wait(limit_s=settings.parking.canary_wait_s)
+
+        parts = CanaryParts(
+            send=lambda step: _replay(settings, pipeline_id, step),
+            watch=watch,
+            known=lambda step: parking.replay_step(place, request.run_id, step),
+            parked=lambda conditions: parking.count_parked(place, conditions),
+            threshold=settings.parking.canary_threshold,
+            held=lambda: held_words(parking, pipeline_id),
+        )
+        return canary(parts, request)
+
+
+def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
+    from waybill.ingestion import Undeliverable, registered
+    from waybill.ledger import LogIdentity, register_log
+    from waybill.parking import Parking
+    from waybill.pipelines import topic_of
+    from waybill.producer import LosslessProducer
+    from waybill.replay import ReplayParts, replay
+
+    log = open_log(settings.kafka)
+    log.wait_until_up(limit_s=KAFKA_WAIT_S)
+    refuse_foreign_bucket(settings)
+    with open_tracker(settings.tracker) as tracker:
+        pipeline, recorder = active_pipeline(tracker, pipeline_id), open_recording(settings)
+        objects = open_owned_objects(settings)
+        parking = Parking(tracker, objects)
+        refused = Undeliverable(
+            tracker,
+            parking,
+            objects,
+            pipeline_version=pipeline.version,
+            stage=parking.partition(request.partition_id).stage,
+            recorder=recorder,
+        )
+        name = f"replay-{request.partition_id}"
+
+        def claim(found: FoundLog) -> bool:
+            place = node_of(settings), str(found.directory.resolve()), topic_of(pipeline)
+            return register_log(
+                tracker, LogIdentity(found.wal_id, pipeline.id, "replay", name, *place)
+            )
+
+        with (
+            LosslessProducer(
+                settings.wal,
+                kafka_config(settings),
+                name=name,
+                on_undeliverable=refused.park,
+                was_taken=refused.taken,
+                marks=True,
+                claim=claim,
+            ) as producer,
+            registered(tracker, producer),
+        ):
+            parts = ReplayParts(
+                parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
+            )
+            parts.watch = _watch(settings, tracker, log, pipeline) if request.governed else None
+            return replay(parts, request)
+
+
+def replayable(  # noqa: PLR0913 - a partition has four names
+    settings: Settings,
+    *,
+    pipeline: str,
+    event_name: str,
+    stage: str,
+    error_type: str,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    dry_run: bool = False,
+) -> Partition:
+    """Return the partition that a replay, or a dry run, would take.
+
+    Raises:
+        InputError: a name is wrong, or nothing is parked there; says which, and the nearest. Or the
+            pipeline is held, and it is no dry run.
+    """
+    from waybill.replay import find_replayable, refuse_held, require_parked
+
+    with opened_parking(settings) as parking:
+        found = find_replayable(
+            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
+        )
+        require_parked(parking, found, since=since, until=until)
+        if not dry_run:
+            refuse_held(parking, found.pipeline_id)
+        return found
+
+
+def replay_outcome(
+    settings: Settings, partition: Partition, run_id: str, *, wait_s: float
+) -> ReplayOutcome:
+    """Return what became of the events that a run replayed, waiting up to ``wait_s`` for it."""
+    from waybill.parking import Parking
+    from waybill.replay import ReplayWatch
+
+    with open_tracker(settings.tracker) as tracker:
+        parking = Parking(tracker, open_owned_objects(settings))
+        pipeline = active_pipeline(tracker, partition.pipeline_id)
+        log = open_log(settings.kafka)
+        watch = ReplayWatch(tracker, parking, log, pipeline, partition.id, run_id)
+        return watch.wait(limit_s=wait_s)
+
+
+def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
+    """Run parked events through the active version, or through a proposed one; write nothing."""
+    from waybill.replay import DryRunParts, try_out
+
+    objects, log = open_owned_objects(settings), open_log(settings.kafka)
+    with open_tracker(settings.tracker) as tracker:
+        parts = DryRunParts(
+            tracker, objects, log, settings.spark.event_timeout_s, settings.destinations
+        )
+        return try_out(parts, request)
+
+
+def _watch(
+    settings: Settings, tracker: TrackerStore, log: KafkaLog, pipeline: Pipeline
+) -> TopicWatch | None:
+    """Open what a replay is governed by; ``None``: there is no topic, so nothing is live in it."""
+    from waybill.pipelines import topic_of
+    from waybill.replay import TopicWatch
+
+    if (name := topic_of(pipeline)) not in log.topics():
+        return None
+    return TopicWatch(
+        log,
+        tracker,
+        log.describe(name),
+        destination=pipeline.destination,
+        batch_events=settings.spark.max_events_per_batch,
+    )

@@ -1,0 +1,41 @@
+"""Topics: their configuration, and the stops of those whose log is not what the ledger knows."""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.topics.configuration import TopicLine as TopicLine
+    from waybill.topics.configuration import configure as configure
+    from waybill.topics.configuration import faults_of as faults_of
+    from waybill.topics.stops import LogFault as LogFault
+    from waybill.topics.stops import Settlement as Settlement
+    from waybill.topics.stops import TopicStop as TopicStop
+    from waybill.topics.stops import apply_settlement as apply_settlement
+    from waybill.topics.stops import examine as examine
+    from waybill.topics.stops import plan_settlement as plan_settlement
+    from waybill.topics.stops import read_stops as read_stops
+    from waybill.topics.stops import record_stops as record_stops
+    from waybill.topics.stops import settled_holes as settled_holes
+    from waybill.topics.stops import stop_error as stop_error
+    from waybill.topics.stops import stops_in as stops_in
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "configuration": ["TopicLine", "configure", "faults_of"],
+        "stops": [
+            "LogFault",
+            "Settlement",
+            "TopicStop",
+            "apply_settlement",
+            "examine",
+            "plan_settlement",
+            "read_stops",
+            "record_stops",
+            "settled_holes",
+            "stop_error",
+            "stops_in",
+        ],
+    },
+)

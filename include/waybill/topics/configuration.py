@@ -1,0 +1,214 @@
+"""Topics as people see them: where the ledger stands, what is unread, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import select
+
+from waybill.access import Decision, write_audit
+from waybill.deployment import active_pipelines
+from waybill.errors import InputError, StopError
+from waybill.ledger import TopicPosition, ask_reread, read_positions
+from waybill.pipelines import topic_of
+from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
+from waybill.storage.tracker import topic_offsets
+from waybill.topics.stops import TopicStop, read_stops
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLine:
+    """One partition."""
+
+    partition: int
+    first: int
+    """First offset that is there."""
+    end: int
+    """After the last record."""
+    position: int
+    """Where the ledger stands."""
+
+    @property
+    def unread(self) -> int:
+        """Return the records between the ledger and the log's end."""
+        return max(0, self.end - max(self.position, self.first))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLine:
+    """One topic."""
+
+    topic: str
+    pipelines: tuple[str, ...]
+    topic_id: str
+    """Empty: it does not exist (yet)."""
+    replicas: int
+    partitions: tuple[PartitionLine, ...]
+    stops: tuple[TopicStop, ...]
+    settled: tuple[TopicStop, ...]
+    """Stops that somebody settled."""
+    faults: tuple[ConfigFault, ...]
+    """What is dangerous in its configuration."""
+
+    @property
+    def unread(self) -> int:
+        """Return the records that processing has not read."""
+        return sum(line.unread for line in self.partitions)
+
+    @property
+    def state(self) -> str:
+        """Return one word: stopped, unsafe, missing or ok."""
+        if self.stops:
+            return "stopped"
+        if not self.topic_id:
+            return "missing"
+        return "unsafe" if self.faults else "ok"
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return {
+            "topic": self.topic,
+            "state": self.state,
+            "pipelines": list(self.pipelines),
+            "topic_id": self.topic_id,
+            "replicas": self.replicas,
+            "unread": self.unread,
+            "partitions": [asdict(line) | {"unread": line.unread} for line in self.partitions],
+            "stops": [stop.to_json() for stop in self.stops],
+            "settled": [stop.to_json() for stop in self.settled],
+            "config_faults": [asdict(fault) for fault in self.faults],
+        }
+
+
+def topic_lines(tracker: TrackerStore, log: KafkaLog, name: str | None = None) -> list[TopicLine]:
+    """Return the topics of deployed pipelines and of the ledger, by name.
+
+    Args:
+        tracker: the books.
+        log: where the topics are.
+        name: only this one.
+
+    Raises:
+        InputError: neither a pipeline nor the ledger knows it.
+        RetryError: a server does not answer.
+    """
+    writers: dict[str, list[str]] = {}
+    for pipeline in active_pipelines(tracker).values():
+        writers.setdefault(topic_of(pipeline), []).append(pipeline.name)
+    with tracker.transaction() as connection:
+        known = set(connection.execute(select(topic_offsets.c.topic).distinct()).scalars())
+    names = {*writers, *known, *(stop.topic for stop in read_stops(tracker))}
+    if name is not None and name not in names:
+        raise InputError(f"no pipeline writes to topic {name!r}; `waybill topics list` shows all")
+    wanted = sorted(names if name is None else {name})
+    there = log.topics()
+    return [_line(tracker, log, one, tuple(sorted(writers.get(one, ()))), there) for one in wanted]
+
+
+def _line(
+    tracker: TrackerStore,
+    log: KafkaLog,
+    name: str,
+    pipelines: tuple[str, ...],
+    there: set[str],
+) -> TopicLine:
+    stops = tuple(read_stops(tracker, name))
+    settled = tuple(read_stops(tracker, name, settled=True))
+    if name not in there:
+        return TopicLine(name, pipelines, "", 0, (), stops, settled, ())
+    topic = log.describe(name)
+    known = read_positions(tracker, name).get((topic.cluster_id, topic.topic_id), {})
+    faults = tuple(config_faults(log.config(name), topic.replicas))
+    partitions = _partitions(log.watermarks(topic), known)
+    return TopicLine(
+        name, pipelines, topic.topic_id, topic.replicas, partitions, stops, settled, faults
+    )
+
+
+def _partitions(
+    marks: Mapping[int, tuple[int, int]], known: Mapping[int, TopicPosition]
+) -> tuple[PartitionLine, ...]:
+    return tuple(
+        PartitionLine(n, low, high, known[n].next_offset if n in known else 0)
+        for n, (low, high) in sorted(marks.items())
+    )
+
+
+def faults_of(log: KafkaLog, name: str) -> list[ConfigFault]:
+    """Return what is dangerous in a topic's configuration.
+
+    Raises:
+        InputError: there is no such topic.
+        RetryError: Kafka does not answer.
+    """
+    try:
+        topic = log.describe(name)
+    except StopError as error:
+        raise InputError(f"{error}; `waybill topics list` shows all") from error
+    return config_faults(log.config(name), topic.replicas)
+
+
+def configure(
+    tracker: TrackerStore, log: KafkaLog, name: str, decision: Decision
+) -> list[ConfigFault]:
+    """Mend what is dangerous in a topic's configuration; returns what it was.
+
+    The audit log is written first: a change that nobody wrote down is worse than a line about one
+    that failed.
+
+    Raises:
+        InputError: there is no such topic.
+        RetryError: a server does not answer.
+    """
+    faults = faults_of(log, name)
+    if not faults:
+        return []
+    with tracker.transaction() as connection:
+        write_audit(
+            connection,
+            who=decision.who,
+            action="configure_topic",
+            target=f"topic {name}",
+            why=decision.why,
+            before={fault.name: fault.value for fault in faults},
+            after={fault.name: fault.wanted for fault in faults},
+            **decision.beside_who(),
+        )
+    log.set_config(name, {fault.name: fault.wanted for fault in faults})
+    return faults
+
+
+def ask_rereads(tracker: TrackerStore, names: Sequence[str], decision: Decision) -> list[str]:
+    """Have the next run of these pipelines' ingestion read their source from its beginning.
+
+    All events are taken in again, with newer intake versions: what the destination has already is
+    a duplicate there, what it lacks arrives.
+
+    Returns:
+        Names of pipelines that never read anything: they begin there anyway.
+
+    Raises:
+        InputError: no such pipeline is deployed.
+    """
+    why = decision.require_why()
+    known = {one.name: one for one in active_pipelines(tracker).values()}
+    known |= {one.id: one for one in known.values()}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"no such pipeline: {', '.join(unknown)}; `waybill pipelines list`")
+    fresh = []
+    with tracker.transaction() as connection:
+        for name in names:
+            pipeline = known[name]
+            if not ask_reread(connection, pipeline.id):
+                fresh.append(pipeline.name)
+            write_audit(
+                connection,
+                who=decision.who,
+                action="reread_source",
+                target=pipeline.id,
+                why=why,
+                pipeline_id=pipeline.id,
+                **decision.beside_who(),
+            )
+    return fresh

@@ -1,0 +1,296 @@
+"""The spool: a folder of files of one node, written by any process on it.
+
+A file is written under ``.open``, synced, renamed to its ending, and the folder synced. While it
+is being written its owner holds an exclusive ``flock`` on it, which the kernel drops when the owner
+dies. The owner's pid and start time are in the name. A file is abandoned only when both say so: no
+such process here, and the lock is free (another container may share the folder but not the pids).
+
+New files are in the folder itself; those that the books know are moved below it, to ``tracked``. So
+what is new is found by a listing that does not grow with what waits.
+
+What a SIGKILL leaves, line by line of ``Spool.store``: nothing; an empty or torn ``.open``
+(``take_over`` removes it: its write never returned); a whole ``.open`` (``take_over`` finishes it);
+the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waybill.errors import RetryError
+from waybill.tracing.files.names import created_us, new_name, owner_lives
+
+OPEN = ".open"
+TRACKED = "tracked"
+"""Folder of the files that the books know."""
+_TRACKED_BYTES = "tracked.bytes"
+"""What the files in ``tracked`` hold, written by the books' owner."""
+_DAMAGED = "damaged"
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolFile:
+    """One file of a spool."""
+
+    id: str
+    """Name without its ending."""
+    path: Path
+    created_us: int
+    """Microseconds since 1970."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """How much of a file that a dead process left is whole."""
+
+    kept_bytes: int
+    """Up to here; 0: nothing."""
+    sets_aside: bool = False
+    """Whether what follows is kept elsewhere, or thrown away as what nobody was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What became of a file whose owner died."""
+
+    id: str
+    created_us: int
+    size_bytes: int
+    kept_bytes: int
+    """0: it was torn from the start and is removed. Else it is a finished file now, of so many."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a file now."""
+        return self.kept_bytes > 0
+
+
+class Spool:
+    """One spool folder; made when it is missing. Holds no state: any number may be opened.
+
+    Args:
+        directory: on a local disk, shared by the processes of one node.
+        ending: of finished files, with its dot; files of other endings are none of the spool's.
+        sound: tells how much of a file is whole, for those that dead processes left.
+    """
+
+    def __init__(self, directory: Path, *, ending: str, sound: Callable[[Path], Sound]) -> None:
+        self.directory = directory
+        self.tracked = directory / TRACKED
+        self.ending = ending
+        self._sound = sound
+
+    def store(self, body: bytes | memoryview) -> Path:
+        """Write a whole file and return its path; it is on disk when this returns.
+
+        Raises:
+            RetryError: the disk is full or refuses; nothing is left behind.
+        """
+        for _ in range(_TRIES):
+            with contextlib.suppress(FileNotFoundError):
+                return self._store(body)
+        raise RetryError(f"{self.directory} is being removed while files are written to it")
+
+    def _store(self, body: bytes | memoryview) -> Path:
+        descriptor, path = self.create()
+        try:
+            write_all(descriptor, body)
+            os.fsync(descriptor)
+            return self.finish(path)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise RetryError(
+                f"could not write {len(body)} bytes to a file in {self.directory}: {error}"
+            ) from error
+        finally:
+            os.close(descriptor)
+
+    def create(self) -> tuple[int, Path]:
+        """Create an open file and lock it; return its descriptor (the caller's to close) and path.
+
+        Raises:
+            RetryError: the disk is full or refuses.
+        """
+        for _ in range(_TRIES):
+            path = self.directory / (new_name() + OPEN)
+            try:
+                return _locked(path), path
+            except (FileNotFoundError, BlockingIOError):
+                self.directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise RetryError(f"could not create a file in {self.directory}: {error}") from error
+        raise RetryError(f"{self.directory} is being removed while files are written to it")
+
+    def finish(self, path: Path) -> Path:
+        """Make a synced open file a finished one, durably, and return its path."""
+        done = path.with_suffix(self.ending)
+        path.rename(done)
+        sync_directory(path.parent)
+        return done
+
+    def id_of(self, path: Path) -> str:
+        """Return a file's id."""
+        return path.name.removesuffix(self.ending).removesuffix(OPEN)
+
+    def path(self, file_id: str) -> Path:
+        """Return where a finished file is; when it is nowhere, where it was tracked."""
+        new = self.directory / f"{file_id}{self.ending}"
+        return new if new.exists() else self.tracked / new.name
+
+    def open_path(self, file_id: str) -> Path:
+        """Return where a file is while it is written."""
+        return self.directory / f"{file_id}{OPEN}"
+
+    def files(self) -> list[SpoolFile]:
+        """Return all finished files, new and tracked, oldest first."""
+        found = {file.id: file for file in (*self.new_files(), *self.tracked_files())}
+        return sorted(found.values(), key=lambda file: (file.created_us, file.id))
+
+    def new_files(self) -> Iterator[SpoolFile]:
+        """Yield the finished files that are not tracked yet, in no order."""
+        yield from self._entries(self.directory, self.ending)
+
+    def open_files(self) -> Iterator[SpoolFile]:
+        """Yield the files that are being written, or were when their owner died, in no order."""
+        yield from self._entries(self.directory, OPEN)
+
+    def tracked_files(self) -> Iterator[SpoolFile]:
+        """Yield the finished files that are tracked, in no order."""
+        yield from self._entries(self.tracked, self.ending)
+
+    def used_bytes(self) -> int:
+        """Return the bytes that finished and unfinished files hold.
+
+        Of the tracked ones it is what the books say. Cost: a listing of the others.
+        """
+        new = sum(file.size_bytes for file in (*self.new_files(), *self.open_files()))
+        return new + self._tracked_bytes()
+
+    def track(self, files: Sequence[SpoolFile]) -> None:
+        """Move new files to the tracked ones; for the owner of the books, which know them."""
+        self.tracked.mkdir(exist_ok=True)
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                file.path.rename(self.tracked / file.path.name)
+
+    def remove(self, ids: Iterable[str]) -> None:
+        """Delete finished files, durably; one that is gone is no error. For the books' owner."""
+        for path in map(self.path, ids):
+            path.unlink(missing_ok=True)
+        for folder in (self.directory, self.tracked):
+            if folder.exists():
+                sync_directory(folder)
+
+    def state_tracked(self, size_bytes: int) -> None:
+        """Say what the tracked files hold, for ``used_bytes``; for the books' owner."""
+        target = self.directory / _TRACKED_BYTES
+        fresh = target.with_suffix(".fresh")
+        fresh.write_text(str(size_bytes))
+        fresh.rename(target)
+
+    def take_over(self) -> list[Abandoned]:
+        """Finish, cut or remove the files that dead processes left open."""
+        left = [file.path for file in self.open_files() if not owner_lives(file.path.name)]
+        settled = [self._settle(path) for path in left]
+        return [one for one in settled if one is not None]
+
+    def _settle(self, path: Path) -> Abandoned | None:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(descriptor).st_size
+            kept = self._cut(path, descriptor, size)
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        finally:
+            os.close(descriptor)
+        return Abandoned(self.id_of(path), created_us(path.name) or 0, size, kept)
+
+    def _cut(self, path: Path, descriptor: int, size: int) -> int:
+        """Leave what is whole of an abandoned file as a finished one; return its bytes."""
+        sound = self._sound(path)
+        if sound.sets_aside and sound.kept_bytes < size:
+            self._set_aside(path, sound.kept_bytes)
+        if not sound.kept_bytes:
+            path.unlink()
+            return 0
+        if sound.kept_bytes < size:
+            os.ftruncate(descriptor, sound.kept_bytes)
+        os.fsync(descriptor)
+        self.finish(path)
+        return sound.kept_bytes
+
+    def _set_aside(self, path: Path, position: int) -> None:
+        """Keep what follows a position, durably; again after a death, under the same name."""
+        folder = self.directory / _DAMAGED
+        folder.mkdir(exist_ok=True)
+        with path.open("rb") as source, (folder / f"{path.stem}.tail").open("wb") as target:
+            source.seek(position)
+            target.write(source.read())
+            target.flush()
+            os.fsync(target.fileno())
+        sync_directory(folder)
+
+    def _entries(self, folder: Path, ending: str) -> Iterator[SpoolFile]:
+        """Yield files of ours with an ending; those that vanish meanwhile are left out."""
+        try:
+            listing = os.scandir(folder)
+        except FileNotFoundError:
+            return
+        with listing:
+            for entry in listing:
+                made_us = created_us(entry.name) if entry.name.endswith(ending) else None
+                if made_us is None:
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    size = entry.stat().st_size
+                    name = entry.name.removesuffix(ending)
+                    yield SpoolFile(name, Path(entry.path), made_us, size)
+
+    def _tracked_bytes(self) -> int:
+        try:
+            return int((self.directory / _TRACKED_BYTES).read_text())
+        except (FileNotFoundError, ValueError):  # never stated, or by a machine that lost its power
+            return sum(file.size_bytes for file in self.tracked_files())
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and removals in a folder durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, body: bytes | memoryview) -> None:
+    """Write everything, however little the system takes at once."""
+    left = memoryview(body)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _locked(path: Path) -> int:
+    """Create a file and lock it; BlockingIOError when it was taken for abandoned in between."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(descriptor).st_nlink:
+            raise BlockingIOError(f"{path} was removed before it was locked")
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

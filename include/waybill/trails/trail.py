@@ -1,0 +1,230 @@
+"""The trail of one event: its traces in order and in legs, with what the tracker knows beside them.
+
+Traces of batches that never committed are left out: such a batch ran again. A replay begins a new
+leg. A producer's own id may be that of events of two pipelines: each has a trail of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+from waybill.storage import TrackerStore
+from waybill.tracing import Trace
+from waybill.trails.order import in_legs
+from waybill.trails.tracker_facts import Known, WhereParked, read_known
+from waybill.trails.verdict import Verdict, verdict_of
+
+MOST_CHILDREN = 100
+MOST_STOPS = 200
+"""Of one trail in an answer: the first and the last half of them."""
+Committed = Callable[[set[str]], set[str]]
+"""Returns which of these batches are committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What trails are joined with."""
+
+    tracker: TrackerStore
+    committed: Committed
+    parked: WhereParked
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """One point that the event passed."""
+
+    trace: Trace
+    leg: int
+    """0: the first way; each replay begins another."""
+    after_s: float | None
+    """Since the stop before, 0 where clocks differ; None: there is none."""
+    beside: dict[str, Any]
+    """What the tracker knows: parked, replay, staged, batch; each only where there is something."""
+
+    @property
+    def place(self) -> str:
+        """Where it was, in words: destination, topic/partition@offset, object."""
+        one = self.trace
+        if one.phase == "destination":
+            return one.object_key
+        topic = one.topic
+        if topic and one.kafka_partition is not None and one.kafka_partition >= 0:
+            topic = f"{topic}/{one.kafka_partition}@{one.kafka_offset}"
+        return "  ".join(part for part in (topic, one.object_key) if part)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trace's own fields, with what is beside it."""
+        known = {"leg": self.leg, "after_s": self.after_s, "place": self.place, **self.beside}
+        return {**asdict(self.trace), "at": self.trace.at.isoformat(), **known}
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Where an event was, step by step."""
+
+    event_id: str
+    pipeline_id: str
+    event_name: str
+    pipeline: str
+    """Its name; empty: nobody deployed it."""
+    team: str
+    verdict: Verdict
+    stops: list[Stop]
+    uncommitted: int
+    """Traces left out: their batch ran but was never committed (it ran again)."""
+    left_out: int = 0
+    """Stops in the middle of a trail that is too long for an answer."""
+    children: list[Trail] = field(default_factory=list)
+    """What a transformation made of it; themselves without children."""
+    more: int = 0
+    """Children that are left out."""
+
+    def with_children(self, children: list[Trail]) -> Trail:
+        """Return the trail with what was made of the event, and what became of that, in words."""
+        if not children:
+            return self
+        shown = children[:MOST_CHILDREN]
+        states = Counter(child.verdict.state for child in children)
+        parts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+        said = f"split into {len(children):,}: {parts}"
+        verdict = replace(self.verdict, state="split", said=said)
+        return replace(self, children=shown, more=len(children) - len(shown), verdict=verdict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the trail as JSON."""
+        return {
+            "event_id": self.event_id,
+            "pipeline_id": self.pipeline_id,
+            "pipeline": self.pipeline,
+            "team": self.team,
+            "event_name": self.event_name,
+            **self.verdict.to_json(),
+            "stops": [stop.to_json() for stop in self.stops],
+            "uncommitted": self.uncommitted,
+            "left_out": self.left_out,
+            "children": [child.to_json() for child in self.children],
+            "more": self.more,
+        }
+
+
+def made_trails(
+    books: Books,
+    found: dict[str, list[Trace]],
+    *,
+    may_tell: Callable[[str], bool],
+) -> dict[str, list[Trail]]:
+    """Return the trails of events: usually one an id, none where nothing may be told.
+
+    Args:
+        books: tell which batches count, and where segments, replays and loads stand.
+        found: the traces of each id, in order.
+        may_tell: whether events of a pipeline id may be told.
+
+    Cost: see ``read_known``.
+    """
+    own = {
+        asked: [stop for stop in stops if stop.phase != "key" and may_tell(stop.pipeline_id)]
+        for asked, stops in found.items()
+    }
+    every = [stop for stops in own.values() for stop in stops]
+    counted = books.committed({stop.batch for stop in every if stop.batch}) if every else set()
+    kept = [stop for stop in every if not stop.batch or stop.batch in counted]
+    known = read_known(books.tracker, kept, books.parked) if every else Known()
+    return {
+        asked: [_family(asked, group, counted, known) for group in _by(_PIPELINE, stops)]
+        for asked, stops in own.items()
+    }
+
+
+_PIPELINE, _EVENT = attrgetter("pipeline_id"), attrgetter("event_id")
+
+
+def _by(what: Callable[[Trace], str], stops: Iterable[Trace]) -> list[list[Trace]]:
+    groups: dict[str, list[Trace]] = defaultdict(list)
+    for stop in stops:
+        groups[what(stop)].append(stop)
+    return list(groups.values())
+
+
+def _family(asked: str, found: list[Trace], counted: set[str], known: Known) -> Trail:
+    """Return the trail of an event with those of its children, in their order."""
+    members = {group[0].event_id: group for group in _by(_EVENT, found)}
+    own = members.pop(asked, [])
+    children = sorted(members.items(), key=lambda one: _path(one[0]))
+    trails = [_trail(child, stops, counted, known) for child, stops in children]
+    if not own:
+        return _without_parent(asked, trails)
+    return _trail(asked, own, counted, known).with_children(trails)
+
+
+def _path(event_id: str) -> list[tuple[int, str]]:
+    """Return what children are sorted by: `e/10` comes after `e/9`."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in event_id.split("/")]
+
+
+def _without_parent(asked: str, children: list[Trail]) -> Trail:
+    """Return the trail of an event of which only what was made of it has traces."""
+    first, nothing = children[0], verdict_of([], Known())
+    parent = replace(first, event_id=asked, stops=[], verdict=nothing, uncommitted=0, left_out=0)
+    return parent.with_children(children)
+
+
+def _trail(event_id: str, found: list[Trace], counted: set[str], known: Known) -> Trail:
+    kept = [stop for stop in found if not stop.batch or stop.batch in counted]
+    first = found[0]
+    pipeline = known.pipelines.get(first.pipeline_id)
+    way = in_legs(kept)
+    stops = _stops(way, known)
+    shown = stops
+    if len(stops) > MOST_STOPS:
+        shown = stops[: MOST_STOPS // 2] + stops[-MOST_STOPS // 2 :]
+    return Trail(
+        event_id,
+        first.pipeline_id,
+        way[-1][1].event_name if way else first.event_name,
+        "" if pipeline is None else pipeline.name,
+        "" if pipeline is None else pipeline.team,
+        verdict_of([stop for _, stop in way], known),
+        shown,
+        len(found) - len(kept),
+        len(stops) - len(shown),
+    )
+
+
+def _stops(way: Sequence[tuple[int, Trace]], known: Known) -> list[Stop]:
+    found: list[Stop] = []
+    before: datetime | None = None
+    for leg, trace in way:
+        after_s = None if before is None else max(0.0, (trace.at - before).total_seconds())
+        before = trace.at
+        found.append(Stop(trace, leg, after_s, _beside(trace, known)))
+    return found
+
+
+def _beside(trace: Trace, known: Known) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if trace.outcome == "parked" and (now := known.parked_now(trace)) is not None:
+        found["parked"] = now.to_json()
+        trace_replay = known.replays.get(now.replay_id)
+    else:
+        trace_replay = known.replays.get(trace.replay_id)
+    if trace_replay is not None:
+        found["replay"] = asdict(trace_replay)
+    if (staged := known.staged.get(trace.object_key)) is not None:
+        found["staged"] = _dated(asdict(staged))
+    if (batch := known.batches.get(trace.batch)) is not None:
+        found["batch_row"] = _dated(asdict(batch))
+    return found
+
+
+def _dated(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: v.isoformat() if isinstance(v, datetime) else v for name, v in row.items()}
+
+
+__all__ = ["MOST_STOPS", "Books", "Stop", "Trail", "made_trails"]

@@ -1,0 +1,266 @@
+"""The chain: every message ends in exactly one way, and the counts say so."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from tests.unit.processing.made import (
+    MINUTE,
+    chained,
+    check_books,
+    chunk,
+    event,
+    faults,
+    fetch,
+    pipeline,
+    rows,
+    total,
+)
+
+from waybill.events import decode, encode
+from waybill.pipelines import Pipeline
+from waybill.processing import Chain, ChainResult, Plan
+
+SEED = 20260102
+STAGES = ("ingestion", "transformation", "mapping", "destination", "staged")
+# What becomes of an event is in its payload: `do`. `n` must be an int64 to be mapped.
+WILD = """
+def transform(event):
+    do = event.data.pop("do", None)
+    if do == "drop": return None
+    if do == "raise": raise ValueError("no")
+    if do == "missing": return event.data["absent"]
+    if do == "wrong": return 5
+    if do == "nothing": return []
+    if do == "unwritable": event.data["n"] = {1, 2}
+    if do == "family":
+        return [event.child(i, {"id": event.data["id"] * 10 + i, "n": i}) for i in range(3)]
+    if do == "mixed":
+        bad, worse = (event.child(1, {"id": -event.data["id"] - i, "n": "text"}) for i in (1, 2))
+        return [event, bad, event.child(2, dict(event.data), name="refund"), worse]
+    if do == "twins":
+        return [event, event.child(1, {"id": event.data["id"], "n": 0})]
+    if do == "spoiled family":
+        return [event, event.child(1, {"id": 1, "n": float("nan"), "extra": 1})]
+    if do == "stray": event.name = "nobody"
+    if do == "stray and raise":
+        event.name = "nobody"
+        raise KeyError("x")
+    return event
+"""
+FAMILIES = ("family", "mixed", "spoiled family", "twins")
+DOINGS = (
+    "drop", "raise", "missing", "wrong", "nothing", "unwritable", "family", "mixed",
+    "spoiled family", "twins", "stray", "stray and raise", None, None, None, None,
+)  # fmt: skip
+
+
+def wild_messages(chance: random.Random, count: int) -> list[bytes]:
+    values = []
+    for number in range(count):
+        data: dict[str, Any] = {"id": number, "n": number, "do": chance.choice(DOINGS)}
+        stage = chance.choice(["transformation"] * 6 + ["mapping", "destination"])
+        if stage != "transformation":
+            del data["do"]
+        if chance.random() < 0.1:
+            data["n"] = "text"
+        if chance.random() < 0.05:
+            data["unknown"] = 1
+        if chance.random() < 0.05:
+            values.append(chance.choice([b"", b"{}", b"\xff", b"null", b'{"id":1}', b"[" * 5000]))
+            continue
+        one = event(
+            number,
+            data,
+            stage=stage,
+            attempt=chance.choice([1, 2])
+            if stage != "transformation"
+            else chance.choice([0, 0, 3]),
+            name=chance.choice(["order", "order", "refund", "nobody"]),
+            pipeline_id=chance.choice(["p1", "p1", "p1", "p2", "broken", "unknown one"]),
+            intake_minute=MINUTE - chance.randrange(3),
+            op=chance.choice(["upsert", "upsert", "delete"]),
+        )
+        if chance.random() < 0.05:
+            name = chance.choice(["there", "gone", "garbage"])
+            one.data_ref = f"payloads/{one.pipeline_id}/{name}"
+        values.append(encode(one))
+    return values
+
+
+def wild_pipelines() -> list[Pipeline]:
+    names = ("order", "refund")
+    return [
+        pipeline(WILD, events=names),
+        pipeline(WILD, ident="p2", events=names, policy="ignore"),
+        pipeline("import nothing_of_the_kind", ident="broken", events=names),
+    ]
+
+
+def count_of(result: ChainResult, outcome: str) -> int:
+    return sum(len(m.offsets) for (_, _, how), m in result.mapped.items() if how == outcome)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 6))
+def test_every_message_has_exactly_one_outcome_and_the_books_balance(seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    values = wild_messages(chance, 1_500)
+    chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    for start in range(0, len(values), 700):
+        chain.process(chunk(values[start : start + 700], first=start))
+    result = chain.result
+    check_books(result)
+
+    parked = Counter(f.offset for f in result.failures)
+    ended = Counter(parked)
+    for group in result.mapped.values():
+        ended.update(group.offsets)
+    assert set(ended) == set(range(len(values))), "a message without an outcome"
+    # Only what a transformation made can have ends of its own.
+    for offset, ends in ended.items():
+        if ends > 1:
+            assert decode(values[offset]).data.get("do") in FAMILIES
+    assert sum(parked.values()) == result.counts.total("parked")
+    staged = count_of(result, "passed")
+    assert staged == len(rows(result)) == result.staged.rows
+    assert staged == total(result, "staged")["in_first"] + total(result, "staged")["in_replayed"]
+    filtered = count_of(result, "filtered")
+    assert filtered == result.counts.total("filtered")
+    ids = [row["_waybill_id"] for row in rows(result)]
+    events = [v for v in ids if "/" not in v]
+    assert len(set(events)) == len(events)
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_an_isolated_chain_comes_to_the_same_end(seed: int) -> None:
+    values = wild_messages(random.Random(seed), 600)
+    results = []
+    plans = [p.id for p in wild_pipelines()]
+    for isolated in ((), plans):
+        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch, isolated=isolated)
+        chain.process(chunk(values))
+        results.append(chain.result)
+    plain, isolated_one = results
+    assert isolated_one.counts.to_json() == plain.counts.to_json()
+    assert rows(isolated_one) == rows(plain)
+    assert [(f.offset, f.fault.code, f.value) for f in isolated_one.failures] == [
+        (f.offset, f.fault.code, f.value) for f in plain.failures
+    ]
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_what_is_parked_can_enter_again_where_it_failed(seed: int) -> None:
+    """Each parked value, sent as a replay sends it, fails there again and nowhere else."""
+    values = wild_messages(random.Random(seed), 600)
+    chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    chain.process(chunk(values))
+    again = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+    sent = []
+    for failure in chain.result.failures:
+        if failure.pipeline_id == "unknown":
+            continue
+        one = decode(failure.value)
+        assert (one.id, one.name, one.pipeline_id) == (
+            failure.event_id,
+            failure.event_name,
+            failure.pipeline_id,
+        )
+        one.stage, one.attempt = failure.stage, failure.attempt + 1
+        sent.append((failure, encode(one)))
+    again.process(chunk([value for _, value in sent]))
+    found = {f.offset: f for f in again.result.failures if f.event_id.count("/") <= 1}
+    for offset, (failure, _) in enumerate(sent):
+        assert found[offset].fault.code == failure.fault.code
+        assert found[offset].stage == failure.stage
+        assert found[offset].attempt == failure.attempt + 1
+    check_books(again.result)
+
+
+def test_parks_at_the_first_stage_keep_the_message_byte_for_byte() -> None:
+    odd = b" " + encode(event(1, {"id": 1, "n": 1})).replace(b'"n":1', b'"n" : 1.0e0 ') + b"\n"
+    spaced = b"\t" + encode(event(2, {"id": 2, "n": "x"}, stage="mapping", attempt=1))
+    delivered = encode(event(3, {"id": 3, "n": "x"}, stage="destination", attempt=1)) + b"  "
+    junk = b"\x00junk"
+    result = chained(pipeline("def transform(event): 1/0"), [odd, spaced, delivered, junk])
+    assert {f.offset: f.value for f in result.failures} == {
+        0: odd,
+        1: spaced,
+        2: delivered,
+        3: junk,
+    }
+
+
+def test_what_fails_behind_a_transformation_is_parked_as_it_entered_there() -> None:
+    code = "def transform(event):\n    event.data['n'] = str(event.data['n'])\n    return event\n"
+    result = chained(pipeline(code), [event(1)])
+    (failure,) = result.failures
+    assert (failure.stage, failure.fault.code, failure.fault.where) == (
+        "mapping",
+        "type_mismatch",
+        "n",
+    )
+    one = decode(failure.value)
+    assert (one.data, one.stage) == ({"id": 1, "n": "1"}, "mapping")
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["event.data['n'] = {1, 2}", "event.data['x'] = float('nan')", "event.data['n'] = b'raw'"],
+)
+def test_a_result_that_cannot_be_written_down_parks_its_parent_at_the_transformation(
+    change: str,
+) -> None:
+    """Parked at the mapping, the untransformed payload would enter there."""
+    message = encode(event(1))
+    result = chained(
+        pipeline(f"def transform(event):\n    {change}\n    return event\n"), [message]
+    )
+    (failure,) = result.failures
+    assert (failure.stage, failure.fault.code, failure.value) == (
+        "transformation",
+        "result_invalid",
+        message,
+    )
+    assert total(result, "transformation") == {"in_first": 1, "parked": 1}
+    assert total(result, "mapping") == {}
+
+
+def test_siblings_of_a_child_that_fails_go_on() -> None:
+    result = chained(
+        pipeline(WILD, events=("order", "refund")), [event(5, {"id": 5, "n": 5, "do": "mixed"})]
+    )
+    assert sorted(row["_waybill_id"] for row in rows(result)) == ["e5/0", "e5/2"]
+    assert [(f.event_id, f.fault.code) for f in result.failures] == [
+        ("e5/1", "type_mismatch"),
+        ("e5/3", "type_mismatch"),
+    ]
+    assert total(result, "transformation") == {"in_first": 1, "passed": 1, "out": 4}
+    assert total(result, "mapping") == {"in_first": 4, "passed": 2, "out": 2, "parked": 2}
+
+
+def test_children_that_are_one_row_park_their_parent() -> None:
+    """Neither is newer, so one would be swallowed as a duplicate."""
+    result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "twins"}), event(6)])
+    assert faults(result) == [(0, "transformation", "result_invalid")]
+    assert (
+        "children 0 and 1 are the same row of 'order': key [5]" in result.failures[0].fault.message
+    )
+    assert decode(result.failures[0].value).data["do"] == "twins"
+    assert [row["_waybill_id"] for row in rows(result)] == ["e6"]
+
+
+def test_a_parent_that_goes_on_as_children_has_an_end_of_its_own() -> None:
+    result = chained(pipeline(WILD), [event(5, {"id": 5, "n": 5, "do": "family"}), event(6)])
+    ids = {how: mapped.ids for (_, _, how), mapped in result.mapped.items()}
+    assert ids == {"passed": ["e5/0", "e5/1", "e5/2", "e6"]}
+    assert [group.ids for group in result.transformed.values()] == [["e5", "e6"]]
+
+
+def test_a_key_s_events_keep_their_order() -> None:
+    messages = [event(n, {"id": n % 3, "n": n}, source_version=n) for n in range(2_000)]
+    found = [row["n"] for row in rows(chained(pipeline(), messages))]
+    assert found == list(range(2_000))

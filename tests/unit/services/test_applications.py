@@ -1,0 +1,221 @@
+"""Applications as processes: started once, found again, stopped whole, never confused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import psutil
+import pytest
+
+from waybill.errors import InputError
+from waybill.services import applications
+from waybill.services.applications import last_words, start, status, stop
+from waybill.settings import Settings
+
+RUNS = """
+import os, sys, time
+print("started with", sys.argv[1:], os.environ["WAYBILL_HOME"], flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    (tmp_path / "spark_jobs").mkdir()
+    (tmp_path / "dags").mkdir()
+    write(tmp_path, RUNS)
+    made = Settings(home=tmp_path / "home", dags_dir=tmp_path / "dags")
+    yield made
+    for kind in applications.KINDS:
+        stop(made, kind, "default")
+
+
+def write(folder: Path, code: str) -> None:
+    for kind in applications.KINDS:
+        (folder / "spark_jobs" / f"{kind}.py").write_text(code)
+
+
+def wait_for(what: Callable[[], object], *, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def record(settings: Settings) -> Path:
+    return settings.home / "run" / "spark-processing-default.json"
+
+
+def test_an_application_is_started_found_and_stopped(settings: Settings) -> None:
+    assert status(settings, "processing", "default").running is False
+    pid = start(settings, "processing", "default")
+    found = status(settings, "processing", "default")
+    assert (found.pid, found.running) == (pid, True)
+    assert os.getsid(pid) == pid, "it has a session of its own"
+    wait_for(lambda: "started with" in last_words(settings, "processing", "default"))
+    words = last_words(settings, "processing", "default")
+    assert "['--cluster', 'default']" in words
+    assert str(settings.home.resolve()) in words
+    assert status(settings, "loading", "default").running is False
+    assert stop(settings, "processing", "default") is True
+    assert not record(settings).exists()
+    assert status(settings, "processing", "default").to_json()["pid"] is None
+    assert stop(settings, "processing", "default") is False
+
+
+def test_starting_one_that_runs_keeps_it(settings: Settings) -> None:
+    assert start(settings, "processing", "default") == start(settings, "processing", "default")
+
+
+def test_one_that_died_is_seen_and_started_anew(settings: Settings) -> None:
+    pid = start(settings, "processing", "default")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not status(settings, "processing", "default").running)
+    again = start(settings, "processing", "default")
+    assert again != pid
+    assert status(settings, "processing", "default").pid == again
+
+
+def test_a_recycled_pid_is_not_taken_for_the_application(settings: Settings) -> None:
+    bystander = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
+    try:
+        record(settings).parent.mkdir(parents=True)
+        created = psutil.Process(bystander.pid).create_time()
+        row = {"pid": bystander.pid, "create_time": created - 100}
+        record(settings).write_bytes(orjson.dumps(row))
+        assert status(settings, "processing", "default").running is False
+        assert stop(settings, "processing", "default") is False
+        assert bystander.poll() is None, "a bystander was stopped"
+        row["create_time"] = created
+        record(settings).write_bytes(orjson.dumps(row))
+        assert status(settings, "processing", "default").running is True
+    finally:
+        record(settings).unlink()
+        bystander.kill()
+        bystander.wait()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"{", b"[]", b"5", b"{}", b'{"pid":"x","create_time":1}', b'{"pid":-1}', b"\xff"],
+)
+def test_a_record_that_cannot_be_read_is_no_application(settings: Settings, garbage: bytes) -> None:
+    record(settings).parent.mkdir(parents=True)
+    record(settings).write_bytes(garbage)
+    assert status(settings, "processing", "default").running is False
+    assert start(settings, "processing", "default") > 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stop", "killed, then start"])
+def test_what_the_application_left_behind_ends(
+    settings: Settings, tmp_path: Path, killed: bool
+) -> None:
+    """A JVM whose Python is gone, for one."""
+    write(
+        tmp_path,
+        "import signal, subprocess, sys, time\n"
+        "code = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(120)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', code])\n"
+        "time.sleep(0.5)\n"
+        "print('child', child.pid, flush=True)\n"
+        "time.sleep(120)\n",
+    )
+    pid = start(settings, "processing", "default")
+    wait_for(lambda: "child" in last_words(settings, "processing", "default"))
+    child = int(last_words(settings, "processing", "default").split()[-1])
+    assert alive(child)
+    if killed:
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not alive(pid))
+        assert start(settings, "processing", "default") != pid
+    else:
+        assert stop(settings, "processing", "default") is True
+    wait_for(lambda: not alive(child))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_one_that_does_not_listen_is_killed(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path,
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\n"
+        "time.sleep(120)\n",
+    )
+    monkeypatch.setattr(applications, "_STOP_S", 0.5)
+    pid = start(settings, "processing", "default")
+    wait_for(lambda: "deaf" in last_words(settings, "processing", "default"))
+    assert stop(settings, "processing", "default") is True
+    assert not alive(pid)
+
+
+def test_one_whose_starter_lives_and_does_not_look_can_be_stopped(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Its end stays a zombie until its parent asks: that is an end all the same."""
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from waybill.services.applications import start\n"
+        "from waybill.settings import Settings\n"
+        "home = Path(sys.argv[1])\n"
+        "start(Settings(home=home / 'home', dags_dir=home / 'dags'), 'processing', 'default')\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(120)\n"
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": "include"},
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"ready\n"
+        began = time.monotonic()
+        assert stop(settings, "processing", "default") is True
+        assert time.monotonic() - began < 10
+    finally:
+        starter.kill()
+        starter.communicate()
+
+
+@pytest.mark.parametrize("cluster", ["", "../x", "a/b", "a b", "x" * 101, ".hidden", "a\0"])
+def test_a_cluster_name_that_is_no_file_name_is_refused(settings: Settings, cluster: str) -> None:
+    with pytest.raises(InputError, match="letters, digits"):
+        start(settings, "processing", cluster)
+
+
+def test_an_unknown_kind_and_a_missing_script_are_the_users_mistakes(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="processing, loading"):
+        start(settings, "sorting", "default")  # type: ignore[arg-type]
+    (tmp_path / "spark_jobs" / "processing.py").unlink()
+    with pytest.raises(InputError, match="WAYBILL_DAGS_DIR"):
+        start(settings, "processing", "default")
+    assert last_words(settings, "processing", "default") == ""
+
+
+def test_last_words_are_the_end_of_the_log_whatever_it_holds(settings: Settings) -> None:
+    log = Path(status(settings, "processing", "default").log)
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"x" * 50_000 + b"\n" + b"\n".join(b"line %d \xff" % n for n in range(40)))
+    words = last_words(settings, "processing", "default", lines=2).splitlines()
+    assert words == ["line 38 �", "line 39 �"]
