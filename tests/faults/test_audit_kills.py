@@ -33,9 +33,8 @@ POINTS = {
     "in Kafka, the page not counted": "LosslessProducer.mark = flushed",
     "marked, not committed": "module.commit_intake = die",
     "marked, perhaps not in Kafka": "LosslessProducer.flush = die",
-    "all in Kafka, the watermark open": "module.Settling.end = die",
-    "nothing but the watermark": "module.Settling.begin = lambda s, b=module.Settling.begin: "
-    "(b(s), die())",
+    "all in Kafka, the watermark open": "module.close_source = die",
+    "nothing but the watermark": "module.Settling.begin = die",
 }
 INGEST = """
 from waybill.services import run_ingest
