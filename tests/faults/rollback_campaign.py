@@ -203,7 +203,7 @@ class Deployment:
         if self._jobs.is_alive():
             self._jobs.join(120)
         for kind in applications.KINDS:
-            applications.stop(self.settings, kind, "default")
+            applications.stop_application(self.settings, kind, "default")
 
     def _minutely(self) -> None:
         """Do what the DAGs stream, audit and watch do each minute."""

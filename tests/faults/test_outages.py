@@ -96,4 +96,7 @@ def test_the_tracker_down_mid_run_is_waited_for(settings, postgres):
 
 
 def _pids(settings) -> dict[str, int | None]:
-    return {kind: applications.status(settings, kind, "default").pid for kind in applications.KINDS}
+    return {
+        kind: applications.application_status(settings, kind, "default").pid
+        for kind in applications.KINDS
+    }

@@ -30,7 +30,7 @@ def settings(stack_settings, tmp_path):
 
 def kill_one(settings, chance, kind):
     """SIGKILL one application: its Python driver, its JVM, or all of its session."""
-    pid = applications.status(settings, kind, "default").pid
+    pid = applications.application_status(settings, kind, "default").pid
     if pid is None:
         return
     way = chance.choice(("driver", "jvm", "session"))

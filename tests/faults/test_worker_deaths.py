@@ -59,7 +59,7 @@ def run_killers(settings):
         try:
             children.wait_until(all_processed, limit_s=120, what="a commit of all events")
         finally:
-            print(applications.last_words(settings, "processing", "default", lines=200))
+            print(applications.application_last_words(settings, "processing", "default", lines=200))
     kinds = {p.error_type: p.parked for p in services.parked_partitions(settings)}
     assert kinds == {"interpreter_crashed": len(DIES)}
 

@@ -86,7 +86,7 @@ def running(settings: Settings, plan: Path) -> Iterator[None]:
             yield
         finally:
             for kind in applications.KINDS:
-                applications.stop(settings, kind, "default")
+                applications.stop_application(settings, kind, "default")
 
 
 def through(settings: Settings, name: str, *, limit_s: float) -> None:
@@ -98,8 +98,10 @@ def through(settings: Settings, name: str, *, limit_s: float) -> None:
 def _is_at_rest(settings: Settings) -> bool:
     """Tell whether all that is in Kafka is processed, and all that was staged is loaded."""
     for kind in applications.KINDS:
-        if not applications.status(settings, kind, "default").running:
-            raise AssertionError(applications.last_words(settings, kind, "default", lines=40))
+        if not applications.application_status(settings, kind, "default").running:
+            raise AssertionError(
+                applications.application_last_words(settings, kind, "default", lines=40)
+            )
     log = open_log(settings.kafka)
     topic = log.describe(orders.topic_of(settings.pipelines_dir))
     with open_tracker(settings.tracker) as tracker:

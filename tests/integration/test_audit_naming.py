@@ -13,7 +13,7 @@ from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 
 from waybill.access import Decision
-from waybill.loading.lost_objects import note_lost
+from waybill.loading.quarantine import note_lost
 from waybill.reconciliation import (
     NamingLimits,
     NamingReport,

@@ -10,7 +10,7 @@ from tests.integration import test_lost_objects, test_lost_parked
 from typer.testing import CliRunner
 
 from waybill.cli import app
-from waybill.loading.lost_objects import lost_objects
+from waybill.loading.quarantine import lost_objects
 from waybill.recovery.lost_ids import parked_ids, staged_ids
 from waybill.recovery.parked_objects import lost_parked
 from waybill.settings import TraceSettings

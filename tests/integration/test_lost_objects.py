@@ -18,7 +18,7 @@ from waybill.deployment.registry import deploy
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
 from waybill.ledger.commit import StagedObject, write_counts
-from waybill.loading.lost_objects import lost_objects, recover, settle_lost
+from waybill.loading.quarantine import lost_objects, recover, settle_lost
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import audit
 from waybill.reconciliation.balance_report import balance

@@ -39,7 +39,7 @@ def stopped_at_end(settings: Settings) -> Iterator[None]:
         yield
     finally:
         for kind in applications.KINDS:
-            applications.stop(settings, kind, "default")
+            applications.stop_application(settings, kind, "default")
 
 
 def keep_running(settings: Settings) -> None:

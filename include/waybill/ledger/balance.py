@@ -21,7 +21,7 @@ Equations (G5)
 In flight is measured: records between the ledger's offsets and the log's end, rows of staged
 objects beyond the load position, and those of lost ones that may be made again. It is never the
 residual. What else was lost with staged objects is unrecoverable: the ledger's rows "lost" have it,
-less what was made again (``waybill.loading.lost_objects``).
+less what was made again (``waybill.loading.quarantine``).
 """
 
 from __future__ import annotations

@@ -21,13 +21,15 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.loading.backoff import Patience as Patience
     from waybill.loading.loader import Loader as Loader
-    from waybill.loading.lost_objects import LeftError as LeftError
-    from waybill.loading.lost_objects import LostObject as LostObject
-    from waybill.loading.lost_objects import Recovery as Recovery
-    from waybill.loading.lost_objects import Run as Run
-    from waybill.loading.lost_objects import WaitingError as WaitingError
-    from waybill.loading.lost_objects import check_in_log as check_in_log
-    from waybill.loading.lost_objects import settle_lost as settle_lost
+    from waybill.loading.quarantine import LeftError as LeftError
+    from waybill.loading.quarantine import LostObject as LostObject
+    from waybill.loading.quarantine import Recovery as Recovery
+    from waybill.loading.quarantine import Run as Run
+    from waybill.loading.quarantine import WaitingError as WaitingError
+    from waybill.loading.quarantine import check_in_log as check_in_log
+    from waybill.loading.quarantine import lost_objects as lost_objects
+    from waybill.loading.quarantine import recover as recover
+    from waybill.loading.quarantine import settle_lost as settle_lost
     from waybill.loading.rewinds import Rewind as Rewind
     from waybill.loading.rewinds import open_rewinds as open_rewinds
     from waybill.loading.rewinds import settle_rewinds as settle_rewinds
@@ -39,27 +41,41 @@ if TYPE_CHECKING:
     from waybill.loading.states import all_waiting as all_waiting
     from waybill.loading.states import ask_to_park as ask_to_park
     from waybill.loading.states import take_back as take_back
+    from waybill.loading.status import OWN_SCHEMA as OWN_SCHEMA
     from waybill.loading.status import DestinationLine as DestinationLine
     from waybill.loading.status import destination_lines as destination_lines
+    from waybill.loading.status import examine as examine
     from waybill.loading.status import known_destination as known_destination
+    from waybill.loading.status import rewind_findings as rewind_findings
+    from waybill.loading.status import schemas_of as schemas_of
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "backoff": ["Patience"],
         "loader": ["Loader"],
-        "lost_objects": [
+        "quarantine": [
             "LeftError",
             "LostObject",
             "Recovery",
             "Run",
             "WaitingError",
             "check_in_log",
+            "lost_objects",
+            "recover",
             "settle_lost",
         ],
         "rewinds": ["Rewind", "open_rewinds", "settle_rewinds"],
         "sizes": ["LoadSizes", "MOST_COMMITS", "is_due", "last_of_load"],
         "states": ["Waiting", "all_waiting", "ask_to_park", "take_back"],
-        "status": ["DestinationLine", "destination_lines", "known_destination"],
+        "status": [
+            "DestinationLine",
+            "OWN_SCHEMA",
+            "destination_lines",
+            "examine",
+            "known_destination",
+            "rewind_findings",
+            "schemas_of",
+        ],
     },
 )

@@ -32,9 +32,9 @@ from waybill.ledger import (
     commit_load,
     write_copies,
 )
-from waybill.loading.lost_objects import note_lost
 from waybill.loading.parked_commits import park_commits
 from waybill.loading.partial_parking import names_commits_before, without_commits_before
+from waybill.loading.quarantine import note_lost
 from waybill.loading.refused_rows import park_refused
 from waybill.loading.reload import Reload
 from waybill.loading.traces import load_traces

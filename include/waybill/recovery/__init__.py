@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from waybill.recovery.parked_objects import WHO as WHO
     from waybill.recovery.parked_objects import LostParked as LostParked
     from waybill.recovery.parked_objects import ParkedRecovery as ParkedRecovery
+    from waybill.recovery.parked_objects import lost_parked as lost_parked
+    from waybill.recovery.parked_objects import recover_parked as recover_parked
     from waybill.recovery.past_stages import failures_at as failures_at
     from waybill.recovery.past_stages import stages_at as stages_at
 
@@ -18,7 +20,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "lost_ids": ["LostIds", "parked_ids", "staged_ids"],
-        "parked_objects": ["LostParked", "ParkedRecovery", "WHO"],
+        "parked_objects": ["LostParked", "ParkedRecovery", "WHO", "lost_parked", "recover_parked"],
         "past_stages": ["failures_at", "stages_at"],
     },
 )

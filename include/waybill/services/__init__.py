@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.services.applications import application_last_words as application_last_words
+    from waybill.services.applications import application_status as application_status
+    from waybill.services.applications import start_application as start_application
+    from waybill.services.applications import stop_application as stop_application
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
@@ -70,10 +74,6 @@ if TYPE_CHECKING:
     from waybill.services.retention import apply_retention as apply_retention
     from waybill.services.retention import retention_failed as retention_failed
     from waybill.services.retention import retention_rules as retention_rules
-    from waybill.services.spark import application_last_words as application_last_words
-    from waybill.services.spark import application_status as application_status
-    from waybill.services.spark import start_application as start_application
-    from waybill.services.spark import stop_application as stop_application
     from waybill.services.topics import ask_rereads as ask_rereads
     from waybill.services.topics import configure_topic as configure_topic
     from waybill.services.topics import settle_topic as settle_topic
@@ -86,6 +86,12 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "applications": [
+            "application_last_words",
+            "application_status",
+            "start_application",
+            "stop_application",
+        ],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
         "checks": ["watch"],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
@@ -135,12 +141,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],
-        "spark": [
-            "application_last_words",
-            "application_status",
-            "start_application",
-            "stop_application",
-        ],
         "topics": [
             "ask_rereads",
             "configure_topic",

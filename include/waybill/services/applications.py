@@ -43,7 +43,7 @@ class ApplicationStatus:
         return asdict(self)
 
 
-def start(settings: Settings, kind: Kind, cluster: str) -> int:
+def start_application(settings: Settings, kind: Kind, cluster: str) -> int:
     """Start an application in a session of its own and return its pid; one that runs is kept.
 
     Raises:
@@ -54,7 +54,7 @@ def start(settings: Settings, kind: Kind, cluster: str) -> int:
         raise InputError(f"unknown application {kind!r}; known: {', '.join(KINDS)}")
     if not _CLUSTER.fullmatch(cluster):
         raise InputError(f"cluster {cluster!r} must be letters, digits, '-', '_' or '.'")
-    found = status(settings, kind, cluster)
+    found = application_status(settings, kind, cluster)
     if found.running and found.pid is not None:
         return found.pid
     script = settings.dags_dir.resolve().parent / "spark_jobs" / f"{kind}.py"
@@ -77,7 +77,7 @@ def start(settings: Settings, kind: Kind, cluster: str) -> int:
     return child.pid
 
 
-def status(settings: Settings, kind: Kind, cluster: str) -> ApplicationStatus:
+def application_status(settings: Settings, kind: Kind, cluster: str) -> ApplicationStatus:
     """Tell whether an application runs."""
     record = _record(settings, kind, cluster)
     process = None if record is None else record.process()
@@ -86,7 +86,7 @@ def status(settings: Settings, kind: Kind, cluster: str) -> ApplicationStatus:
     return ApplicationStatus(kind, cluster, pid, running=pid is not None, log=log)
 
 
-def stop(settings: Settings, kind: Kind, cluster: str) -> bool:
+def stop_application(settings: Settings, kind: Kind, cluster: str) -> bool:
     """Stop an application with its whole session, by force after 20 s; False when none runs.
 
     Raises:
@@ -101,7 +101,7 @@ def stop(settings: Settings, kind: Kind, cluster: str) -> bool:
     return True
 
 
-def last_words(settings: Settings, kind: Kind, cluster: str, *, lines: int = 15) -> str:
+def application_last_words(settings: Settings, kind: Kind, cluster: str, *, lines: int = 15) -> str:
     """Return the end of an application's log."""
     path = _log_path(settings, kind, cluster)
     if not path.is_file():

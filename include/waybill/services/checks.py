@@ -21,21 +21,20 @@ def watch(settings: Settings) -> Watched:
         RetryError: the tracker does not answer; what else does not is among the problems.
     """
     from waybill.ledger import fold
-    from waybill.reconciliation.checks import WatchLimits
-    from waybill.reconciliation.checks import run as watching
+    from waybill.reconciliation import checks
 
     with open_tracker(settings.tracker) as tracker:
         fold(tracker)
-        parts = watching.WatchParts(
+        parts = checks.WatchParts(
             tracker,
             open_log(settings.kafka),
             settings.destinations,
-            WatchLimits.of(settings.audit),
+            checks.WatchLimits.of(settings.audit),
             settings.s3,
         )
         now = datetime.now(UTC)
-        watched = watching.watch(parts, now)
-        watching.tell(tracker, watched)
+        watched = checks.watch(parts, now)
+        checks.tell(tracker, watched)
         for check in (
             _missing_objects(settings, tracker, now),
             _recovery(settings),

@@ -38,18 +38,18 @@ def check_destination(settings: Settings, name: str, schema: str | None) -> list
     Raises:
         InputError: no such destination is configured.
     """
-    from waybill.loading import status
+    from waybill import loading
 
-    schemas: list[str] = [schema or status.OWN_SCHEMA]
+    schemas: list[str] = [schema or loading.OWN_SCHEMA]
     rewinds: list[Finding] = []
     if name in settings.destinations:
         try:
             with open_tracker(settings.tracker) as tracker:
-                schemas = status.schemas_of(tracker, name) if schema is None else schemas
-                rewinds = status.rewind_findings(tracker, name)
+                schemas = loading.schemas_of(tracker, name) if schema is None else schemas
+                rewinds = loading.rewind_findings(tracker, name)
         except RetryError:
             pass  # a destination is often checked before there is a tracker
-    return [*status.examine(name, settings.destinations, schemas, settings.s3), *rewinds]
+    return [*loading.examine(name, settings.destinations, schemas, settings.s3), *rewinds]
 
 
 def settle_destination(settings: Settings, name: str, decision: Decision) -> list[Rewind]:
@@ -71,13 +71,12 @@ def lost_objects(settings: Settings, name: str | None = None) -> list[LostObject
     Raises:
         InputError: no such destination.
     """
-    from waybill.loading import known_destination
-    from waybill.loading import lost_objects as lost
+    from waybill import loading
 
     with open_tracker(settings.tracker) as tracker:
         if name is not None:
-            known_destination(tracker, settings.destinations, name)
-        return lost.lost_objects(tracker, name)
+            loading.known_destination(tracker, settings.destinations, name)
+        return loading.lost_objects(tracker, name)
 
 
 def lost_object_ids(settings: Settings, found: Sequence[LostObject]) -> list[LostIds]:
@@ -102,16 +101,16 @@ def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery
     Raises:
         RetryError: Kafka, the store or the tracker is away.
     """
-    from waybill.loading import lost_objects as lost
+    from waybill import loading
     from waybill.recovery import stages_at
 
     objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:
-        if not lost.lost_objects(tracker):
-            return lost.Recovery()
+        if not loading.lost_objects(tracker):
+            return loading.Recovery()
         timeout_s = settings.spark.event_timeout_s
         run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
-        return lost.recover(tracker, objects, open_log(settings.kafka), run, again=again)
+        return loading.recover(tracker, objects, open_log(settings.kafka), run, again=again)
 
 
 def settle_lost_objects(settings: Settings, name: str, decision: Decision) -> list[LostObject]:

@@ -37,10 +37,10 @@ def recheck_quarantine(
 
 def lost_parked(settings: Settings) -> list[LostParked]:
     """Return the parked events in quarantine: their objects are gone or damaged."""
-    from waybill.recovery import parked_objects as lost
+    from waybill import recovery
 
     with open_tracker(settings.tracker) as tracker:
-        return lost.lost_parked(tracker)
+        return recovery.lost_parked(tracker)
 
 
 def lost_parked_ids(settings: Settings, found: Sequence[LostParked]) -> list[LostIds]:
@@ -62,18 +62,17 @@ def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRec
     Raises:
         RetryError: Kafka, the store or the tracker is away.
     """
-    from waybill.recovery import failures_at
-    from waybill.recovery import parked_objects as lost
+    from waybill import recovery
 
     with open_tracker(settings.tracker) as tracker:
-        found = lost.lost_parked(tracker)
+        found = recovery.lost_parked(tracker)
         if not any(again or not one.problem for one in found):
-            return lost.ParkedRecovery()
+            return recovery.ParkedRecovery()
         objects = open_owned_objects(settings)
         timeout_s = settings.spark.event_timeout_s
-        find = failures_at(tracker, fetch=objects.get, timeout_s=timeout_s)
+        find = recovery.failures_at(tracker, fetch=objects.get, timeout_s=timeout_s)
         log = open_log(settings.kafka)
-        return lost.recover_parked(tracker, objects, log, find, again=again)
+        return recovery.recover_parked(tracker, objects, log, find, again=again)
 
 
 def parked_partitions(  # noqa: PLR0913 - filters on every dimension

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def topic_lines(settings: Settings, name: str | None = None) -> list[TopicLine]:
-    """Return the configuration of deployed pipelines and of the ledger, or one."""
-    from waybill.topics import configuration
+    """Return the topics of deployed pipelines and of the ledger, or one."""
+    from waybill import topics
 
     with open_tracker(settings.tracker) as tracker:
-        return configuration.topic_lines(tracker, open_log(settings.kafka), name)
+        return topics.topic_lines(tracker, open_log(settings.kafka), name)
 
 
 def stopped_topics(settings: Settings) -> list[TopicStop]:
-    """Return the configuration that are not read until somebody settles them."""
+    """Return the topics that are not read until somebody settles them."""
     from waybill.topics import read_stops
 
     with open_tracker(settings.tracker) as tracker:
@@ -46,16 +46,16 @@ def settle_topic(
     settings: Settings, plan: Settlement, decision: Decision, *, reread: bool = False
 ) -> None:
     """Do what was planned; with ``reread``, the topic's sources are read again as well."""
-    from waybill.topics import apply_settlement, configuration
+    from waybill import topics
 
     with open_tracker(settings.tracker) as tracker:
         if reread:  # first: asking twice does no harm, never having asked does
-            configuration.ask_rereads(tracker, plan.pipelines, decision)
-        apply_settlement(tracker, plan, decision)
+            topics.ask_rereads(tracker, plan.pipelines, decision)
+        topics.apply_settlement(tracker, plan, decision)
 
 
 def topic_config_faults(settings: Settings, name: str) -> list[ConfigFault]:
-    """Return what is dangerous in a topic's configuration."""
+    """Return what is dangerous in a topic's topics."""
     from waybill.topics import faults_of
 
     return faults_of(open_log(settings.kafka), name)
@@ -71,7 +71,7 @@ def configure_topic(settings: Settings, name: str, decision: Decision) -> list[C
 
 def ask_rereads(settings: Settings, names: Sequence[str], decision: Decision) -> list[str]:
     """Have the next run of these pipelines' ingestion read their source from its beginning."""
-    from waybill.topics import configuration
+    from waybill import topics
 
     with open_tracker(settings.tracker) as tracker:
-        return configuration.ask_rereads(tracker, names, decision)
+        return topics.ask_rereads(tracker, names, decision)

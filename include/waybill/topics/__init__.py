@@ -6,8 +6,10 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.topics.configuration import TopicLine as TopicLine
+    from waybill.topics.configuration import ask_rereads as ask_rereads
     from waybill.topics.configuration import configure as configure
     from waybill.topics.configuration import faults_of as faults_of
+    from waybill.topics.configuration import topic_lines as topic_lines
     from waybill.topics.stops import LogFault as LogFault
     from waybill.topics.stops import Settlement as Settlement
     from waybill.topics.stops import TopicStop as TopicStop
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "configuration": ["TopicLine", "configure", "faults_of"],
+        "configuration": ["TopicLine", "ask_rereads", "configure", "faults_of", "topic_lines"],
         "stops": [
             "LogFault",
             "Settlement",

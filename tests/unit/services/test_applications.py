@@ -15,8 +15,13 @@ import psutil
 import pytest
 
 from waybill.errors import InputError
-from waybill.services import applications
-from waybill.services.applications import last_words, start, status, stop
+from waybill.services import (
+    application_last_words,
+    application_status,
+    applications,
+    start_application,
+    stop_application,
+)
 from waybill.settings import Settings
 
 RUNS = """
@@ -34,7 +39,7 @@ def settings(tmp_path: Path) -> Iterator[Settings]:
     made = Settings(home=tmp_path / "home", dags_dir=tmp_path / "dags")
     yield made
     for kind in applications.KINDS:
-        stop(made, kind, "default")
+        stop_application(made, kind, "default")
 
 
 def write(folder: Path, code: str) -> None:
@@ -54,33 +59,35 @@ def record(settings: Settings) -> Path:
 
 
 def test_an_application_is_started_found_and_stopped(settings: Settings) -> None:
-    assert status(settings, "processing", "default").running is False
-    pid = start(settings, "processing", "default")
-    found = status(settings, "processing", "default")
+    assert application_status(settings, "processing", "default").running is False
+    pid = start_application(settings, "processing", "default")
+    found = application_status(settings, "processing", "default")
     assert (found.pid, found.running) == (pid, True)
     assert os.getsid(pid) == pid, "it has a session of its own"
-    wait_for(lambda: "started with" in last_words(settings, "processing", "default"))
-    words = last_words(settings, "processing", "default")
+    wait_for(lambda: "started with" in application_last_words(settings, "processing", "default"))
+    words = application_last_words(settings, "processing", "default")
     assert "['--cluster', 'default']" in words
     assert str(settings.home.resolve()) in words
-    assert status(settings, "loading", "default").running is False
-    assert stop(settings, "processing", "default") is True
+    assert application_status(settings, "loading", "default").running is False
+    assert stop_application(settings, "processing", "default") is True
     assert not record(settings).exists()
-    assert status(settings, "processing", "default").to_json()["pid"] is None
-    assert stop(settings, "processing", "default") is False
+    assert application_status(settings, "processing", "default").to_json()["pid"] is None
+    assert stop_application(settings, "processing", "default") is False
 
 
 def test_starting_one_that_runs_keeps_it(settings: Settings) -> None:
-    assert start(settings, "processing", "default") == start(settings, "processing", "default")
+    assert start_application(settings, "processing", "default") == start_application(
+        settings, "processing", "default"
+    )
 
 
 def test_one_that_died_is_seen_and_started_anew(settings: Settings) -> None:
-    pid = start(settings, "processing", "default")
+    pid = start_application(settings, "processing", "default")
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not status(settings, "processing", "default").running)
-    again = start(settings, "processing", "default")
+    wait_for(lambda: not application_status(settings, "processing", "default").running)
+    again = start_application(settings, "processing", "default")
     assert again != pid
-    assert status(settings, "processing", "default").pid == again
+    assert application_status(settings, "processing", "default").pid == again
 
 
 def test_a_recycled_pid_is_not_taken_for_the_application(settings: Settings) -> None:
@@ -92,12 +99,12 @@ def test_a_recycled_pid_is_not_taken_for_the_application(settings: Settings) -> 
         created = psutil.Process(bystander.pid).create_time()
         row = {"pid": bystander.pid, "create_time": created - 100}
         record(settings).write_bytes(orjson.dumps(row))
-        assert status(settings, "processing", "default").running is False
-        assert stop(settings, "processing", "default") is False
+        assert application_status(settings, "processing", "default").running is False
+        assert stop_application(settings, "processing", "default") is False
         assert bystander.poll() is None, "a bystander was stopped"
         row["create_time"] = created
         record(settings).write_bytes(orjson.dumps(row))
-        assert status(settings, "processing", "default").running is True
+        assert application_status(settings, "processing", "default").running is True
     finally:
         record(settings).unlink()
         bystander.kill()
@@ -111,8 +118,8 @@ def test_a_recycled_pid_is_not_taken_for_the_application(settings: Settings) -> 
 def test_a_record_that_cannot_be_read_is_no_application(settings: Settings, garbage: bytes) -> None:
     record(settings).parent.mkdir(parents=True)
     record(settings).write_bytes(garbage)
-    assert status(settings, "processing", "default").running is False
-    assert start(settings, "processing", "default") > 0
+    assert application_status(settings, "processing", "default").running is False
+    assert start_application(settings, "processing", "default") > 0
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stop", "killed, then start"])
@@ -129,16 +136,16 @@ def test_what_the_application_left_behind_ends(
         "print('child', child.pid, flush=True)\n"
         "time.sleep(120)\n",
     )
-    pid = start(settings, "processing", "default")
-    wait_for(lambda: "child" in last_words(settings, "processing", "default"))
-    child = int(last_words(settings, "processing", "default").split()[-1])
+    pid = start_application(settings, "processing", "default")
+    wait_for(lambda: "child" in application_last_words(settings, "processing", "default"))
+    child = int(application_last_words(settings, "processing", "default").split()[-1])
     assert alive(child)
     if killed:
         os.kill(pid, signal.SIGKILL)
         wait_for(lambda: not alive(pid))
-        assert start(settings, "processing", "default") != pid
+        assert start_application(settings, "processing", "default") != pid
     else:
-        assert stop(settings, "processing", "default") is True
+        assert stop_application(settings, "processing", "default") is True
     wait_for(lambda: not alive(child))
 
 
@@ -160,9 +167,9 @@ def test_one_that_does_not_listen_is_killed(
         "time.sleep(120)\n",
     )
     monkeypatch.setattr(applications, "_STOP_S", 0.5)
-    pid = start(settings, "processing", "default")
-    wait_for(lambda: "deaf" in last_words(settings, "processing", "default"))
-    assert stop(settings, "processing", "default") is True
+    pid = start_application(settings, "processing", "default")
+    wait_for(lambda: "deaf" in application_last_words(settings, "processing", "default"))
+    assert stop_application(settings, "processing", "default") is True
     assert not alive(pid)
 
 
@@ -173,7 +180,7 @@ def test_one_whose_starter_lives_and_does_not_look_can_be_stopped(
     code = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from waybill.services.applications import start\n"
+        "from waybill.services import start_application as start\n"
         "from waybill.settings import Settings\n"
         "home = Path(sys.argv[1])\n"
         "start(Settings(home=home / 'home', dags_dir=home / 'dags'), 'processing', 'default')\n"
@@ -189,7 +196,7 @@ def test_one_whose_starter_lives_and_does_not_look_can_be_stopped(
         assert starter.stdout is not None
         assert starter.stdout.readline() == b"ready\n"
         began = time.monotonic()
-        assert stop(settings, "processing", "default") is True
+        assert stop_application(settings, "processing", "default") is True
         assert time.monotonic() - began < 10
     finally:
         starter.kill()
@@ -199,23 +206,23 @@ def test_one_whose_starter_lives_and_does_not_look_can_be_stopped(
 @pytest.mark.parametrize("cluster", ["", "../x", "a/b", "a b", "x" * 101, ".hidden", "a\0"])
 def test_a_cluster_name_that_is_no_file_name_is_refused(settings: Settings, cluster: str) -> None:
     with pytest.raises(InputError, match="letters, digits"):
-        start(settings, "processing", cluster)
+        start_application(settings, "processing", cluster)
 
 
 def test_an_unknown_kind_and_a_missing_script_are_the_users_mistakes(
     settings: Settings, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match="processing, loading"):
-        start(settings, "sorting", "default")  # type: ignore[arg-type]
+        start_application(settings, "sorting", "default")  # type: ignore[arg-type]
     (tmp_path / "spark_jobs" / "processing.py").unlink()
     with pytest.raises(InputError, match="WAYBILL_DAGS_DIR"):
-        start(settings, "processing", "default")
-    assert last_words(settings, "processing", "default") == ""
+        start_application(settings, "processing", "default")
+    assert application_last_words(settings, "processing", "default") == ""
 
 
 def test_last_words_are_the_end_of_the_log_whatever_it_holds(settings: Settings) -> None:
-    log = Path(status(settings, "processing", "default").log)
+    log = Path(application_status(settings, "processing", "default").log)
     log.parent.mkdir(parents=True)
     log.write_bytes(b"x" * 50_000 + b"\n" + b"\n".join(b"line %d \xff" % n for n in range(40)))
-    words = last_words(settings, "processing", "default", lines=2).splitlines()
+    words = application_last_words(settings, "processing", "default", lines=2).splitlines()
     assert words == ["line 38 �", "line 39 �"]

@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from waybill.reconciliation.checks.findings import span as span
     from waybill.reconciliation.checks.limits import WatchLimits as WatchLimits
     from waybill.reconciliation.checks.run import Watched as Watched
+    from waybill.reconciliation.checks.run import WatchParts as WatchParts
+    from waybill.reconciliation.checks.run import tell as tell
+    from waybill.reconciliation.checks.run import watch as watch
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "findings": ["span"],
         "limits": ["WatchLimits"],
-        "run": ["Watched"],
+        "run": ["WatchParts", "Watched", "tell", "watch"],
     },
 )
