@@ -202,7 +202,7 @@ def test_whatever_the_project_opens_to_write_knows_its_owner():
         "storage/objects.py",
         "storage/__init__.py",
         "services/bucket.py",
-        "services/opening.py",
+        "services/environment.py",
     }
     for folder in ("include/waybill", "dags", "plugins", "spark_jobs"):
         for path in (CHECKOUT / folder).rglob("*.py"):
