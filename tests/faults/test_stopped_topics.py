@@ -124,7 +124,9 @@ def test_running_consumers_stop_at_another_log_for_good_and_read_all_once_it_is_
     running.until(lambda: running.position("whole") == 40, "the neighbour is read on")
     running.until(lambda: running.stops("anew") == ["recreated"], "a topic made anew stops")
     running.until(lambda: running.stops("cut") == ["cut"], "a cut log stops its topic")
-    assert [running.position(kind) for kind in KINDS] == [30, 0, 30, 40]
+    stands = {kind: running.position(kind) for kind in KINDS}
+    assert stands.pop("hole") in (30, 32)  # read before its transaction's marker came, or with it
+    assert stands == {"cut": 30, "anew": 0, "whole": 40}
 
     for kind in ("cut", "anew", "hole"):
         running.settle(kind)
