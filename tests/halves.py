@@ -1,8 +1,8 @@
 """The whole test suite in two halves at once: ``python -m tests.halves [arguments of pytest]``.
 
 ``tests/faults`` mostly waits: for servers that come up again, for Spark to start, for streams to
-come to rest. With the destinations it runs beside all the rest, each half with servers of its own. A
-half's progress is shown line by line under its name; what it has to say at its end comes in one
+come to rest. With the destinations and the unit tests it runs beside all the rest, each half with servers
+of its own. A half's progress is shown line by line under its name; what it has to say at its end comes in one
 piece. What is marked ``campaign`` is left to ``make campaigns``. Arguments go to both halves; with a path, or what wants the terminal (``-s``, ``--pdb``), it is
 one pytest as ever.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-_FIRST = ("tests/faults", "tests/integration/destinations")
+_FIRST = ("tests/faults", "tests/integration/destinations", "tests/unit")
 _EACH_TIME = ("-m", "not campaign")
 HALVES = {
     "faults": (*_FIRST, *_EACH_TIME),

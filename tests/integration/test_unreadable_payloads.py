@@ -12,13 +12,13 @@ from tests.support import evolving
 from tests.support.s3_proxy import S3Proxy, proxied
 
 from waybill import services
-from waybill.errors import InputError, RetryError
+from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, encode, payload_key
 from waybill.parking import read_directory, read_segment
 from waybill.processing.spark import tasks
-from waybill.replay import messages
 from waybill.settings import Settings
 from waybill.storage import open_objects
+from waybill.storage.payloads import PayloadReader
 
 pytestmark = pytest.mark.serves
 REFUSALS = {
@@ -37,7 +37,7 @@ def proxy(s3):
 
 @pytest.fixture
 def settings(stack_settings: Settings, proxy: S3Proxy, tmp_path: Path, monkeypatch) -> Settings:
-    quick = partial(messages.PayloadReader, first_wait_s=0.01)
+    quick = partial(PayloadReader, first_wait_s=0.01)
     monkeypatch.setattr(tasks, "PayloadReader", quick)
     made = stack_settings.model_copy(
         update={
@@ -99,7 +99,7 @@ def test_a_payload_that_is_given_after_a_while_is_waited_for(settings, proxy):
     proxy.errors = {"payloads/test-evolving/busy": (500, "InternalError")}
     answers = []
 
-    class Mended(messages.PayloadReader):
+    class Mended(PayloadReader):
         def __call__(self, key):
             threading.Timer(0.3, proxy.errors.clear).start()
             answers.append(key)
@@ -129,7 +129,7 @@ def test_a_store_that_gives_nothing_at_all_parks_nothing(settings, proxy, answer
     """Puts go through, as with a volume server that is gone: the probe is not given either."""
     claim(settings, 1, "p1")
     proxy.errors = {"": answer}
-    reader = messages.PayloadReader(open_objects(settings.s3), first_wait_s=0.01, away_limit_s=0.1)
+    reader = PayloadReader(open_objects(settings.s3), first_wait_s=0.01, away_limit_s=0.1)
     with pytest.raises(error):
         reader("payloads/test-evolving/p1")
 
@@ -138,9 +138,9 @@ def test_many_unreadable_payloads_share_what_is_waited(settings, proxy):
     for number in range(6):
         claim(settings, number, f"p{number}")
     proxy.errors = {f"p{number}": (403, "AccessDenied") for number in range(6)}
-    reader = messages.PayloadReader(open_objects(settings.s3), first_wait_s=0.1, budget_s=0.85)
+    reader = PayloadReader(open_objects(settings.s3), first_wait_s=0.1, budget_s=0.85)
     for number in range(6):
-        with pytest.raises(messages.ParkError, match="the store gives other objects") as caught:
+        with pytest.raises(ParkError, match="the store gives other objects") as caught:
             reader(f"payloads/test-evolving/p{number}")
         assert caught.value.code == "data_ref_unreadable"
     asked = [path[-2:] for path in proxy.asked if "/payloads/" in path]

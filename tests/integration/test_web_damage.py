@@ -125,4 +125,4 @@ def test_a_dry_run_counts_what_it_cannot_read(web, hurt):
     partition_id, _ = hurt
     for number in (None, 9):
         sample = web.lot.parking.draw(partition_id, n=number)
-        assert (len(list(sample.events)), sample.damaged) == (2, 7)
+        assert (len(list(sample.events)), sample.damage.events) == (2, 7)
