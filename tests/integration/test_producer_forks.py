@@ -34,6 +34,7 @@ def test_a_fork_opens_its_own_log_and_the_parent_goes_on(tmp_path, config, kafka
     topic = new_topic(kafka.bootstrap_servers, "forks", 2)
     with LosslessProducer(small_log(tmp_path), config, name="p") as producer:
         producer.produce(topic, b"before")
+        assert producer.flush(30) == 0  # see "A fork" in docs/producer.md
         parent = producer.wal_id
 
         def work():
@@ -60,6 +61,7 @@ def test_two_children_at_once_have_two_logs(tmp_path, config, kafka):
 
         def outer():
             producer.produce(topic, b"outer")
+            assert producer.flush(30) == 0
 
             def inner():
                 producer.produce(topic, b"inner")
