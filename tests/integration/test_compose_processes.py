@@ -28,7 +28,7 @@ MASTER, WORKER = "spark-master", "spark-worker"
 _APPLICATION = """
 import sys
 from waybill.settings import Settings
-from waybill.processing.spark.{kind} import open_session
+from waybill.processing.spark.session import open_session
 settings = Settings(_env_file=None)
 spark = open_session(
     settings.spark, name="{kind}", max_cores=settings.spark.{kind}_max_cores

@@ -5,15 +5,32 @@ neither. So at the fork every open producer lets go of the parent's parts in the
 next use it opens a log of its own: the first of ``<name>+1``, ``<name>+2``, ... that no live
 process has. What a dead child left there is settled by whoever opens it next: another child, or the
 next opening of ``<name>`` itself.
+
+Locks inside C libraries are copied as they stand. Each thread of librdkafka takes two of them for a
+moment when it connects for the first time: OpenSSL's (random numbers are seeded by thread) and that
+of glibc's resolver. A child forked in such a moment finds the lock taken for ever, and any client
+that it opens hangs. So a fork waits until the newest client is ``SETTLING_S`` old, and a child
+tries both locks before it opens its first client: ``StopError`` instead of a hang.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import threading
+import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+from waybill.errors import StopError
+
+SETTLING_S = 0.25
+"""The first connections of a client to brokers that are there or refuse take less."""
+LOCKS_LIMIT_S = 10.0
+"""Both locks are held for microseconds; name servers are not asked for an address."""
 
 
 class Forked(Protocol):
@@ -28,6 +45,19 @@ _KEPT: list[object] = []
 """Of a parent, in its child: destroying a client whose threads are gone would hang."""
 
 
+@dataclass
+class _Clients:
+    """What a fork has to know of the clients of this process."""
+
+    newest_at: float = float("-inf")
+    """``time.monotonic()``."""
+    inherited: bool = False
+    """The process was forked from one that had clients, and has not tried the locks yet."""
+
+
+_CLIENTS = _Clients()
+
+
 def watch(producer: Forked) -> None:
     """Have a producer told of forks."""
     _OPEN.add(producer)
@@ -38,12 +68,60 @@ def unwatch(producer: Forked) -> None:
     _OPEN.discard(producer)
 
 
+def open_client(config: dict[str, object]) -> Any:
+    """Return a new ``confluent_kafka.Producer`` of ``config``, and have forks know its age.
+
+    Raises:
+        StopError: see ``check_inherited_locks``.
+    """
+    from confluent_kafka import Producer
+
+    check_inherited_locks()
+    _CLIENTS.newest_at = time.monotonic()
+    return Producer(config)
+
+
+def check_inherited_locks() -> None:
+    """Try the locks that a client needs, once in a forked process: some milliseconds.
+
+    Raises:
+        StopError: one was taken when this process was forked; no client will ever work here.
+    """
+    if not _CLIENTS.inherited:
+        return
+    trial = threading.Thread(target=_take_locks, daemon=True, name="waybill-inherited-locks")
+    trial.start()
+    trial.join(LOCKS_LIMIT_S)
+    if trial.is_alive():
+        raise StopError(
+            f"process {os.getpid()} was forked while a Kafka client of its parent was connecting: "
+            "it inherited a lock that nobody will release, and no Kafka client works in it. End "
+            "it and fork again. A flush() before the fork avoids this"
+        )
+    _CLIENTS.inherited = False
+
+
+def _take_locks() -> None:
+    """Do what a thread of librdkafka does when it connects for the first time."""
+    from confluent_kafka import Producer
+
+    socket.getaddrinfo("127.0.0.1", None, flags=socket.AI_ADDRCONFIG)
+    Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+
+def _before_fork() -> None:
+    age_s = time.monotonic() - _CLIENTS.newest_at
+    if age_s < SETTLING_S:
+        time.sleep(SETTLING_S - age_s)
+
+
 def _after_fork() -> None:
+    _CLIENTS.inherited = _CLIENTS.inherited or _CLIENTS.newest_at > float("-inf")
     for producer in list(_OPEN):
         _KEPT.append(producer.after_fork_in_child())
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def own_folders(folder: str) -> Iterator[str]:

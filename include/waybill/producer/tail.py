@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from waybill.errors import RetryError
 from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import HEADER, consumer_config, read_stamp
+from waybill.producer.forks import check_inherited_locks
 
 _LOG = logging.getLogger(__name__)
 SETTLE_S = 0.5
@@ -116,6 +117,7 @@ class Tail:
     def _look(self, look: _Look) -> None:
         from confluent_kafka import Consumer, KafkaException
 
+        check_inherited_locks()
         consumer = Consumer(consumer_config(self._kafka, self._wal_id))
         try:
             reader = _Reader(consumer, look, self._wal_id)
