@@ -68,8 +68,8 @@ campaigns: venv java  ## all that make test leaves out: long kills and outages, 
 	$(BIN)/python -m pytest -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
 	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback
 
-record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x): docs/performance.md
-	@$(BIN)/python -m tests.support.performance_page $(BENCH) $(NOTE)
+record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
+	@$(BIN)/python -m tests.support.performance_page
 
 lock: venv  ## compile the pins anew
 	$(COMPILE) requirements.in --override requirements-overrides.txt -o requirements.txt

@@ -8,6 +8,7 @@ output, with today's date and the commit, and prints each figure against the one
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -79,10 +80,15 @@ def _table(own: list[dict[str, Any]], shown: tuple[str, ...]) -> str:
     for row in own:
         cells = [_cell(row["figures"].get(name), before.get(name)) for name in known]
         lines.append(
-            f"| {row['date']} | {row['commit']} | {' | '.join(cells)} | {row.get('note', '')} |"
+            f"| {row['date']} | {row['commit']} | {' | '.join(cells)} | {_text(row)} |"
         )
         before |= row["figures"]
     return "\n".join(lines) + "\n"
+
+
+def _text(row: dict[str, Any]) -> str:
+    """The note as one cell of a table."""
+    return " ".join(row.get("note", "").split()).replace("|", "\\|")
 
 
 def _cell(value: float | None, before: float | None) -> str:
@@ -113,17 +119,17 @@ def record(name: str, output: str, note: str) -> None:
         file.write(json.dumps(row) + "\n")
 
 
-def main(arguments: list[str]) -> None:
-    if arguments:
-        name, note = arguments[0], " ".join(arguments[1:])
+def main() -> None:
+    """Write the page; with ``BENCH`` and perhaps ``NOTE`` in the environment, record a run first."""
+    if name := os.environ.get("BENCH"):
         if name not in SHOWN:
             raise SystemExit(f"BENCH={name!r} is none of {', '.join(SHOWN)}")
         text = sys.stdin.read()
         sys.stdout.write(text)
-        record(name, text, note)
+        record(name, text, os.environ.get("NOTE", ""))
     PAGE.write_text(page(), encoding="utf-8")
     sys.stdout.write(f"{PAGE.relative_to(ROOT)}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
