@@ -153,7 +153,7 @@ def test_a_value_that_fits_is_held_exactly(kind: str, value: Any, held: Any) -> 
 @pytest.mark.parametrize(
     ("kind", "value", "code"),
     REFUSED,
-    ids=lambda v: repr(v)[:24] if not isinstance(v, int) else "n",
+    ids=lambda v: "n" if isinstance(v, int) else "object" if type(v) is object else repr(v)[:24],
 )
 def test_a_value_that_does_not_fit_has_its_code(kind: str, value: Any, code: str) -> None:
     assert one(kind, value) == code
