@@ -12,12 +12,14 @@ from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
-from waybill.events import CATALOGUE, STAGES
+from waybill.parking import ParkedFilter
+from waybill.replay import ReplayRequest
 from waybill_airflow.operators.replay import PlanReplaysOperator
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
-from waybill_airflow.params import replay_options, window
+from waybill_airflow.params import params_of
 from waybill_airflow.pausing import paused_at_creation
 
+OPTIONS = ("rate_per_s", "governed", "canary", "dry_run")
 FILTERS = ("pipeline", "event_name", "stage", "error_type", "since", "until")
 
 with DAG(
@@ -34,24 +36,8 @@ with DAG(
     tags={"waybill", "replay"},
     doc_md=__doc__,
     params={
-        "pipeline": Param(None, type=["null", "string"], title="Pipeline", section="Filter"),
-        "event_name": Param(None, type=["null", "string"], title="Event name", section="Filter"),
-        "stage": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, *STAGES],
-            title="Stage",
-            section="Filter",
-        ),
-        "error_type": Param(
-            None,
-            type=["null", "string"],
-            examples=list(CATALOGUE),
-            title="Error type",
-            section="Filter",
-        ),
-        **window(section="Filter"),
-        **replay_options(),
+        **params_of(ParkedFilter, only=FILTERS, section="Filter"),
+        **params_of(ReplayRequest, only=OPTIONS),
         "limit": Param(
             1000,
             type="integer",
@@ -65,10 +51,7 @@ with DAG(
     plan = PlanReplaysOperator(
         task_id="plan",
         filters={name: dag.param(name) for name in FILTERS},
-        rate_per_s=dag.param("rate_per_s"),
-        canary=dag.param("canary"),
-        governed=dag.param("governed"),
-        dry_run=dag.param("dry_run"),
+        **{name: dag.param(name) for name in OPTIONS},
         limit=dag.param("limit"),
     )
     TriggerReplayOperator.partial(task_id="launch", max_active_tis_per_dagrun=4).expand(

@@ -2,110 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from airflow.sdk import Param
 
-_TIME = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"
+from waybill.request import Request
 
 
-def window(**more: Any) -> dict[str, Param]:
-    """Return ``since`` and ``until``: event times, each optional."""
-    words = {"since": ("From", "at or after"), "until": ("Until", "before")}
+def params_of(model: type[Request], *, only: Collection[str] = (), **more: Any) -> dict[str, Param]:
+    """Return the fields of a request as params of a DAG, in their order.
+
+    :param only: these fields; none: all.
+    :param more: keywords of each ``Param``, such as ``section``.
+    """
+    properties = model.model_json_schema()["properties"]
     return {
-        name: Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=_TIME,
-            title=title,
-            description=f"Only events {when} this time.",
-            **more,
-        )
-        for name, (title, when) in words.items()
+        name: _param(schema, **more)
+        for name, schema in properties.items()
+        if not only or name in only
     }
 
 
-def replay_options() -> dict[str, Param]:
-    """Return ``rate_per_s``, ``governed``, ``canary`` and ``dry_run`` of a replay."""
-    return {
-        "rate_per_s": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Events a second",
-            description="Most of one replay. Empty: no such limit.",
-        ),
-        "governed": Param(
-            default=True,
-            type="boolean",
-            title="Governed",
-            description="Live traffic goes first: the rate is held so that its p95 latency grows "
-            "by at most 10 %. Off: as fast as Kafka takes them.",
-        ),
-        "canary": Param(
-            default=False,
-            type="boolean",
-            title="Canary",
-            description="Send 1 %, then 10 %, then all; stop when too much is parked again.",
-        ),
-        "dry_run": Param(default=False, type="boolean", title="Dry run"),
-    }
-
-
-def replay_conditions() -> dict[str, Param]:
-    """Return what else a replay of one partition may be narrowed by."""
-    parked = {
-        name: Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            pattern=_TIME,
-            title=title,
-            description=f"Only events that were parked {when} this time.",
-        )
-        for name, title, when in (
-            ("parked_since", "Parked from", "at or after"),
-            ("parked_until", "Parked until", "before"),
-        )
-    }
-    return parked | {
-        "fingerprint": Param(
-            None,
-            type=["null", "string"],
-            pattern="^[0-9a-f]{16}$",
-            title="Fingerprint",
-            description="Only events of this cause.",
-        ),
-        "max_events": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Most events",
-            description="The first so many, in the order in which they were parked.",
-        ),
-        "enter": Param(
-            None,
-            type=["null", "string"],
-            enum=[None, "transformation"],
-            title="Enter at",
-            description="The transformation, with what events parked at mapping were made from; "
-            "only where the pipeline keeps sources. Empty: the stage that parked.",
-        ),
-    }
-
-
-def dry_run_options() -> dict[str, Param]:
-    """Return ``sample`` of a dry run."""
-    return {
-        "sample": Param(
-            None,
-            type=["null", "integer"],
-            minimum=1,
-            title="Sample of the dry run",
-            description="Events to try, some of each fingerprint. Empty: every one.",
-        )
-    }
+def _param(schema: dict[str, Any], **more: Any) -> Param:
+    """Return one field; a form of Airflow wants the types of ``X | null`` in one list."""
+    options = schema.pop("anyOf", [])
+    for option in options:
+        schema = {**option, **schema}
+    if options:
+        schema["type"] = ["null", *(one["type"] for one in options if one["type"] != "null")]
+    return Param(**{**schema, **more})
 
 
 def grace(title: str, setting: str) -> dict[str, Param]:
@@ -121,4 +47,4 @@ def grace(title: str, setting: str) -> dict[str, Param]:
     }
 
 
-__all__ = ["dry_run_options", "grace", "replay_conditions", "replay_options", "window"]
+__all__ = ["grace", "params_of"]

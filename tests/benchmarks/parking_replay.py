@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.support import orders
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 
 _OBJECT_EVENTS = 20_000
 NAMES = {
@@ -31,7 +32,7 @@ def replay_against_ingestion(settings: Any, folder: Path, events: int) -> dict[s
     live_s = time.monotonic() - began
     park(settings, events)
     began = time.monotonic()
-    report = services.run_replay(settings, **NAMES, who="bench", run_id="bench", governed=False)
+    report = run_replay(settings, **NAMES, who="bench", run_id="bench", governed=False)
     replay_s = time.monotonic() - began
     sent = report.to_json()["sent"]
     if sent != events:

@@ -35,10 +35,10 @@ REPLAY = """
 import json, sys
 from waybill import services
 from waybill.settings import Settings
-from waybill.replay import run as replay
-options = json.loads(sys.argv[1])
+from waybill.replay import ReplayRequest, run as replay
+request = ReplayRequest(**json.loads(sys.argv[1]))
 print("ready", flush=True)
-services.run_replay(Settings(), **options, who="bench", run_id="bench")
+services.run_replay(Settings(), request, who="bench", run_id="bench")
 """
 
 

@@ -197,9 +197,11 @@ def test_replay_names_each_param_that_is_missing(replay):
         process_params(replay, replay.get_task("replay"), {}, suppress_exception=False)
 
 
-def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(replay):
+def test_names_with_quotes_braces_and_digits_reach_the_service_as_they_are(replay, monkeypatch):
     """Rendering as text would turn "123" into a number and run what looks like a template."""
     from types import SimpleNamespace
+
+    from waybill import services
 
     names = {
         "pipeline": "123",
@@ -210,11 +212,20 @@ def test_names_with_quotes_braces_and_digits_reach_the_operator_as_they_are(repl
     conf = {**names, "rate_per_s": 250, "governed": False, "dry_run": True, "sample": 40}
     empty = dict.fromkeys(set(replay.params) - set(conf))
     task = replay.get_task("replay").prepare_for_execution()
-    task.render_template_fields({"dag_run": SimpleNamespace(conf=conf), "params": conf | empty})
-    assert {name: getattr(task, name) for name in names} == names
-    assert task.rate_per_s == 250
-    assert (task.governed, task.dry_run, task.sample) == (False, True, 40)
-    assert task.since is None
+    run = SimpleNamespace(conf=conf, triggering_user_name="ada")
+    context = {"dag_run": run, "run_id": "r", "params": conf | empty}
+    made = []
+    report = SimpleNamespace(to_json=dict)
+    monkeypatch.setattr(
+        services, "run_replay", lambda _, request, **__: made.append(request) or report
+    )
+    task.render_template_fields(context)
+    task.execute(context)
+    [request] = made
+    assert request.names == names
+    assert request.rate_per_s == 250
+    assert (request.governed, request.dry_run, request.sample) == (False, True, 40)
+    assert request.since is None
 
 
 def test_the_plugin_registers_itself_and_only_its_file_is_executed():

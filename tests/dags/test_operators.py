@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from waybill.errors import InputError
+from waybill.parking import ParkedFilter
+from waybill.replay import ReplayRequest
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
@@ -21,7 +23,6 @@ from waybill_airflow.operators.replay import (
     PlanReplaysOperator,
     ProbeHeldPipelinesOperator,
     ReplayParkedPartitionOperator,
-    moment,
     replay_run_id,
 )
 
@@ -132,20 +133,22 @@ def test_compacting_returns_its_report_and_fails_at_once_where_an_object_is_dama
 def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
     ReplayParkedPartitionOperator(
         task_id="t",
-        **PARTITION,
-        since="2013-01-01T00:00:00Z",
-        parked_until="2013-01-02T00:00:00Z",
-        fingerprint="00ff00ff00ff00ff",
-        max_events=5,
-        rate_per_s=10,
-        governed=False,
-        dry_run=True,
-        sample=40,
-        enter="transformation",
+        request={
+            **PARTITION,
+            "since": "2013-01-01T00:00:00Z",
+            "parked_until": "2013-01-02T00:00:00Z",
+            "fingerprint": "00ff00ff00ff00ff",
+            "max_events": 5,
+            "rate_per_s": 10,
+            "governed": False,
+            "dry_run": True,
+            "sample": 40,
+            "enter": "transformation",
+        },
     ).execute(context(user="ada", run_id="replay__7"))
-    [(name, _, options)] = calls.made
-    assert name == "run_replay"
-    assert options == {
+    [(name, (request,), options)] = calls.made
+    assert (name, options) == ("run_replay", {"who": "ada", "run_id": "replay__7"})
+    assert request.model_dump() == {
         **PARTITION,
         "since": datetime(2013, 1, 1, tzinfo=UTC),
         "until": None,
@@ -159,8 +162,6 @@ def test_a_replay_is_asked_for_by_the_user_and_known_by_its_run(calls):
         "dry_run": True,
         "sample": 40,
         "enter": "transformation",
-        "who": "ada",
-        "run_id": "replay__7",
     }
 
 
@@ -169,7 +170,7 @@ def test_a_replay_logs_its_counts_and_where_to_look(calls, monkeypatch, dry_run)
     said = []
     counts = {"events": 9, "sent": 4, "resumed": 5}
     calls.record("run_replay", Report(counts))
-    task = ReplayParkedPartitionOperator(task_id="t", **PARTITION, dry_run=dry_run)
+    task = ReplayParkedPartitionOperator(task_id="t", request=PARTITION | {"dry_run": dry_run})
     monkeypatch.setattr(task.log, "info", lambda words, *values: said.append(words % values))
     assert task.execute(context()) == counts
     sent = [words for words in said if "9 of 9 events are in the log again" in words]
@@ -182,23 +183,28 @@ def test_a_replay_that_met_damaged_files_fails_with_their_words_and_without_a_re
     counts = {"events": 9, "sent": 9, "resumed": 0}
     calls.record("run_replay", Report(counts, problem="3 events are quarantined"))
     with pytest.raises(AirflowFailException, match="3 events are quarantined"):
-        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(ti=(run := Run())))
+        ReplayParkedPartitionOperator(task_id="t", request=PARTITION).execute(
+            context(ti=(run := Run()))
+        )
     assert run.pushed == {"return_value": counts, "reason": "3 events are quarantined"}
 
 
 def test_a_replay_that_a_schedule_asked_for_names_the_run_as_who(calls):
-    ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(run_id="scheduled__1"))
+    ReplayParkedPartitionOperator(task_id="t", request=PARTITION).execute(
+        context(run_id="scheduled__1")
+    )
     assert calls.made[0][2]["who"] == "replay/scheduled__1"
 
 
 @pytest.mark.parametrize("text", ["2013-01-01", "2013-01-01T02:00:00+02:00", "2013-01-01 00:00"])
 def test_times_without_an_offset_are_utc(text):
-    assert moment("since", text) == datetime(2013, 1, 1, tzinfo=UTC)
+    request = ReplayRequest.of(PARTITION | {"since": text})
+    assert request.since == datetime(2013, 1, 1, tzinfo=UTC)
 
 
 def test_what_is_no_time_is_refused_by_name():
     with pytest.raises(InputError, match="until: 'tomorrow'"):
-        moment("until", "tomorrow")
+        ReplayRequest.of(PARTITION | {"until": "tomorrow"})
 
 
 # Planning replays --------------------------------------------------------------------------------
@@ -307,20 +313,15 @@ def test_no_more_than_the_limit_is_launched(calls):
 
 def test_an_empty_filter_matches_all(calls):
     assert len(plan(calls, [row(1), row(2)], filters={"pipeline": None, "since": None})) == 2
-    assert set(calls.made[0][2].values()) == {None}
+    assert calls.made[0][1] == (ParkedFilter(),)
+
 
 
 def test_the_filter_reaches_the_library_with_times_as_times(calls):
     plan(calls, [], filters={"pipeline": "p", "stage": None, "since": "2013-01-01T00:00:00Z"})
-    [options] = [o for name, _, o in calls.made if name == "parked_partitions"]
-    assert options == {
-        "pipeline": "p",
-        "event_name": None,
-        "stage": None,
-        "error_type": None,
-        "since": datetime(2013, 1, 1, tzinfo=UTC),
-        "until": None,
-    }
+    [(request,)] = [given for name, given, _ in calls.made if name == "parked_partitions"]
+    since = datetime(2013, 1, 1, tzinfo=UTC)
+    assert request == ParkedFilter(pipeline="p", since=since)
 
 
 # Held pipelines ---------------------------------------------------------------------------------

@@ -19,5 +19,7 @@ def test_a_replay_that_fails_leaves_its_reason(calls, error):
 
     calls.record("run_replay", fails)
     with pytest.raises(Exception, match=str(error)):
-        ReplayParkedPartitionOperator(task_id="t", **PARTITION).execute(context(ti=(run := Run())))
+        ReplayParkedPartitionOperator(task_id="t", request=PARTITION).execute(
+            context(ti=(run := Run()))
+        )
     assert run.pushed == {"reason": str(error)}

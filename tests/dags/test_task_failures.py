@@ -47,7 +47,7 @@ def test_a_misspelt_setting_fails_the_task_and_is_named(monkeypatch):
 def real_operators():
     return [
         IngestOperator(task_id="t", pipeline="flights"),
-        ReplayParkedPartitionOperator(task_id="t", **PARTITION),
+        ReplayParkedPartitionOperator(task_id="t", request=PARTITION),
         PlanReplaysOperator(task_id="t", filters={"pipeline": "flights"}),
         CleanUpParkedFilesOperator(task_id="t"),
         RefreshTrackerOperator(task_id="t"),

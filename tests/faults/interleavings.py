@@ -30,7 +30,7 @@ from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, Repla
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
 from waybill.replay.marking import Limits
-from waybill.replay.run import ReplayParts, ReplayRequest, replay
+from waybill.replay.run import ReplayParts, ReplayRun, replay
 from waybill.storage import TrackerStore
 
 KEYS, EVENTS, STEPS = 3, 14, 22
@@ -69,7 +69,7 @@ class Play:
         self.read = 0
         self.staged: list[list[Order]] = []
         self.runs = 0
-        self.run: ReplayRequest | None = None
+        self.run: ReplayRun | None = None
         self.cancelled = False
 
     def go(self) -> list[Order]:
@@ -146,7 +146,7 @@ class Play:
         if self.run is None:
             self.runs += 1
             chosen = ReplayConditions() if last is None else self._conditions()
-            self.run = ReplayRequest(partition.id, "ann", f"r{self.runs}", chosen)
+            self.run = ReplayRun(partition.id, "ann", f"r{self.runs}", chosen)
         fate = Fate(self.draw, last=None if self.draw.random() < 0.4 else last)
         try:
             producer: Any = MortalProducer(self.log, fate, self.draw)

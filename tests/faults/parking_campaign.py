@@ -43,9 +43,10 @@ COMMITS, EVENTS, KEYS = 20, 200, 50
 MOST = COMMITS * EVENTS - EVENTS // 2
 _CAUSES = ("no amount", "no shop", "no price")
 _REPLAY = """
+from waybill.replay import ReplayRequest
 from waybill.services import run_replay
-print(run_replay(settings, pipeline="orders", event_name="order", stage="transformation",
-                 error_type="null_value", who="test", run_id={run!r}, max_events={most!r}))
+print(run_replay(settings, ReplayRequest(pipeline="orders", event_name="order", stage="transformation",
+                 error_type="null_value", max_events={most!r}), who="test", run_id={run!r}))
 """
 
 

@@ -47,6 +47,7 @@ from tests.benchmarks.home import opened_home
 from tests.benchmarks.processing import all_started
 from tests.support import children
 from tests.support.recorded import counting
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.errors import WaybillError
@@ -418,7 +419,7 @@ def parked(own: Deployment, rollback: Rollback, source: Source) -> None:
         for one in services.parked_partitions(own.settings):
             if one.pipeline == source.name and one.parked:
                 with suppress(WaybillError):
-                    services.run_replay(
+                    run_replay(
                         own.settings, pipeline=one.pipeline, event_name=one.event_name,
                         stage=one.stage, error_type=one.error_type, who="campaign",
                         run_id=f"r{time.time_ns()}",

@@ -8,6 +8,7 @@ import pytest
 from tests.support import children, refusals
 from tests.support.recorded import counting
 from tests.support.refusals import BIG, ROWS, delivered, numbers
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.events import decode
@@ -67,7 +68,7 @@ NAMES = {
     "who": "test",
     "run_id": "r1",
 }
-REPLAY = f"services.run_replay(settings, **{NAMES})\n"
+REPLAY = f"from tests.support.replays import run_replay\nrun_replay(settings, **{NAMES})\n"
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
 def test_a_killed_replay_parks_a_refused_event_once_more(settings, where, garbage):
     services.run_ingest(settings, "orders")
     killed(settings, where, REPLAY)
-    services.run_replay(settings, **NAMES)
+    run_replay(settings, **NAMES)
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 1, ROWS - 1, 0), [(BIG, 1, "ingestion")])
     assert refused_traces(settings) == [(0, "delivery_too_large"), (1, "delivery_too_large")]
@@ -154,5 +155,5 @@ def test_what_was_parked_is_not_sent_although_kafka_would_take_it_now(settings):
     services.run_ingest(settings, "orders")
     assert numbers(delivered(settings)) == OTHERS
     assert books(settings) == ((ROWS, 1, 0, ROWS - 1, 0), [(BIG, 0, "ingestion")])
-    services.run_replay(settings, **NAMES)
+    run_replay(settings, **NAMES)
     assert numbers(delivered(settings)) == sorted([*OTHERS, BIG])

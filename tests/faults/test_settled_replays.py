@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.faults.parking_campaign import COMMITS, EVENTS, park, prepare
 from tests.support import children, orders
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.access import Decision
@@ -28,8 +29,10 @@ NAMES = {
 }
 BY = Decision("ann", "its node is gone")
 REPLAY = f"""
+from waybill.replay import ReplayRequest
 from waybill.services import replay as replays
-replays.run_replay(settings, **{NAMES!r}, who="ann", run_id="r", governed=False, rate_per_s=RATE)
+request = ReplayRequest(**{NAMES!r}, governed=False, rate_per_s=RATE)
+replays.run_replay(settings, request, who="ann", run_id="r")
 """
 DIES_UNSENT = """
 import os, signal
@@ -78,7 +81,7 @@ def replayed(settings: Settings) -> int:
 
 def assert_the_next_run_sends_the_rest(settings: Settings, gone: str) -> None:
     """Each event once, by the same run of the replay, with a log of its own."""
-    done = services.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
+    done = run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
     assert (done.state, done.events) == ("done", ALL)
     assert sent(settings) == Counter(range(ALL))
     assert [(one.wal_id == gone, one.state) for one in logs(settings)] == [
@@ -133,7 +136,7 @@ def test_a_mark_of_a_settled_log_that_the_tracker_knows_stays(settings: Settings
         services.settle_log(settings, log.wal_id, BY)
     finally:
         children.kill(child)
-    done = services.run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
+    done = run_replay(settings, **NAMES, who="ann", run_id="r", governed=False)
     assert (done.state, done.events) == ("done", ALL)
     copies = sent(settings)
     assert set(copies) == set(range(ALL))

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 from tests.support import children, orders, streams
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.storage import open_objects, open_tracker
@@ -140,7 +141,7 @@ def bring_back(settings):
     report = services.probe_held_pipelines(settings)
     assert [probe.released for probe in report.probes] == [True]
     for partition in report.to_replay:
-        sent = services.run_replay(
+        sent = run_replay(
             settings,
             pipeline=partition.pipeline,
             event_name=partition.event_name,

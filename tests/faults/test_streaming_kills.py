@@ -11,6 +11,7 @@ import psutil
 import pytest
 from tests.support import children, orders, streams
 from tests.support.recorded import assert_traces_agree_with_the_books
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.services import applications
@@ -81,7 +82,7 @@ def replay_all_and_check(settings):
     orders.write_orders(settings.pipelines_dir, rows=ROWS, fixed=True)
     services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
     for partition in services.parked_partitions(settings):
-        report = services.run_replay(
+        report = run_replay(
             settings,
             pipeline=partition.pipeline,
             event_name=partition.event_name,

@@ -104,7 +104,7 @@ def test_what_nobody_deployed_and_nothing_parked_fails_without_a_retry(environme
     names = {"event_name": "flight", "stage": "mapping", "error_type": "null_value"}
     for task in (
         IngestOperator(task_id="ingest", pipeline="flihgts"),
-        ReplayParkedPartitionOperator(task_id="replay", pipeline="flihgts", **names),
+        ReplayParkedPartitionOperator(task_id="replay", request={"pipeline": "flihgts", **names}),
     ):
         with pytest.raises(AirflowFailException, match="flihgts"):
             task.execute(context)

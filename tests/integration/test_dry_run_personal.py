@@ -8,10 +8,10 @@ import orjson
 import pytest
 from tests.support import orders
 from tests.support.parked_orders import order, parked
+from tests.support.replays import dry_run_request
 
 from waybill import services
 from waybill.parking import Packer, Parking, new_key
-from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 
@@ -49,7 +49,7 @@ def test_what_an_older_version_declared_is_masked(stack_settings: Settings, tmp_
         )
     names = ("orders", "order", "transformation", "null_value")
     for proposed in (None, folder):
-        request = DryRunRequest(*names, proposed=proposed, good=0)
+        request = dry_run_request(*names, proposed=proposed, good=0)
         report = services.run_dry_run(settings, request)
         assert report.tried == 1
         said = orjson.dumps(report.to_json()).decode()

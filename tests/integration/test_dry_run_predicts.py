@@ -13,15 +13,15 @@ import pyarrow as pa
 import pytest
 from tests.support import orders
 from tests.support.parked_orders import order, parked
+from tests.support.replays import dry_run_request, run_replay
 from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
 from waybill.events import Event, decode, encode
-from waybill.parking import EventChoice, Packer, ParkedEvent, Parking, new_key, read_directory
+from waybill.parking import Packer, ParkedEvent, Parking, new_key, read_directory
 from waybill.processing.spark import tasks
 from waybill.replay.dry_run import DryRunReport
-from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.tracing import open_recorder
@@ -109,7 +109,7 @@ class World:
         assert producer.flush(30) == 0
 
     def dry_run(self, **options: Any) -> DryRunReport:
-        return services.run_dry_run(self.settings, DryRunRequest(*NAMES, **options))
+        return services.run_dry_run(self.settings, dry_run_request(*NAMES, **options))
 
     def state(self) -> tuple[Any, ...]:
         """Return all that a dry run could have written to."""
@@ -188,13 +188,13 @@ def test_the_predicted_rate_is_within_two_points_of_the_replays(
     before = world.state()
     full = world.dry_run(proposed=proposed)
     sampled = [world.dry_run(proposed=proposed, sample=1_500, good=0, seed=s) for s in (1, 2)]
-    some = world.dry_run(proposed=proposed, choice=EventChoice(limit=100), good=0)
+    some = world.dry_run(proposed=proposed, max_events=100, good=0)
     assert world.state() == before
     assert (full.events, full.tried, some.events) == (EVENTS + 15, EVENTS + 15, 100)
     assert (full.good.tried, full.good.newly_broken, full.good.changed) == (200, 50, 150)
 
     services.run_deploy(world.settings, proposed, who="ann")
-    services.run_replay(
+    run_replay(
         world.settings,
         **dict(zip(("pipeline", "event_name", "stage", "error_type"), NAMES, strict=True)),
         who="ann",

@@ -9,6 +9,7 @@ from tests.support import orders
 from tests.support.books import batch, counts, nothing_parked
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.errors import RetryError
@@ -65,7 +66,7 @@ def watch_of(books: Books, tracker: Any = None) -> TopicWatch:
 
 
 def test_a_look_tells_the_backlog_and_each_batch_once(books: Books) -> None:
-    services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     watch = watch_of(books)
     first = watch.look()
     assert (first.backlog, first.batches) == (10, ())
@@ -104,6 +105,6 @@ def test_a_replay_is_governed_unless_asked_otherwise(
     look = TopicWatch.look
     monkeypatch.setattr(TopicWatch, "look", lambda self: looks.append(1) or look(self))
     options = {} if governed else {"governed": False}
-    report = services.run_replay(books.settings, **NAMES, **options, who="ann", run_id="r1")
+    report = run_replay(books.settings, **NAMES, **options, who="ann", run_id="r1")
     assert report.to_json()["sent"] == 10
     assert len(looks) == (1 if governed else 0)

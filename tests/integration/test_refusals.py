@@ -12,6 +12,7 @@ from tests.support import refusals
 from tests.support.lost_commits import answer_lost, commits_changed, killed_before
 from tests.support.parked_orders import order, parked
 from tests.support.refusals import BIG, ROWS, delivered, numbers
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.errors import InputError, RetryError, StopError
@@ -19,7 +20,7 @@ from waybill.events import decode, encode
 from waybill.ingestion.refused_messages import Undeliverable, delivery_error
 from waybill.ledger import commit_refusal
 from waybill.ledger.commit import write_counts
-from waybill.parking import Packer, Parking, Partition, new_key
+from waybill.parking import Packer, ParkedFilter, Parking, Partition, new_key
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, Undelivered
 from waybill.reconciliation.balance_report import BalanceReport
@@ -59,7 +60,7 @@ def replay(settings: Settings, run: str, **changes: Any) -> Any:
         "stage": "ingestion",
         "error_type": "delivery_too_large",
     }
-    return services.run_replay(settings, **{**names, **changes}, who="test", run_id=run)
+    return run_replay(settings, **{**names, **changes}, who="test", run_id=run)
 
 
 def names_of(partition: Partition) -> tuple[str, str, int, int]:
@@ -74,7 +75,7 @@ def test_one_refused_event_is_parked_looked_at_replayed_and_delivered(
     assert numbers(delivered(settings)) == OTHERS
     assert told(services.balance(settings)) == (ROWS, 1, 0, ROWS - 1, {})
 
-    (partition,) = services.parked_partitions(settings, pipeline="orders")
+    (partition,) = services.parked_partitions(settings, ParkedFilter(pipeline="orders"))
     assert names_of(partition) == ("ingestion", "delivery_too_large", 1, 0)
     assert partition.last_message.startswith("MSG_SIZE_TOO_LARGE: ")
     (held,) = parking.events(partition.id)

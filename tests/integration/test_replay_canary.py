@@ -8,10 +8,12 @@ import pytest
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.access import Decision
 from waybill.errors import InputError
+from waybill.replay import ReplayRequest
 from waybill.replay.outcome import ReplayOutcome, ReplayWatch
 
 pytestmark = pytest.mark.serves
@@ -51,7 +53,7 @@ def run(books: Books, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> Any:
         return wait(watch, limit_s=limit_s)
 
     monkeypatch.setattr(ReplayWatch, "wait", wait_after_processing)
-    return services.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+    return run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
 
 
 def test_all_goes_out_once_in_order_when_nothing_parks_again(
@@ -68,7 +70,7 @@ def test_all_goes_out_once_in_order_when_nothing_parks_again(
     assert sorted(event.id for event in sent) == sorted(order(n, books.team).id for n in range(300))
     [partition] = books.parking.partitions()
     assert (partition.parked, partition.replayed) == (0, 300)
-    again = services.run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
+    again = run_replay(books.settings, **NAMES, canary=True, who="ann", run_id="r1")
     assert len(books.sent()) == 300
     assert again.events == 300
 
@@ -89,11 +91,11 @@ def test_into_a_held_pipeline_nothing_is_sent_nor_taken(books: Books, canary: bo
     books.parking.hold("orders", Decision("ann", "migration"))
     for run_id in ("r1", "r1"):
         with pytest.raises(InputError, match="is held since"):
-            services.run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
+            run_replay(books.settings, **NAMES, canary=canary, who="ann", run_id=run_id)
     with pytest.raises(InputError, match="is held since"):
-        services.replayable(books.settings, **NAMES)
-    assert services.replayable(books.settings, **NAMES, dry_run=True).parked == 300
+        services.replayable(books.settings, ReplayRequest(**NAMES))
+    assert services.replayable(books.settings, ReplayRequest(**NAMES, dry_run=True)).parked == 300
     assert (books.sent(), books.parking.partitions()[0].parked) == ([], 300)
     books.parking.release("orders", Decision("ann", "done"))
-    report = services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    report = run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     assert report.sent == 300

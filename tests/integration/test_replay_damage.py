@@ -9,6 +9,7 @@ from sqlalchemy import text
 from tests.integration.test_replay_outcome import NAMES, Books
 from tests.support import orders
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 from typer.testing import CliRunner
 
 from waybill import services
@@ -61,7 +62,7 @@ def spoil(books: Books, number: int, how: str) -> bytes:
 
 
 def run(books: Books, run_id: str = "r1", **conditions: Any) -> Any:
-    return services.run_replay(books.settings, **NAMES, **conditions, who="ann", run_id=run_id)
+    return run_replay(books.settings, **NAMES, **conditions, who="ann", run_id=run_id)
 
 
 def numbers(books: Books) -> list[int]:

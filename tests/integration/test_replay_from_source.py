@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch
+from tests.support.replays import dry_run_request, run_replay
 
 from waybill import services
 from waybill.access import Decision
@@ -39,7 +40,6 @@ from waybill.processing.spark import tasks
 from waybill.processing.spark.application import read_descriptor
 from waybill.producer import LosslessProducer
 from waybill.reconciliation.balance_report import BalanceReport
-from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.tracing import open_recorder
@@ -159,7 +159,7 @@ class World:
 
     def replay(self, run: str = "r1", **changes: Any) -> Any:
         given = {**WORDS, "enter": "transformation", "who": "ann", "run_id": run, **changes}
-        return services.run_replay(self.settings, **given)
+        return run_replay(self.settings, **given)
 
     def standing(self, partition_id: int) -> tuple[str, dict[str, int]]:
         """Return how the newest replay of a partition stands, as the page tells it."""
@@ -191,10 +191,10 @@ def parked_children(world: World, *, keep: bool = True) -> None:
 def test_parents_go_back_once_and_the_books_balance_at_each_step(world: World) -> None:
     parked_children(world)
     world.deploy(MENDED)
-    request = DryRunRequest(*NAMES, enter="transformation")
+    request = dry_run_request(*NAMES, enter="transformation")
     tried = services.run_dry_run(world.settings, request)
     assert (tried.tried, tried.would_pass) == (2 * ROWS, 2 * ROWS)
-    assert services.run_dry_run(world.settings, DryRunRequest(*NAMES)).would_pass == 0
+    assert services.run_dry_run(world.settings, dry_run_request(*NAMES)).would_pass == 0
 
     done = world.replay()
     assert (done.events, done.sent, done.refused) == (2 * ROWS, ROWS, 0)
@@ -290,7 +290,7 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
     assert world.states() == {"parked": 2 * ROWS}
     assert world.sent_back() == []
     with pytest.raises(InputError, match="24 of 24 parked events carry no source"):
-        services.run_dry_run(world.settings, DryRunRequest(*NAMES, enter="transformation"))
+        services.run_dry_run(world.settings, dry_run_request(*NAMES, enter="transformation"))
     with pytest.raises(InputError, match="is no stage to enter at"):
         world.replay("r3", enter="ingestion")
     world.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", "test"))

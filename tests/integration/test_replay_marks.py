@@ -10,6 +10,7 @@ from tests.integration.test_replay_outcome import NAMES
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 
 from waybill import services
 from waybill.errors import InputError, RetryError
@@ -42,7 +43,7 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
 
 
 def run(books: Books, run_id: str = "r1") -> Any:
-    return services.run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
+    return run_replay(books.settings, **NAMES, who="ann", run_id=run_id)
 
 
 def sent(books: Books) -> Counter[int]:

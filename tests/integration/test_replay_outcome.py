@@ -9,12 +9,14 @@ import pytest
 from tests.support import orders
 from tests.support.books_beside_a_log import Books
 from tests.support.parked_orders import order, parked
+from tests.support.replays import run_replay
 from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import airflow_client, app
 from waybill.errors import InputError
 from waybill.events import decode, encode
+from waybill.replay import ReplayRequest
 from waybill.replay.outcome import became
 
 pytestmark = pytest.mark.serves
@@ -40,8 +42,8 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
 
 
 def replayed(books: Books) -> Any:
-    partition = services.replayable(books.settings, **NAMES)
-    services.run_replay(books.settings, **NAMES, who="ann", run_id="r1")
+    partition = services.replayable(books.settings, ReplayRequest(**NAMES))
+    run_replay(books.settings, **NAMES, who="ann", run_id="r1")
     return partition
 
 
@@ -86,7 +88,7 @@ def test_rows_that_the_destination_refused_are_told_by_their_ids(books: Books) -
 
 
 def test_a_run_that_replayed_nothing_is_named(books: Books) -> None:
-    partition = services.replayable(books.settings, **NAMES)
+    partition = services.replayable(books.settings, ReplayRequest(**NAMES))
     with pytest.raises(InputError, match="'r9' has replayed nothing"):
         services.replay_outcome(books.settings, partition, "r9", wait_s=0)
 
@@ -109,7 +111,7 @@ class Airflow:
     def trigger(self, _dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
         self.runs.append(run_id)
         names = {name: conf[name] for name in NAMES}
-        services.run_replay(self.books.settings, **names, who="ann", run_id=run_id)
+        run_replay(self.books.settings, **names, who="ann", run_id=run_id)
         self.books.process(self.books.sent()[:1])
 
     def follow(self, _dag_id: str, _run_id: str, *, limit_s: float, told: Any) -> str:

@@ -7,13 +7,20 @@ from typing import Annotated
 import typer
 
 from waybill.cli.deciding import Who, decision
+from waybill.cli.request_options import takes
+from waybill.parking import PartitionRequest
 
 
-def auto_replay(  # noqa: PLR0913 - a partition has four names
-    pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
-    event_name: Annotated[str, typer.Option("--event-name", "-e")],
-    stage: Annotated[str, typer.Option("--stage", "-s")],
-    error_type: Annotated[str, typer.Option("--error-type", "-t")],
+@takes(
+    PartitionRequest,
+    flags={
+        "event_name": ("--event-name", "-e"),
+        "stage": ("--stage", "-s"),
+        "error_type": ("--error-type", "-t"),
+    },
+)
+def auto_replay(
+    request: PartitionRequest,
     on: Annotated[
         str,
         typer.Option(
@@ -35,16 +42,13 @@ def auto_replay(  # noqa: PLR0913 - a partition has four names
     mark = set_auto_replay(
         Settings(),
         decision(who),
-        pipeline=pipeline,
-        event_name=event_name,
-        stage=stage,
-        error_type=error_type,
+        request,
         on_change=None if off else on,
     )
     if as_json:
         typer.echo(orjson.dumps(None if mark is None else mark.to_json()).decode())
         return
-    name = f"{pipeline}/{event_name}/{stage}/{error_type}"
+    name = "/".join(request.names.values())
     if mark is None:
         typer.echo(f"{name} is replayed by hand only")
         return

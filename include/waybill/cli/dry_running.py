@@ -6,8 +6,7 @@ shown, not sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,10 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.parked_views import plain
+from waybill.cli.request_options import takes
 from waybill.cli.words import counted
+from waybill.replay import DryRunRequest
 
 if TYPE_CHECKING:
-    from waybill.replay import DryRunReport, DryRunRequest, GoodReport
+    from waybill.replay import DryRunReport, GoodReport
     from waybill.settings import Settings
 
 _MOST_GROUPS = 12
@@ -32,86 +33,30 @@ _WAY_OUT = (
     "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
     "`waybill parked recheck`"
 )
-_TIME = "2013-01-31, or RFC 3339; UTC without a zone"
 
 
-def dry_run(  # noqa: PLR0913, PLR0917 - a partition has four names, a choice its conditions
-    pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
-    event_name: Annotated[str, typer.Option("--event-name", "-e")],
-    stage: Annotated[str, typer.Option("--stage", "-s")],
-    error_type: Annotated[str, typer.Option("--error-type", "-t")],
-    proposed: Annotated[
-        Path | None,
-        typer.Option(help="A folder with the pipeline as it would be deployed; else the active."),
-    ] = None,
-    sample: Annotated[
-        int | None,
-        typer.Option(min=1, help="Try so many, some of each fingerprint; else every event."),
-    ] = None,
-    good: Annotated[
-        int, typer.Option(min=0, help="With --proposed: most recent good events to try as well.")
-    ] = 500,
-    since: Annotated[str | None, typer.Option(help=f"Event time from: {_TIME}.")] = None,
-    until: Annotated[str | None, typer.Option(help="Event time before; as --since.")] = None,
-    parked_since: Annotated[str | None, typer.Option(help="Parked from; as --since.")] = None,
-    parked_until: Annotated[str | None, typer.Option(help="Parked before; as --since.")] = None,
-    fingerprint: Annotated[str | None, typer.Option(help="Only this fingerprint.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draw the same sample again.")] = None,
-    enter: Annotated[
-        str | None,
-        typer.Option(help="`transformation`: try what mapping parked as what it was made from."),
-    ] = None,
+@takes(
+    DryRunRequest,
+    flags={
+        "event_name": ("--event-name", "-e"),
+        "stage": ("--stage", "-s"),
+        "error_type": ("--error-type", "-t"),
+        "max_events": ("--limit",),
+    },
+)
+def dry_run(
+    request: DryRunRequest,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Say how many parked events would pass, and what a new version would break."""
-    from waybill.parking import EventChoice
-    from waybill.replay import DryRunRequest
     from waybill.settings import Settings
 
-    choice = EventChoice(since, until, parked_since, parked_until, fingerprint, limit)
-    request = DryRunRequest(
-        pipeline,
-        event_name,
-        stage,
-        error_type,
-        proposed=proposed,
-        choice=choice,
-        sample=sample,
-        good=good,
-        seed=seed,
-        enter=enter,
-    )
-    _tell(Settings(), request, as_json=as_json)
+    report_dry_run(Settings(), request, as_json=as_json)
 
 
-def try_out(
-    settings: Settings,
-    partition: Mapping[str, str],
-    conditions: tuple[Any, ...],
-    proposed: Path | None,
-    *,
-    enter: str | None = None,
-    as_json: bool,
-) -> None:
-    """Dry-run what ``waybill parked replay`` would send; conditions as of an ``EventChoice``."""
-    from waybill.parking import EventChoice
-    from waybill.replay import DryRunRequest
-
-    request = DryRunRequest(
-        partition["pipeline"],
-        partition["event_name"],
-        partition["stage"],
-        partition["error_type"],
-        proposed=proposed,
-        choice=EventChoice(*conditions),
-        enter=enter,
-    )
-    _tell(settings, request, as_json=as_json)
-
-
-def _tell(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
+def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
+    """Run it and print the report; exit 1 where parked files could not be read."""
     import orjson
 
     from waybill.services import run_dry_run

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from waybill.cli.deciding import Who, Why, decision
+from waybill.cli.request_options import takes
 from waybill.cli.words import counted
+from waybill.parking import ParkedFilter
 
 if TYPE_CHECKING:
     from waybill.inspection import ParkedEventsService
@@ -32,19 +34,14 @@ _MOST_SHOWN = 20
 _MOST_KEYS = 100
 """Objects of a partition, the newest, in JSON."""
 
-PipelineName = Annotated[
-    str | None, typer.Argument(help="Pipeline, by name or id.", show_default=False)
-]
-EventName = Annotated[str | None, typer.Option("--event-name", "-e", help="Only this event name.")]
-Stage = Annotated[str | None, typer.Option("--stage", "-s", help="Only what this stage parked.")]
-ErrorType = Annotated[str | None, typer.Option("--error-type", "-t", help="Only this error type.")]
-Since = Annotated[
-    str | None, typer.Option(help="Event time from: 2013-01-31, or RFC 3339; UTC without a zone.")
-]
-Until = Annotated[str | None, typer.Option(help="Event time before; as --since.")]
-ParkedSince = Annotated[str | None, typer.Option(help="Time of parking from; as --since.")]
-ParkedUntil = Annotated[str | None, typer.Option(help="Time of parking before; as --since.")]
-Fingerprint = Annotated[str | None, typer.Option("--fingerprint", "-f", help="Only this cause.")]
+_FLAGS = {
+    "event_name": ("--event-name", "-e"),
+    "stage": ("--stage", "-s"),
+    "error_type": ("--error-type", "-t"),
+    "fingerprint": ("--fingerprint", "-f"),
+}
+_WINDOW = ("since", "until")
+_PARKED_WINDOW = ("parked_since", "parked_until")
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 AllPipelines = Annotated[
     bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
@@ -76,16 +73,9 @@ def _opened() -> AbstractContextManager[Parking]:
 
 
 @app.command("list")
-def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    since: Since = None,
-    until: Until = None,
-    parked_since: ParkedSince = None,
-    parked_until: ParkedUntil = None,
-    fingerprint: Fingerprint = None,
+@takes(ParkedFilter, flags=_FLAGS)
+def list_partitions(
+    request: ParkedFilter,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="Also partitions with nothing left to decide.")
@@ -99,15 +89,7 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
     from waybill.cli import parked_views
 
     with _desk() as desk:
-        wanted = _filter(
-            desk.parking, pipeline, event_name, stage, error_type, since, until, kept=not everything
-        )
-        wanted = replace(
-            wanted,
-            parked_since=parked_since,
-            parked_until=parked_until,
-            fingerprint=fingerprint,
-        )
+        wanted = _filter(desk.parking, request, kept=not everything)
         found = desk.masked(desk.parking.partitions(wanted))
     if as_json:
         _print_json([partition.to_json() for partition in found])
@@ -118,13 +100,9 @@ def list_partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
 
 
 @app.command()
-def show(  # noqa: PLR0913 - filters on every dimension
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    since: Since = None,
-    until: Until = None,
+@takes(ParkedFilter, flags=_FLAGS, without=(*_PARKED_WINDOW, "fingerprint"))
+def show(
+    request: ParkedFilter,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -136,7 +114,7 @@ def show(  # noqa: PLR0913 - filters on every dimension
     from waybill.events import error_type as catalogued
 
     with _desk() as desk:
-        wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, since, until)
+        wanted = _filter(desk.parking, request)
         found = desk.masked(_some(desk.parking, wanted))
         shown = found if as_json else found[:_MOST_SHOWN]
         causes = desk.causes(shown)
@@ -160,12 +138,9 @@ def show(  # noqa: PLR0913 - filters on every dimension
 
 
 @app.command()
-def sample(  # noqa: PLR0913 - filters on every dimension
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    fingerprint: Fingerprint = None,
+@takes(ParkedFilter, flags=_FLAGS, without=(*_WINDOW, *_PARKED_WINDOW))
+def sample(
+    request: ParkedFilter,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 5,
     *,
     personal: Unmasked = False,
@@ -179,8 +154,7 @@ def sample(  # noqa: PLR0913 - filters on every dimension
     from waybill.parking import Damage
 
     with _desk() as desk:
-        wanted = _filter(desk.parking, pipeline, event_name, stage, error_type, held=True)
-        found = _some(desk.parking, replace(wanted, fingerprint=fingerprint))
+        found = _some(desk.parking, _filter(desk.parking, request, held=True))
         damage = Damage()
         events = desk.sampled(
             found,
@@ -188,7 +162,7 @@ def sample(  # noqa: PLR0913 - filters on every dimension
             who=_user(),
             personal=personal,
             damage=damage,
-            fingerprint=fingerprint,
+            fingerprint=request.fingerprint,
         )
     if as_json:
         typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
@@ -199,17 +173,12 @@ def sample(  # noqa: PLR0913 - filters on every dimension
 
 
 @app.command()
-def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
+@takes(ParkedFilter, flags=_FLAGS, without=_PARKED_WINDOW)
+def download(
+    request: ParkedFilter,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="File: .jsonl.zst, .jsonl or .csv.")
     ],
-    pipeline: PipelineName = None,
-    event_name: EventName = None,
-    stage: Stage = None,
-    error_type: ErrorType = None,
-    since: Since = None,
-    until: Until = None,
-    fingerprint: Fingerprint = None,
     *,
     personal: Unmasked = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
@@ -224,19 +193,16 @@ def download(  # noqa: PLR0913, PLR0917 - filters on every dimension
     from waybill.parking import Damage, export
 
     with _desk() as desk:
-        wanted = _filter(
-            desk.parking, pipeline, event_name, stage, error_type, since, until, held=True
-        )
-        found = _some(desk.parking, replace(wanted, fingerprint=fingerprint))
+        found = _some(desk.parking, _filter(desk.parking, request, held=True))
         damage = Damage()
         events = desk.taken_out(
             found,
             who=_user(),
             personal=personal,
-            since=since,
-            until=until,
+            since=request.since,
+            until=request.until,
             damage=damage,
-            fingerprint=fingerprint,
+            fingerprint=request.fingerprint,
         )
         report = export(output, events, overwrite=force, damage=damage)
     if as_json:
@@ -259,17 +225,10 @@ def _decision(
 ) -> Callable[..., None]:
     """Return the command that decides on what matches, or takes the decision back."""
 
-    def decide(  # noqa: PLR0913, PLR0917 - filters on every dimension
+    @takes(ParkedFilter, flags=_FLAGS)
+    def decide(
+        request: ParkedFilter,
         why: Why,
-        pipeline: PipelineName = None,
-        event_name: EventName = None,
-        stage: Stage = None,
-        error_type: ErrorType = None,
-        since: Since = None,
-        until: Until = None,
-        parked_since: ParkedSince = None,
-        parked_until: ParkedUntil = None,
-        fingerprint: Fingerprint = None,
         who: Who = None,
         *,
         all_pipelines: AllPipelines = False,
@@ -278,15 +237,9 @@ def _decision(
     ) -> None:
         from waybill.cli import parked_views
 
-        _require_scope(pipeline, all_pipelines=all_pipelines)
+        _require_scope(request.pipeline, all_pipelines=all_pipelines)
         with _opened() as parking:
-            wanted = _filter(parking, pipeline, event_name, stage, error_type, since, until)
-            wanted = replace(
-                wanted,
-                parked_since=parked_since,
-                parked_until=parked_until,
-                fingerprint=fingerprint,
-            )
+            wanted = _filter(parking, request)
             if not yes:
                 found = _some(parking, wanted)
                 number = sum(p.parked if verb == "discard" else p.discarded for p in found)
@@ -336,31 +289,13 @@ def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
         raise InputError(f"--all-pipelines contradicts pipeline {pipeline!r}: give one of them")
 
 
-def _filter(  # noqa: PLR0913, PLR0917 - filters on every dimension
-    parking: Parking,
-    pipeline: str | None,
-    event_name: str | None,
-    stage: str | None,
-    error_type: str | None,
-    since: str | None = None,
-    until: str | None = None,
-    *,
-    held: bool = False,
-    kept: bool = False,
+def _filter(
+    parking: Parking, request: ParkedFilter, *, held: bool = False, kept: bool = False
 ) -> PartitionFilter:
-    from waybill.parking import PartitionFilter
-
-    parking.require_names(stage, error_type)
-    return PartitionFilter(
-        pipeline_id=None if pipeline is None else parking.pipeline_id(pipeline),
-        event_name=event_name,
-        stage=stage,
-        error_type=error_type,
-        since=since,
-        until=until,
-        held=held,
-        kept=kept,
-    )
+    parking.require_names(request.stage, request.error_type)
+    name = request.pipeline
+    pipeline_id = None if name is None else parking.pipeline_id(name)
+    return request.partitions(pipeline_id, held=held, kept=kept)
 
 
 def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from waybill.cli.request_options import takes
+from waybill.replay import ReplayRequest
 
 if TYPE_CHECKING:
     from waybill.parking import Partition
@@ -15,26 +17,23 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
 
 _FOLLOW_S = 3600.0
-_TIMES = ("since", "until", "parked_since", "parked_until")
-_TIME = "2013-01-31, or RFC 3339; UTC without a zone"
 _INTERRUPTED = 130
-_Edges = tuple[datetime | None, datetime | None]
 
 
-def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its conditions
-    pipeline: Annotated[str, typer.Argument(help="Pipeline, by name or id.")],
-    event_name: Annotated[str, typer.Option("--event-name", "-e")],
-    stage: Annotated[str, typer.Option("--stage", "-s")],
-    error_type: Annotated[str, typer.Option("--error-type", "-t")],
-    since: Annotated[str | None, typer.Option(help=f"Event time from: {_TIME}.")] = None,
-    until: Annotated[str | None, typer.Option(help="Event time before; as --since.")] = None,
-    rate: Annotated[int | None, typer.Option(min=1, help="Most events a second.")] = None,
-    parked_since: Annotated[str | None, typer.Option(help="Parked from; as --since.")] = None,
-    parked_until: Annotated[str | None, typer.Option(help="Parked before; as --since.")] = None,
-    fingerprint: Annotated[str | None, typer.Option(help="Only events of this cause.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Most events: the first in the order parked.")
-    ] = None,
+@takes(
+    ReplayRequest,
+    flags={
+        "event_name": ("--event-name", "-e"),
+        "stage": ("--stage", "-s"),
+        "error_type": ("--error-type", "-t"),
+        "rate_per_s": ("--rate",),
+        "max_events": ("--limit",),
+    },
+    without=("governed", "sample"),
+)
+def replay(
+    request: ReplayRequest,
+    *,
     proposed: Annotated[
         Path | None,
         typer.Option(help="With --dry-run: a folder with the pipeline as it would be deployed."),
@@ -43,15 +42,6 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
         float,
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
     ] = 60.0,
-    enter: Annotated[
-        str | None,
-        typer.Option(help="`transformation`: send what mapping parked as what it was made from."),
-    ] = None,
-    *,
-    canary: Annotated[
-        bool, typer.Option(help="Send 1 %, then 10 %, then all; stop when too much parks again.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Say what would pass; write nothing.")] = False,
     ungoverned: Annotated[
         bool, typer.Option(help="At full speed, whatever live traffic waits for it.")
     ] = False,
@@ -66,34 +56,17 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     from waybill.settings import Settings
 
     settings = Settings()
-    window, parked = _windows((since, until), (parked_since, parked_until), fingerprint)
-    partition = {
-        "pipeline": pipeline,
-        "event_name": event_name,
-        "stage": stage,
-        "error_type": error_type,
-    }
-    if proposed is not None and not dry_run:
+    request.conditions.check()
+    if proposed is not None and not request.dry_run:
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
-    found = replayable(settings, **partition, since=window[0], until=window[1], dry_run=dry_run)
-    if dry_run:
-        from waybill.cli.dry_running import try_out
+    found = replayable(settings, request)
+    if request.dry_run:
+        from waybill.cli.dry_running import report_dry_run
 
-        try_out(
-            settings,
-            partition,
-            (*window, *parked, fingerprint, limit),
-            proposed,
-            enter=enter,
-            as_json=as_json,
-        )
+        report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return
-    conf: dict[str, Any] = partition | {
-        name: None if moment is None else moment.isoformat()
-        for name, moment in zip(_TIMES, (*window, *parked), strict=True)
-    }
-    conf |= {"rate_per_s": rate, "fingerprint": fingerprint, "max_events": limit}
-    conf |= {"canary": canary, "enter": enter, "governed": not ungoverned}
+    conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
+    conf["governed"] = not ungoverned
     state, run_id, reason = _launch(settings, conf, follow=follow)
     if state == "success":
         _say_waiting(wait, as_json=as_json)
@@ -106,23 +79,6 @@ def replay(  # noqa: PLR0913, PLR0917 - a partition has four names, a replay its
     if state == "failed":
         typer.echo(reason, err=True)
         raise typer.Exit(1)
-
-
-def _windows(
-    event: tuple[str | None, str | None],
-    parked: tuple[str | None, str | None],
-    fingerprint: str | None,
-) -> tuple[_Edges, _Edges]:
-    """Return the edges of both windows in UTC.
-
-    Raises:
-        InputError: one is no time, a window holds nothing, or the fingerprint is none.
-    """
-    from waybill.parking import ReplayConditions
-
-    asked = ReplayConditions(*event, *parked, fingerprint)
-    asked.check()
-    return asked.window, asked.parked_window
 
 
 def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[str, str, str]:

@@ -94,6 +94,9 @@ if TYPE_CHECKING:
     from waybill.parking.refused_keys import new_refused_key as new_refused_key
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
+    from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
+    from waybill.parking.request import ParkedFilter as ParkedFilter
+    from waybill.parking.request import PartitionRequest as PartitionRequest
     from waybill.parking.sampling import Drawn as Drawn
     from waybill.parking.sampling import EventChoice as EventChoice
     from waybill.parking.sampling import EventSample as EventSample
@@ -173,6 +176,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "recording": ["OF_LOADS"],
         "refused_keys": ["new_refused_key"],
         "replays": ["Beside", "read_ended"],
+        "request": ["ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
         "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from waybill.replay.canary_steps import CanaryParts as CanaryParts
     from waybill.replay.canary_steps import CanaryReport as CanaryReport
     from waybill.replay.canary_steps import canary as canary
+    from waybill.replay.dry_run import DryRunParts as DryRunParts
     from waybill.replay.dry_run import DryRunReport as DryRunReport
-    from waybill.replay.dry_run_request import DryRunParts as DryRunParts
-    from waybill.replay.dry_run_request import DryRunRequest as DryRunRequest
-    from waybill.replay.dry_run_request import try_out as try_out
+    from waybill.replay.dry_run import try_out as try_out
     from waybill.replay.eligibility import are_events as are_events
     from waybill.replay.eligibility import find_replayable as find_replayable
     from waybill.replay.eligibility import held_words as held_words
@@ -39,9 +38,11 @@ if TYPE_CHECKING:
     from waybill.replay.probing import ProbeReport as ProbeReport
     from waybill.replay.probing import probe_held as probe_held
     from waybill.replay.recent_events import GoodReport as GoodReport
+    from waybill.replay.request import DryRunRequest as DryRunRequest
+    from waybill.replay.request import ReplayRequest as ReplayRequest
     from waybill.replay.run import ReplayParts as ReplayParts
     from waybill.replay.run import ReplayReport as ReplayReport
-    from waybill.replay.run import ReplayRequest as ReplayRequest
+    from waybill.replay.run import ReplayRun as ReplayRun
     from waybill.replay.run import replay as replay
     from waybill.replay.throttle import TopicWatch as TopicWatch
 
@@ -56,8 +57,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "mark_for_auto_replay",
         ],
         "canary_steps": ["CanaryParts", "CanaryReport", "STEPS", "canary"],
-        "dry_run": ["DryRunReport"],
-        "dry_run_request": ["DryRunParts", "DryRunRequest", "try_out"],
+        "dry_run": ["DryRunParts", "DryRunReport", "try_out"],
         "eligibility": [
             "are_events",
             "find_replayable",
@@ -69,7 +69,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "outcome": ["ReplayOutcome", "ReplayWatch", "became"],
         "probing": ["ProbeReport", "probe_held"],
         "recent_events": ["GoodReport"],
-        "run": ["ReplayParts", "ReplayReport", "ReplayRequest", "replay"],
+        "request": ["DryRunRequest", "ReplayRequest"],
+        "run": ["ReplayParts", "ReplayReport", "ReplayRun", "replay"],
         "throttle": ["TopicWatch"],
     },
 )

@@ -24,7 +24,7 @@ from waybill.errors import InputError, RetryError
 from waybill.events import HELD_ERROR
 from waybill.parking import Replay, ReplayConditions
 from waybill.replay.outcome import ReplayOutcome
-from waybill.replay.run import ReplayReport, ReplayRequest
+from waybill.replay.run import ReplayReport, ReplayRun
 
 STEPS = (("1%", 0.01), ("10%", 0.10), ("100%", 1.0))
 
@@ -73,7 +73,7 @@ class CanaryReport:
 class CanaryParts:
     """What a canary stands on."""
 
-    send: Callable[[ReplayRequest], ReplayReport]
+    send: Callable[[ReplayRun], ReplayReport]
     """Runs one step to its end."""
     watch: Callable[[str], ReplayOutcome]
     """Waits until all of a step was processed and loaded, as long as it may, and tells."""
@@ -87,7 +87,7 @@ class CanaryParts:
     """Returns that the pipeline is held, in words; empty: it is not."""
 
 
-def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
+def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
     """Replay in steps; stops where more than the threshold is parked again.
 
     Raises:
@@ -97,7 +97,7 @@ def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
     reports: list[ReplayReport] = []
     steps: list[CanaryStep] = []
     for name, share in STEPS:
-        step = _request(parts, request, name, share, taken=sum(r.events for r in reports))
+        step = _step_of(parts, run, name, share, taken=sum(r.events for r in reports))
         if step is None:
             continue
         if parts.known(name) is None and (words := parts.held()):
@@ -109,16 +109,16 @@ def canary(parts: CanaryParts, request: ReplayRequest) -> CanaryReport:
             steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
             break
         steps.append(_judged(parts, name))
-        if stopped := _stopped(parts, request, steps[-1]):
+        if stopped := _stopped(parts, run, steps[-1]):
             return _report(reports, steps, stopped)
     return _report(reports, steps, "")
 
 
-def _request(
-    parts: CanaryParts, request: ReplayRequest, name: str, share: float, *, taken: int
-) -> ReplayRequest | None:
-    """Return one step's request; None: it would take nothing beyond the steps before."""
-    asked = request.conditions
+def _step_of(
+    parts: CanaryParts, run: ReplayRun, name: str, share: float, *, taken: int
+) -> ReplayRun | None:
+    """Return one step's run; None: it would take nothing beyond the steps before."""
+    asked = run.conditions
     first = parts.known(STEPS[0][0])
     conditions = asked if first is None else replace(asked, parked_until=_earlier(asked, first))
     total = taken + parts.parked(conditions)
@@ -130,7 +130,7 @@ def _request(
         return None
     if share < 1 or asked.max_events is not None:
         conditions = replace(conditions, max_events=max(1, most), about=share < 1)
-    return replace(request, conditions=conditions, step=name)
+    return replace(run, conditions=conditions, step=name)
 
 
 def _earlier(asked: ReplayConditions, first: Replay) -> Any:
@@ -154,24 +154,24 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
     return CanaryStep(name, outcome.sent, again, round(share, 4), ways, held)
 
 
-def _stopped(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     """Return why the canary stops after a step, in words; empty: it goes on."""
     if step.share > parts.threshold:
-        return _words(parts, request, step)
+        return _words(parts, run, step)
     if not step.held:
         return ""
     return (
         f"the canary stopped: the pipeline was held while its step of {step.step} was on its way, "
-        f"and {step.held:,} of {step.events:,} events of partition {request.partition_id} wait "
+        f"and {step.held:,} of {step.events:,} events of partition {run.partition_id} wait "
         "there; they go back by themselves after the release. The rest stays parked: once the "
         "pipeline is released (`waybill pipelines holds`), start a new replay"
     )
 
 
-def _words(parts: CanaryParts, request: ReplayRequest, step: CanaryStep) -> str:
+def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
     return (
-        f"the canary stopped: of {step.events:,} events of partition {request.partition_id} that "
+        f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "
         f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
         f"than {parts.threshold:.1%}. The rest stays parked: mend the cause, try it with a dry "
         "run, and start a new replay"

@@ -6,21 +6,19 @@ from datetime import datetime
 
 from waybill.errors import InputError
 from waybill.events import DELIVERY_ERRORS
-from waybill.parking import Parking, Partition, PartitionFilter
+from waybill.parking import Parking, Partition, PartitionFilter, PartitionRequest
 
 
-def find_replayable(
-    parking: Parking, pipeline: str, *, event_name: str, stage: str, error_type: str
-) -> Partition:
-    """Return the partition with these names.
+def find_replayable(parking: Parking, request: PartitionRequest) -> Partition:
+    """Return the partition that is asked for.
 
     Raises:
         InputError: there is none, with the nearest right name; or what it holds never was an
             event.
     """
-    refuse_ingestion(stage, error_type)
-    parking.pipeline_id(pipeline)
-    return parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+    refuse_ingestion(request.stage, request.error_type)
+    parking.pipeline_id(request.pipeline)
+    return parking.find(**request.names)
 
 
 def are_events(stage: str, error_type: str) -> bool:

@@ -44,8 +44,8 @@ _Traced = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayRequest:
-    """What to send back, and who asks."""
+class ReplayRun:
+    """One run of a replay, or of a step of a canary: what it sends back, and who asked."""
 
     partition_id: int
     who: str
@@ -116,7 +116,7 @@ class ReplayParts:
     """Of what goes under one mark."""
 
 
-def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
+def replay(parts: ReplayParts, run: ReplayRun) -> ReplayReport:
     """Send a partition's parked segments back; resumes when run again with the same run id.
 
     Raises:
@@ -125,17 +125,17 @@ def replay(parts: ReplayParts, request: ReplayRequest) -> ReplayReport:
             has not begun; or it was cancelled.
         FencedError: its log was settled by name; run again, it goes on with a new one.
     """
-    return _Run(parts, request).run()
+    return _Run(parts, run).run()
 
 
 class _Run:
-    def __init__(self, parts: ReplayParts, request: ReplayRequest) -> None:
+    def __init__(self, parts: ReplayParts, run: ReplayRun) -> None:
         self._parts = parts
-        self._request = request
+        self._asked = run
         self._topic = topic_of(parts.pipeline)
-        self._partition = parts.parking.partition(request.partition_id)
+        self._partition = parts.parking.partition(run.partition_id)
         self._sent = self._resumed = 0
-        earlier = enters_earlier(request.enter, self._partition.stage, parts.pipeline)
+        earlier = enters_earlier(run.enter, self._partition.stage, parts.pipeline)
         self._parents = Parents(self._partition) if earlier else None
         self._marking = Marking(
             parts.parking,
@@ -151,30 +151,30 @@ class _Run:
 
     def run(self) -> ReplayReport:
         began = time.monotonic()
-        parts, request = self._parts, self._request
+        parts, run = self._parts, self._asked
         refuse_ingestion(self._partition.stage, self._partition.error_type)
         self._marking.recover()  # what another replay takes can no longer be marked
-        if parts.parking.replay_step(request.partition_id, request.run_id, request.step) is None:
+        if parts.parking.replay_step(run.partition_id, run.run_id, run.step) is None:
             refuse_held(parts.parking, self._partition.pipeline_id)
         begun = parts.parking.begin_replay(
-            request.partition_id,
-            who=request.who,
-            run_id=request.run_id,
-            conditions=request.conditions,
-            rate_per_s=request.rate_per_s,
-            step=request.step,
+            run.partition_id,
+            who=run.who,
+            run_id=run.run_id,
+            conditions=run.conditions,
+            rate_per_s=run.rate_per_s,
+            step=run.step,
         )
         if self._parents is not None:
             self._ready(self._parents, begun)
         self._find_unfinished(str(begun.id))
-        pace = ReplayThrottle(parts.watch if request.governed else None, request.rate_per_s)
+        pace = ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
         groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
         with self._marking.begin(begun.id, self._resumes), closing(groups):
             for group in groups:
                 self._group(begun.id, group, pace)
         ended = parts.parking.finish_replay(begun.id)
         return ReplayReport(
-            partition_id=request.partition_id,
+            partition_id=run.partition_id,
             replay_id=str(ended.id),
             state=ended.state,
             segments=parts.parking.replay_size(ended.id),
@@ -192,7 +192,7 @@ class _Run:
         try:
             refuse_without_source(readable(parking, begun.id), " Nothing was sent.")
         except InputError:
-            parking.cancel_replay(begun.id, who=self._request.who)
+            parking.cancel_replay(begun.id, who=self._asked.who)
             raise
         if begun.sent:
             parents.resume(parking, begun.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import active_pipeline
@@ -13,7 +12,15 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.notices import SendReport, Waiting
-    from waybill.parking import AutoReplay, CleanUpReport, Partition, RecheckReport, RefreshReport
+    from waybill.parking import (
+        AutoReplay,
+        CleanUpReport,
+        ParkedFilter,
+        Partition,
+        PartitionRequest,
+        RecheckReport,
+        RefreshReport,
+    )
     from waybill.recovery import LostIds, LostParked, ParkedRecovery
     from waybill.replay import AutoLaunch, ProbeReport
 from waybill.services.environment import opened_parking
@@ -75,30 +82,16 @@ def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRec
         return recovery.recover_parked(tracker, objects, log, find, again=again)
 
 
-def parked_partitions(  # noqa: PLR0913 - filters on every dimension
-    settings: Settings,
-    *,
-    pipeline: str | None = None,
-    event_name: str | None = None,
-    stage: str | None = None,
-    error_type: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-) -> list[Partition]:
-    """Return the parked partitions that match."""
-    from waybill.parking import Parking, PartitionFilter
+def parked_partitions(settings: Settings, wanted: ParkedFilter | None = None) -> list[Partition]:
+    """Return the parked partitions that match; all where nothing is asked for."""
+    from waybill.parking import ParkedFilter, Parking
 
+    wanted = wanted or ParkedFilter()
     with open_tracker(settings.tracker) as tracker:
-        pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
-        wanted = PartitionFilter(
-            pipeline_id=pipeline_id,
-            event_name=event_name,
-            stage=stage,
-            error_type=error_type,
-            since=since,
-            until=until,
-        )
-        return list(Parking(tracker, open_owned_objects(settings)).partitions(wanted))
+        name = wanted.pipeline
+        pipeline_id = None if name is None else active_pipeline(tracker, name).id
+        parking = Parking(tracker, open_owned_objects(settings))
+        return list(parking.partitions(wanted.partitions(pipeline_id)))
 
 
 def ended_replays(settings: Settings, partition_ids: Sequence[int]) -> dict[int, str]:
@@ -117,15 +110,8 @@ def held_pipelines(settings: Settings) -> frozenset[str]:
         return held_pipelines(tracker)
 
 
-def set_auto_replay(  # noqa: PLR0913 - a partition has four names
-    settings: Settings,
-    decision: Decision,
-    *,
-    pipeline: str,
-    event_name: str,
-    stage: str,
-    error_type: str,
-    on_change: str | None,
+def set_auto_replay(
+    settings: Settings, decision: Decision, request: PartitionRequest, *, on_change: str | None
 ) -> AutoReplay | None:
     """Mark a partition to replay when its cause changes; ``on_change`` None: take the mark away."""
     from waybill.parking import Parking, remove_mark
@@ -133,7 +119,7 @@ def set_auto_replay(  # noqa: PLR0913 - a partition has four names
 
     with open_tracker(settings.tracker) as tracker:
         parking = Parking(tracker, open_owned_objects(settings))
-        found = parking.find(pipeline, event_name=event_name, stage=stage, error_type=error_type)
+        found = parking.find(**request.names)
         if on_change is None:
             remove_mark(tracker, found.id, decision)
             return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from waybill.deployment import active_pipeline
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         ReplayOutcome,
         ReplayReport,
         ReplayRequest,
+        ReplayRun,
         TopicWatch,
     )
     from waybill.storage import KafkaLog, TrackerStore
@@ -32,78 +32,54 @@ from waybill.services.environment import (
 )
 
 
-def run_replay(  # noqa: PLR0913 - a partition has four names, a replay its conditions
-    settings: Settings,
-    *,
-    pipeline: str,
-    event_name: str,
-    stage: str,
-    error_type: str,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    parked_since: datetime | None = None,
-    parked_until: datetime | None = None,
-    fingerprint: str | None = None,
-    max_events: int | None = None,
-    rate_per_s: int | None = None,
-    governed: bool = True,
-    dry_run: bool = False,
-    sample: int | None = None,
-    canary: bool = False,
-    enter: str | None = None,
-    who: str,
-    run_id: str,
+def run_replay(
+    settings: Settings, request: ReplayRequest, *, who: str, run_id: str
 ) -> ReplayReport | CanaryReport | DryRunReport:
     """Replay a parked partition, or say what a replay with the active version would do."""
-    from waybill.parking import ReplayConditions
-    from waybill.replay import ReplayRequest, find_replayable
+    from waybill.replay import ReplayRun, find_replayable
 
-    conditions = ReplayConditions(since, until, parked_since, parked_until, fingerprint, max_events)
-    if dry_run:
-        from waybill.parking import EventChoice
-        from waybill.replay import DryRunRequest
-
-        choice = EventChoice(since, until, parked_since, parked_until, fingerprint, max_events)
-        names = (pipeline, event_name, stage, error_type)
-        return run_dry_run(
-            settings, DryRunRequest(*names, choice=choice, sample=sample, enter=enter)
-        )
+    if request.dry_run:
+        return run_dry_run(settings, request.as_dry_run())
     with opened_parking(settings) as parking:
-        found = find_replayable(
-            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
-        )
-    request = ReplayRequest(
-        found.id, who, run_id, conditions, rate_per_s, governed=governed, enter=enter
+        found = find_replayable(parking, request)
+    run = ReplayRun(
+        found.id,
+        who,
+        run_id,
+        request.conditions,
+        request.rate_per_s,
+        governed=request.governed,
+        enter=request.enter,
     )
-    if canary:
-        return _canary(settings, found.pipeline_id, request)
-    return _replay(settings, found.pipeline_id, request)
+    if request.canary:
+        return _canary(settings, found.pipeline_id, run)
+    return _replay(settings, found.pipeline_id, run)
 
 
-def _canary(settings: Settings, pipeline_id: str, request: ReplayRequest) -> CanaryReport:
+def _canary(settings: Settings, pipeline_id: str, run: ReplayRun) -> CanaryReport:
     from waybill.parking import Parking
     from waybill.replay import CanaryParts, ReplayWatch, canary, held_words
 
     with open_tracker(settings.tracker) as tracker:
         parking, log = Parking(tracker, open_owned_objects(settings)), open_log(settings.kafka)
-        pipeline, place = active_pipeline(tracker, pipeline_id), request.partition_id
+        pipeline, place = active_pipeline(tracker, pipeline_id), run.partition_id
 
         def watch(step: str) -> ReplayOutcome:
-            watched = ReplayWatch(tracker, parking, log, pipeline, place, request.run_id, step=step)
+            watched = ReplayWatch(tracker, parking, log, pipeline, place, run.run_id, step=step)
             return watched.wait(limit_s=settings.parking.canary_wait_s)
 
         parts = CanaryParts(
             send=lambda step: _replay(settings, pipeline_id, step),
             watch=watch,
-            known=lambda step: parking.replay_step(place, request.run_id, step),
+            known=lambda step: parking.replay_step(place, run.run_id, step),
             parked=lambda conditions: parking.count_parked(place, conditions),
             threshold=settings.parking.canary_threshold,
             held=lambda: held_words(parking, pipeline_id),
         )
-        return canary(parts, request)
+        return canary(parts, run)
 
 
-def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> ReplayReport:
+def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayReport:
     from waybill.ingestion import Undeliverable, registered
     from waybill.ledger import LogIdentity, register_log
     from waybill.parking import Parking
@@ -123,10 +99,10 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             parking,
             objects,
             pipeline_version=pipeline.version,
-            stage=parking.partition(request.partition_id).stage,
+            stage=parking.partition(run.partition_id).stage,
             recorder=recorder,
         )
-        name = f"replay-{request.partition_id}"
+        name = f"replay-{run.partition_id}"
 
         def claim(found: FoundLog) -> bool:
             place = node_of(settings), str(found.directory.resolve()), topic_of(pipeline)
@@ -149,21 +125,11 @@ def _replay(settings: Settings, pipeline_id: str, request: ReplayRequest) -> Rep
             parts = ReplayParts(
                 parking, producer, pipeline, recorder, undeliverable=refused, objects=objects
             )
-            parts.watch = _watch(settings, tracker, log, pipeline) if request.governed else None
-            return replay(parts, request)
+            parts.watch = _watch(settings, tracker, log, pipeline) if run.governed else None
+            return replay(parts, run)
 
 
-def replayable(  # noqa: PLR0913 - a partition has four names
-    settings: Settings,
-    *,
-    pipeline: str,
-    event_name: str,
-    stage: str,
-    error_type: str,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    dry_run: bool = False,
-) -> Partition:
+def replayable(settings: Settings, request: ReplayRequest) -> Partition:
     """Return the partition that a replay, or a dry run, would take.
 
     Raises:
@@ -173,11 +139,9 @@ def replayable(  # noqa: PLR0913 - a partition has four names
     from waybill.replay import find_replayable, refuse_held, require_parked
 
     with opened_parking(settings) as parking:
-        found = find_replayable(
-            parking, pipeline, event_name=event_name, stage=stage, error_type=error_type
-        )
-        require_parked(parking, found, since=since, until=until)
-        if not dry_run:
+        found = find_replayable(parking, request)
+        require_parked(parking, found, since=request.since, until=request.until)
+        if not request.dry_run:
             refuse_held(parking, found.pipeline_id)
         return found
 

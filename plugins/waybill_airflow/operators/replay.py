@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
@@ -33,24 +32,8 @@ class ReplayParkedPartitionOperator(BaseOperator):
     Safe to kill and to retry: a replay is known by its DAG run, and a retry resumes it. Consumers
     recognise what was sent twice by id and version.
 
-    :param pipeline: name of the pipeline (templated, as are all the others).
-    :param event_name: name of the event.
-    :param stage: stage that parked it; at ingestion only what Kafka refused (``delivery_…``).
-    :param error_type: code of the error catalogue.
-    :param since: only events at or after this RFC 3339 time; ``None``: all.
-    :param until: only events before this time; ``None``: all.
-    :param parked_since: only events that were parked at or after this time.
-    :param parked_until: only events that were parked before this time.
-    :param fingerprint: only events of this cause.
-    :param max_events: the first so many, in the order in which they were parked.
-    :param rate_per_s: most events a second; ``None``: no such limit.
-    :param canary: send 1 %, then 10 %, then all; stop when more than the setting
-        ``parking.canary_threshold`` of a step's events is parked again.
-    :param enter: ``transformation``: send what parked at mapping as the messages that it was made
-        from, in a pipeline that keeps sources; ``None``: enter at the stage that parked.
-    :param governed: the rate follows the live lag, so that live traffic hardly waits longer.
-    :param dry_run: run the deployed stages over the events, send nothing, change nothing.
-    :param sample: of a dry run: events to try, some of each fingerprint; ``None``: every one.
+    :param request: the fields of a ``waybill.replay.ReplayRequest`` (templated); ``None``: the
+        params of the DAG run, which are taken as they are.
     :raises AirflowFailException: there is no such partition, or a parameter is wrong; or, after all
         else was sent, parked files turned out to be damaged or gone.
     :raises waybill.errors.RetryError: Kafka, the tracker or the object store did not answer.
@@ -59,93 +42,25 @@ class ReplayParkedPartitionOperator(BaseOperator):
         state; of a dry run the ``DryRunReport``.
     """
 
-    template_fields = (
-        "pipeline",
-        "event_name",
-        "stage",
-        "error_type",
-        "since",
-        "until",
-        "parked_since",
-        "parked_until",
-        "fingerprint",
-        "max_events",
-        "rate_per_s",
-        "canary",
-        "governed",
-        "dry_run",
-        "sample",
-        "enter",
-    )
+    template_fields = ("request",)
 
-    def __init__(  # noqa: PLR0913 - a replay has these parameters
-        self,
-        *,
-        pipeline: str,
-        event_name: str,
-        stage: str,
-        error_type: str,
-        since: str | None = None,
-        until: str | None = None,
-        parked_since: str | None = None,
-        parked_until: str | None = None,
-        fingerprint: str | None = None,
-        max_events: int | None = None,
-        rate_per_s: int | None = None,
-        canary: bool = False,
-        governed: bool = True,
-        dry_run: bool = False,
-        sample: int | None = None,
-        enter: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, request: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pipeline = pipeline
-        self.event_name = event_name
-        self.stage = stage
-        self.error_type = error_type
-        self.since = since
-        self.until = until
-        self.parked_since = parked_since
-        self.parked_until = parked_until
-        self.fingerprint = fingerprint
-        self.max_events = max_events
-        self.rate_per_s = rate_per_s
-        self.canary = canary
-        self.governed = governed
-        self.dry_run = dry_run
-        self.sample = sample
-        self.enter = enter
+        self.request = request
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay, and return the counts."""
         with as_task_failures(), _reason_told(context):
+            from waybill.replay import ReplayRequest
             from waybill.services import run_replay
 
+            request = ReplayRequest.of(context["params"] if self.request is None else self.request)
             report = run_replay(
-                read_settings(),
-                pipeline=self.pipeline,
-                event_name=self.event_name,
-                stage=self.stage,
-                error_type=self.error_type,
-                since=moment("since", self.since),
-                until=moment("until", self.until),
-                parked_since=moment("parked_since", self.parked_since),
-                parked_until=moment("parked_until", self.parked_until),
-                fingerprint=self.fingerprint,
-                max_events=self.max_events,
-                rate_per_s=self.rate_per_s,
-                canary=self.canary,
-                governed=self.governed,
-                dry_run=self.dry_run,
-                sample=self.sample,
-                enter=self.enter,
-                who=who_asked(context),
-                run_id=context["run_id"],
+                read_settings(), request, who=who_asked(context), run_id=context["run_id"]
             )
         counts = report.to_json()
         self.log.info("replay: %s", counts)
-        if not self.dry_run:
+        if not request.dry_run:
             self.log.info(_WHERE_TO_LOOK, counts["sent"] + counts["resumed"], counts["events"])
         if problem := getattr(report, "problem", ""):
             context["ti"].xcom_push(key="return_value", value=counts)  # the page shows it
@@ -166,17 +81,6 @@ def _reason_told(context: Context) -> Iterator[None]:
         raise
 
 
-class PartitionFilter(TypedDict, total=False):
-    """Which parked partitions; a name that is missing or ``None`` matches all."""
-
-    pipeline: str | None
-    event_name: str | None
-    stage: str | None
-    error_type: str | None
-    since: str | None
-    until: str | None
-
-
 class PlanReplaysOperator(BaseOperator):
     """List the parked partitions that match a filter, as one set of arguments a replay.
 
@@ -190,7 +94,7 @@ class PlanReplaysOperator(BaseOperator):
     What is parked of a pipeline that is held is left out, and named in the log, but for dry runs:
     what is sent back would only wait there.
 
-    :param filters: which partitions; an empty one matches all (templated).
+    :param filters: fields of a ``waybill.parking.ParkedFilter``; none matches all (templated).
     :param rate_per_s: most events a second of each replay (templated).
     :param canary: each replay begins with a canary (templated).
     :param governed: the rate of each follows the live lag (templated).
@@ -207,7 +111,7 @@ class PlanReplaysOperator(BaseOperator):
     def __init__(
         self,
         *,
-        filters: PartitionFilter,
+        filters: Mapping[str, Any],
         rate_per_s: int | None = None,
         canary: bool = False,
         governed: bool = True,
@@ -226,18 +130,11 @@ class PlanReplaysOperator(BaseOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """List, and return the arguments of the launches."""
         with as_task_failures():
+            from waybill.parking import ParkedFilter
             from waybill.replay import are_events
             from waybill.services import parked_partitions
 
-            found = parked_partitions(
-                read_settings(),
-                pipeline=self.filters.get("pipeline"),
-                event_name=self.filters.get("event_name"),
-                stage=self.filters.get("stage"),
-                error_type=self.filters.get("error_type"),
-                since=moment("since", self.filters.get("since")),
-                until=moment("until", self.filters.get("until")),
-            )
+            found = parked_partitions(read_settings(), ParkedFilter.of(self.filters))
         waiting = [row for row in (one.to_json() for one in found) if row["parked"]]
         for row in [row for row in waiting if not are_events(row["stage"], row["error_type"])]:
             waiting.remove(row)
@@ -308,22 +205,6 @@ class ProbeHeldPipelinesOperator(BaseOperator):
         with as_task_failures():
             before = _ended_replays(report["to_replay"])
         return [_return(row, before, context) for row in report["to_replay"]]
-
-
-def moment(name: str, text: str | None) -> datetime | None:
-    """Return an RFC 3339 time; one without an offset is UTC.
-
-    :raises waybill.errors.InputError: it is no time.
-    """
-    from waybill.errors import InputError
-
-    if text is None:
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InputError(f"{name}: {text!r} is no time such as 2026-01-31T13:00:00Z") from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _identity(row: dict[str, Any]) -> dict[str, str]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields
+from datetime import datetime
 from itertools import chain
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from waybill.access import Access
 from waybill.errors import InputError
-from waybill.events import CATALOGUE, STAGES, dumps, error_type
-from waybill.parking import PartitionFilter, Sort
+from waybill.events import CATALOGUE, STAGES, dumps, error_type, window_edge
+from waybill.parking import ParkedFilter, Sort
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
 from waybill_airflow.web.opened import desk
@@ -30,9 +32,37 @@ _MEDIA = {"jsonl.zst": "application/zstd", "jsonl": "application/x-ndjson", "csv
 
 Since = Annotated[str | None, Query(description="Event time from, RFC 3339; UTC without a zone.")]
 Until = Annotated[str | None, Query(description="Event time before.")]
+_OLDER = Field(None, deprecated=True, description="The older name of the parameter that ends so.")
 Older = Annotated[
     str | None, Query(deprecated=True, description="The older name of the parameter that ends so.")
 ]
+
+
+class PartitionsQuery(ParkedFilter):
+    """Which partitions, and how the page of them is cut."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    held: bool = Field(default=False, description="Only with events parked or replaying now.")
+    sort: Sort = Field("name", description="In which order.")
+    descending: bool = Field(default=False, description="The last first.")
+    limit: int = Field(50, ge=1, le=500, description="Most partitions.")
+    after: str | None = Field(None, description="`next` of the page before.")
+    event_since: datetime | None = _OLDER
+    event_until: datetime | None = _OLDER
+
+    @field_validator("event_since", "event_until", mode="before")
+    @classmethod
+    def _edge(cls, value: str | None, info: ValidationInfo) -> datetime | None:
+        return window_edge(value, str(info.field_name))
+
+    @property
+    def filter(self) -> ParkedFilter:
+        """Return the filter alone, older names taken for newer ones."""
+        own = {name: getattr(self, name) for name in ParkedFilter.model_fields}
+        own["since"] = either("since", own["since"], "event_since", self.event_since)
+        own["until"] = either("until", own["until"], "event_until", self.event_until)
+        return ParkedFilter.of(own)
 
 
 @router.get("/me", summary="Who I am and what I may do")
@@ -63,44 +93,19 @@ def names(access: Viewer) -> models.Names:
 
 
 @router.get("/partitions", summary="Partitions that match")
-def partitions(  # noqa: PLR0913, PLR0917 - filters on every dimension
-    access: Viewer,
-    pipeline: Annotated[str | None, Query(description="The pipeline's name or id.")] = None,
-    event_name: Annotated[str | None, Query(description="The event name, exactly.")] = None,
-    stage: Annotated[str | None, Query(description="The stage that parked.")] = None,
-    error_type: Annotated[str | None, Query(description="Code of the catalogue.")] = None,
-    since: Since = None,
-    until: Until = None,
-    held: Annotated[  # noqa: FBT002 - a query parameter has a name
-        bool, Query(description="Only with events parked or replaying now.")
-    ] = False,
-    parked_since: Annotated[str | None, Query(description="Parked from, as `since`.")] = None,
-    parked_until: Annotated[str | None, Query(description="Parked before.")] = None,
-    fingerprint: Annotated[str | None, Query(description="Only with events of this cause.")] = None,
-    sort: Annotated[Sort, Query(description="In which order.")] = "name",
-    descending: Annotated[  # noqa: FBT002 - a query parameter has a name
-        bool, Query(description="The last first.")
-    ] = False,
-    limit: Annotated[int, Query(ge=1, le=500, description="Most partitions.")] = 50,
-    after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
-    event_since: Older = None,
-    event_until: Older = None,
-) -> models.Partitions:
+def partitions(access: Viewer, query: Annotated[PartitionsQuery, Query()]) -> models.Partitions:
     """Return a page of the user's teams' partitions that match, and the sum of all of them."""
-    wanted = PartitionFilter(
-        pipeline_id=_pipeline_id(access, pipeline),
-        event_name=event_name,
-        stage=stage,
-        error_type=error_type,
-        since=either("since", since, "event_since", event_since),
-        until=either("until", until, "event_until", event_until),
-        parked_since=parked_since,
-        parked_until=parked_until,
-        fingerprint=fingerprint,
-        held=held,
-        teams=access.teams("view"),
+    request = query.filter
+    wanted = request.partitions(
+        _pipeline_id(access, request.pipeline), held=query.held, teams=access.teams("view")
     )
-    page = desk().parking.page(wanted, sort=sort, descending=descending, limit=limit, after=after)
+    page = desk().parking.page(
+        wanted,
+        sort=query.sort,
+        descending=query.descending,
+        limit=query.limit,
+        after=query.after,
+    )
     number, parked, size = desk().parking.totals(wanted)
     return models.Partitions(
         partitions=desk().shown(access, page.partitions),

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from fastapi import HTTPException, Request, status
+from fastapi._compat import ModelField
 from fastapi.dependencies.utils import get_flat_dependant
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from waybill.errors import InputError
 
+T = TypeVar("T")
 _OFTEN_MEANT = {"format": "kind", "order": "sort", "cursor": "after", "page": "after"}
 """Names of other APIs, which are not like ours at all."""
 
@@ -24,13 +29,23 @@ def refuse_unknown(request: Request) -> None:
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or not route.path.startswith("/api/"):
         return
-    known = sorted({one.alias for one in get_flat_dependant(route.dependant).query_params})
+    known = sorted(_names(get_flat_dependant(route.dependant).query_params))
     unknown = [name for name in request.query_params if name not in known]
     if unknown:
         raise HTTPException(
             status.HTTP_422_UNPROCESSABLE_CONTENT,
             f"query.{unknown[0][:80]}: there is no such parameter; {_nearest(unknown[0], known)}",
         )
+
+
+def _names(parameters: Iterable[ModelField]) -> Iterator[str]:
+    """Yield the names of query parameters; a request model stands for its fields."""
+    for one in parameters:
+        model = one.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from model.model_fields
+        else:
+            yield one.alias
 
 
 def _nearest(name: str, known: list[str]) -> str:
@@ -43,7 +58,7 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"there are: {', '.join(known)}" if known else "this address takes none"
 
 
-def either(name: str, value: str | None, older: str, before: str | None) -> str | None:
+def either(name: str, value: T | None, older: str, before: T | None) -> T | None:
     """Return what was given under a name, or under the one it had before.
 
     :raises InputError: two different values.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.support.replays import dry_run_request
 
 import waybill.cli.demo.command
 from waybill.cli import stack
@@ -17,7 +18,6 @@ from waybill.ledger import StageCounts
 from waybill.reconciliation.balance_report import PipelineBalance
 from waybill.reconciliation.parked_sums import STAGES
 from waybill.replay.dry_run import DryRunReport
-from waybill.replay.dry_run_request import DryRunRequest
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus
 
@@ -48,7 +48,7 @@ def test_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
         damaged=5,
         unreadable=[{"object_key": KEY, "events": 5, "reason": "the object is gone"}],
     )
-    show(report, DryRunRequest("flights", "flight", "transformation", "null_value"))
+    show(report, dry_run_request("flights", "flight", "transformation", "null_value"))
     lines = [line.split() for line in shown(capsys).splitlines()]
     assert ["100,346", "200", "33.5", "%", "0000000000000001"] in lines
     assert sum(KEY in line for line in lines) == 1

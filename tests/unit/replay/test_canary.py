@@ -13,7 +13,7 @@ from waybill.errors import InputError, RetryError
 from waybill.parking import Replay, ReplayConditions
 from waybill.replay.canary_steps import CanaryParts, CanaryReport, canary
 from waybill.replay.outcome import ReplayOutcome
-from waybill.replay.run import ReplayReport, ReplayRequest
+from waybill.replay.run import ReplayReport, ReplayRun
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,7 +37,7 @@ class World:
         _, until = conditions.parked_window
         return [at for at in self.parked if until is None or at < until]
 
-    def send(self, request: ReplayRequest) -> ReplayReport:
+    def send(self, request: ReplayRun) -> ReplayReport:
         known = self.steps.get(request.step)
         if known is None:
             chosen = self.matching(request.conditions)[: request.conditions.max_events]
@@ -73,10 +73,10 @@ class World:
             threshold=0.05,
             held=lambda: "the pipeline is held since noon" if self.held else "",
         )
-        return canary(parts, ReplayRequest(7, "ann", "r1", ReplayConditions(**conditions)))
+        return canary(parts, ReplayRun(7, "ann", "r1", ReplayConditions(**conditions)))
 
 
-def _replay(request: ReplayRequest, events: int, at: datetime) -> Replay:
+def _replay(request: ReplayRun, events: int, at: datetime) -> Replay:
     return Replay(
         id=uuid4(),
         partition_id=7,

@@ -1,0 +1,94 @@
+"""Options of a command, made from the fields of a request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import typer
+from annotated_types import Ge
+from pydantic.fields import FieldInfo
+
+from waybill.request import Request
+
+R = TypeVar("R", bound=Request)
+_TIME = ": 2013-01-31, or RFC 3339; UTC without a zone."
+
+
+def takes(
+    model: type[R],
+    *,
+    argument: str = "pipeline",
+    flags: Mapping[str, tuple[str, ...]] | None = None,
+    without: Collection[str] = (),
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of ``model``; it is called with the request as ``request``.
+
+    Args:
+        model: the request.
+        argument: the field that is given by place.
+        flags: names of options that are not the field's own.
+        without: fields that the command does not take.
+
+    Raises:
+        InputError: when the command is called with what the model refuses.
+    """
+    fields = {name: field for name, field in model.model_fields.items() if name not in set(without)}
+
+    def wrap(command: Callable[..., None]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            request = model.of({name: given.pop(name) for name in fields})
+            command(request=request, **given)
+
+        times = [name for name, field in fields.items() if _plain(field) is datetime]
+        more = dict.fromkeys(times, f"; as --{times[0]}.") | {times[0]: _TIME} if times else {}
+        parameters = [
+            _parameter(
+                name,
+                field,
+                argument=name == argument,
+                flags=(flags or {}).get(name, ()),
+                more=more.get(name, ""),
+            )
+            for name, field in fields.items()
+        ]
+        hints = get_type_hints(command, include_extras=True)
+        own = [
+            one.replace(annotation=hints[one.name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for one in inspect.signature(command).parameters.values()
+            if one.name != "request"
+        ]
+        run.__signature__ = inspect.Signature([*parameters, *own])  # type: ignore[attr-defined]
+        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        return run
+
+    return wrap
+
+
+def _parameter(
+    name: str, field: FieldInfo, *, argument: bool, flags: tuple[str, ...], more: str
+) -> inspect.Parameter:
+    """Return one field as typer wants it; ``more`` ends its help."""
+    text = field.description or ""
+    options: dict[str, Any] = {"help": f"{text.rstrip('.')}{more}" if more else text}
+    for limit in field.metadata:
+        if isinstance(limit, Ge):
+            options["min"] = limit.ge
+    info = typer.Argument(**options) if argument else typer.Option(*flags, **options)
+    kind: Any = str if _plain(field) is datetime else _plain(field)
+    default: Any = inspect.Parameter.empty if field.is_required() else field.default
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind | None if default is None else kind, info],
+    )
+
+
+def _plain(field: FieldInfo) -> Any:
+    """Return the type that is not None of ``X | None``."""
+    kinds = get_args(field.annotation)
+    return next((one for one in kinds if one is not NoneType), field.annotation)

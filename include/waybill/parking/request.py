@@ -1,0 +1,159 @@
+"""What users ask of parked events: which partitions, and which events of one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, model_validator
+
+from waybill.events import CATALOGUE, STAGES, window
+from waybill.parking.model import PartitionFilter, ReplayConditions
+from waybill.request import Request
+
+if TYPE_CHECKING:
+    from waybill.parking.sampling import EventChoice
+
+_TIME = {"format": "date-time", "pattern": r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"}
+_PARTITION = {"section": "Partition"}
+
+
+class WindowRequest(Request):
+    """Two windows and a cause; what is not given takes all.
+
+    Windows go from their first edge to before their second; a time without a zone is UTC.
+    """
+
+    since: datetime | None = Field(
+        None, title="From", description="Event time, at or after.", json_schema_extra={**_TIME}
+    )
+    until: datetime | None = Field(
+        None, title="Until", description="Event time, before.", json_schema_extra={**_TIME}
+    )
+    parked_since: datetime | None = Field(
+        None,
+        title="Parked from",
+        description="Time of parking, at or after.",
+        json_schema_extra={**_TIME},
+    )
+    parked_until: datetime | None = Field(
+        None,
+        title="Parked until",
+        description="Time of parking, before.",
+        json_schema_extra={**_TIME},
+    )
+    fingerprint: str | None = Field(
+        None,
+        title="Fingerprint",
+        description="Only events of this cause.",
+        json_schema_extra={"pattern": "^[0-9a-f]{16}$"},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_windows(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Raise ``InputError`` where an edge is no time or a window holds nothing."""
+        for prefix in ("", "parked_"):
+            since, until = f"{prefix}since", f"{prefix}until"
+            edges = window(values.get(since), values.get(until), prefix=prefix)
+            values = values | dict(zip((since, until), edges, strict=True))
+        return values
+
+
+class _OptionalNames(Request):
+    pipeline: str | None = Field(
+        None, title="Pipeline", description="Only this pipeline, by name or id."
+    )
+    event_name: str | None = Field(
+        None, title="Event name", description="Only this event name, exactly."
+    )
+    stage: str | None = Field(
+        None,
+        title="Stage",
+        description="Only what this stage parked.",
+        json_schema_extra={"enum": [None, *STAGES]},
+    )
+    error_type: str | None = Field(
+        None,
+        title="Error type",
+        description="Only this error type, a code of the catalogue.",
+        json_schema_extra={"examples": list(CATALOGUE)},
+    )
+
+
+class ParkedFilter(WindowRequest, _OptionalNames):
+    """Which partitions of parked events; what is not given matches all.
+
+    With a window or a fingerprint a partition matches when one segment of it does.
+    """
+
+    def partitions(self, pipeline_id: str | None, **more: Any) -> PartitionFilter:
+        """Return what the tracker is asked; ``more``: other fields of a ``PartitionFilter``."""
+        own = {name: getattr(self, name) for name in ParkedFilter.model_fields}
+        del own["pipeline"]
+        return PartitionFilter(pipeline_id=pipeline_id, **own, **more)
+
+
+class PartitionRequest(Request):
+    """A parked partition, by its four names."""
+
+    pipeline: str = Field(
+        min_length=1,
+        title="Pipeline",
+        description="Pipeline, by name or id.",
+        json_schema_extra={**_PARTITION},
+    )
+    event_name: str = Field(
+        title="Event name", description="The event name.", json_schema_extra={**_PARTITION}
+    )
+    stage: str = Field(
+        title="Stage",
+        description="The stage that parked. Of what parked at ingestion, only what Kafka refused "
+        "can be replayed.",
+        json_schema_extra={**_PARTITION, "enum": list(STAGES)},
+    )
+    error_type: str = Field(
+        min_length=1,
+        title="Error type",
+        description="Code of the error catalogue.",
+        json_schema_extra={**_PARTITION, "examples": list(CATALOGUE)},
+    )
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return the four names."""
+        return {name: getattr(self, name) for name in PartitionRequest.model_fields}
+
+
+class ParkedEventsRequest(WindowRequest, PartitionRequest):
+    """Some parked events of one partition."""
+
+    max_events: int | None = Field(
+        None,
+        ge=1,
+        title="Most events",
+        description="Most events: the first in the order parked.",
+    )
+    enter: str | None = Field(
+        None,
+        title="Enter at",
+        description="`transformation`: take what mapping parked as what it was made from, where "
+        "the pipeline keeps sources. Empty: enter at the stage that parked.",
+        json_schema_extra={"enum": [None, "transformation"]},
+    )
+
+    @property
+    def conditions(self) -> ReplayConditions:
+        """Return what of the partition a replay takes."""
+        return ReplayConditions(*self._conditions())
+
+    @property
+    def choice(self) -> EventChoice:
+        """Return what of the partition a dry run takes."""
+        from waybill.parking.sampling import EventChoice
+
+        return EventChoice(*self._conditions())
+
+    def _conditions(self) -> tuple[Any, ...]:
+        window_fields = (getattr(self, name) for name in WindowRequest.model_fields)
+        return (*window_fields, self.max_events)

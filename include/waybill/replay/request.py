@@ -1,0 +1,62 @@
+"""What a user asks of a replay or a dry run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from waybill.parking import ParkedEventsRequest
+
+
+class DryRunRequest(ParkedEventsRequest):
+    """Which parked events to try, and with which version."""
+
+    proposed: Path | None = Field(
+        None, description="A folder with the pipeline as it would be deployed; else the active."
+    )
+    sample: int | None = Field(
+        None, ge=1, description="Try so many, some of each fingerprint; else every event."
+    )
+    good: int = Field(
+        500,
+        ge=0,
+        description="With --proposed: most recent good events to try as well; 0: none.",
+    )
+    seed: int | None = Field(None, description="Draw the same sample again.")
+
+
+class ReplayRequest(ParkedEventsRequest):
+    """Which parked events go back to their topic, and how."""
+
+    rate_per_s: int | None = Field(
+        None,
+        ge=1,
+        title="Events a second",
+        description="Most events a second. Empty: no such limit.",
+    )
+    governed: bool = Field(
+        default=True,
+        title="Governed",
+        description="Live traffic goes first: the rate is held so that its p95 latency grows by at "
+        "most 10 %. Off: as fast as Kafka takes them.",
+    )
+    canary: bool = Field(
+        default=False,
+        title="Canary",
+        description="Send 1 %, then 10 %, then all; stop when too much parks again.",
+    )
+    dry_run: bool = Field(
+        default=False, title="Dry run", description="Say what would pass; write nothing."
+    )
+    sample: int | None = Field(
+        None,
+        ge=1,
+        title="Sample of the dry run",
+        description="Events to try, some of each fingerprint. Empty: every one.",
+    )
+
+    def as_dry_run(self, *, proposed: Path | None = None) -> DryRunRequest:
+        """Return the dry run of the same events."""
+        shared = {name: getattr(self, name) for name in ParkedEventsRequest.model_fields}
+        return DryRunRequest(**shared, proposed=proposed, sample=self.sample)
