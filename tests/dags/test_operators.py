@@ -316,7 +316,6 @@ def test_an_empty_filter_matches_all(calls):
     assert calls.made[0][1] == (ParkedFilter(),)
 
 
-
 def test_the_filter_reaches_the_library_with_times_as_times(calls):
     plan(calls, [], filters={"pipeline": "p", "stage": None, "since": "2013-01-01T00:00:00Z"})
     [(request,)] = [given for name, given, _ in calls.made if name == "parked_partitions"]

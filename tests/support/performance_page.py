@@ -79,9 +79,7 @@ def _table(own: list[dict[str, Any]], shown: tuple[str, ...]) -> str:
     before: dict[str, float] = {}
     for row in own:
         cells = [_cell(row["figures"].get(name), before.get(name)) for name in known]
-        lines.append(
-            f"| {row['date']} | {row['commit']} | {' | '.join(cells)} | {_text(row)} |"
-        )
+        lines.append(f"| {row['date']} | {row['commit']} | {' | '.join(cells)} | {_text(row)} |")
         before |= row["figures"]
     return "\n".join(lines) + "\n"
 

@@ -28,17 +28,17 @@ def test_a_wrong_condition_is_said_with_what_to_write(monkeypatch, words, error,
 
 
 def test_times_without_a_zone_are_utc(monkeypatch):
-    asked = {}
+    asked = []
 
-    def found(*_, since, until, **__):
-        asked.update(since=since, until=until)
+    def found(_, request):
+        asked.extend((request.since, request.until))
         raise KeyError
 
     monkeypatch.setattr(services, "replayable", found)
     edges = ("--since", "2013-01-31", "--until", "2013-01-31T06:00:00+01:00")
     done = CliRunner().invoke(app, ["parked", "replay", *PARTITION, *edges])
     assert isinstance(done.exception, KeyError)
-    assert [edge.isoformat() for edge in asked.values()] == [
+    assert [edge.isoformat() for edge in asked] == [
         "2013-01-31T00:00:00+00:00",
         "2013-01-31T05:00:00+00:00",
     ]
