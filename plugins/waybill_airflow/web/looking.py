@@ -32,7 +32,11 @@ _MEDIA = {"jsonl.zst": "application/zstd", "jsonl": "application/x-ndjson", "csv
 
 Since = Annotated[str | None, Query(description="Event time from, RFC 3339; UTC without a zone.")]
 Until = Annotated[str | None, Query(description="Event time before.")]
-_OLDER = Field(None, deprecated=True, description="The older name of the parameter that ends so.")
+_OLDER = Field(
+    None,
+    description="The older name of the parameter that ends so.",
+    json_schema_extra={"deprecated": True},
+)
 Older = Annotated[
     str | None, Query(deprecated=True, description="The older name of the parameter that ends so.")
 ]
