@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from waybill.producer.background import Background, Threads
-from waybill.producer.forks import open_client
+from waybill.producer.forks import note_client
 from waybill.producer.lock import DirectoryLock
 from waybill.producer.tail import Tail, TailReader
 from waybill.producer.wal import Disk, RealDisk
@@ -25,6 +25,13 @@ class Lock(Protocol):
 MakeTail: TypeAlias = Callable[[Mapping[str, object], bytes, Callable[[], bool]], TailReader]
 
 
+def _client(config: dict[str, object]) -> Any:
+    from confluent_kafka import Producer
+
+    note_client()
+    return Producer(config)
+
+
 def _lock(directory: Path) -> Lock:
     directory.mkdir(parents=True, exist_ok=True)
     return DirectoryLock(directory)
@@ -37,7 +44,7 @@ class Environment:
     disk: Disk = field(default_factory=RealDisk)
     lock: Callable[[Path], Lock] = _lock
     """Makes the directory and locks it; raises ``ProducerBusyError``."""
-    client: Callable[[dict[str, object]], Any] = open_client
+    client: Callable[[dict[str, object]], Any] = _client
     """Of librdkafka's settings: what ``Sender`` uses of a ``confluent_kafka.Producer``."""
     tail: MakeTail = Tail
     background: Callable[[threading.Event], Background] = Threads

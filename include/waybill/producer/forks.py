@@ -68,17 +68,14 @@ def unwatch(producer: Forked) -> None:
     _OPEN.discard(producer)
 
 
-def open_client(config: dict[str, object]) -> Any:
-    """Return a new ``confluent_kafka.Producer`` of ``config``, and have forks know its age.
+def note_client() -> None:
+    """Have forks know that a client is made now.
 
     Raises:
         StopError: see ``check_inherited_locks``.
     """
-    from confluent_kafka import Producer
-
     check_inherited_locks()
     _CLIENTS.newest_at = time.monotonic()
-    return Producer(config)
 
 
 def check_inherited_locks() -> None:
@@ -106,7 +103,13 @@ def _take_locks() -> None:
     from confluent_kafka import Producer
 
     socket.getaddrinfo("127.0.0.1", None, flags=socket.AI_ADDRCONFIG)
-    Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    Producer(
+        {
+            "bootstrap.servers": "127.0.0.1:1",
+            "socket.connection.setup.timeout.ms": 1000,
+            "log_level": 0,
+        }
+    )
 
 
 def _before_fork() -> None:

@@ -9,6 +9,7 @@ import textwrap
 import time
 
 from waybill.producer import forks
+from waybill.producer.environment import REAL
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 WORKED, TOLD, HUNG = 0, 3, -signal.SIGKILL
@@ -18,10 +19,11 @@ FORKING = textwrap.dedent(
     import collections, os, signal, socket, sys, threading, time
     from waybill.errors import StopError
     from waybill.producer import forks
+    from waybill.producer.environment import REAL
 
     NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     forks.LOCKS_LIMIT_S = 2.0
-    client = forks.open_client(NOBODY)
+    client = REAL.client(NOBODY)
 
     def resolve():
         while True:
@@ -35,7 +37,7 @@ FORKING = textwrap.dedent(
         child = os.fork()
         if child == 0:
             try:
-                forks.open_client(NOBODY)
+                REAL.client(NOBODY)
             except StopError as error:
                 os._exit(3 if "fork again" in str(error) else 4)
             os._exit(0)
@@ -69,7 +71,7 @@ def test_a_child_that_inherited_a_taken_lock_is_told_instead_of_hanging():
 
 def test_a_fork_waits_until_the_newest_client_has_had_time_to_connect():
     began = time.monotonic()
-    client = forks.open_client(NOBODY)
+    client = REAL.client(NOBODY)
     child = os.fork()
     if child == 0:
         os._exit(0)
@@ -81,7 +83,7 @@ def test_a_fork_waits_until_the_newest_client_has_had_time_to_connect():
 
 def test_forks_of_older_clients_do_not_wait(monkeypatch):
     slept = []
-    client = forks.open_client(NOBODY)
+    client = REAL.client(NOBODY)
     time.sleep(forks.SETTLING_S)
     monkeypatch.setattr(time, "sleep", slept.append)
     child = os.fork()
