@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, exists, select
@@ -17,12 +18,10 @@ from waybill.parking import (
     holds,
     merging,
     quarantine,
-    recording,
     refreshing,
     replays,
     taking,
 )
-from waybill.parking.copies import CopyKey
 from waybill.parking.holds import Hold
 from waybill.parking.looking import Looking
 from waybill.parking.marks import IS_UNMARKED_ALONE
@@ -43,6 +42,9 @@ from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
 from waybill.parking.rewriting import Rewriting
 from waybill.storage.tracker import parked_objects, segments
+
+if TYPE_CHECKING:
+    from waybill.parking.copies import CopyKey
 
 
 class Parking(Looking):
@@ -92,7 +94,9 @@ class Parking(Looking):
         Raises:
             StopError: a segment has no events.
         """
-        recording.record_objects(connection, objects, scope=scope, commit_number=commit_number)
+        from waybill.parking.recording import record_objects
+
+        record_objects(connection, objects, scope=scope, commit_number=commit_number)
 
     def record_once(
         self,
@@ -108,7 +112,9 @@ class Parking(Looking):
             {(pipeline id, event name, stage, intake minute): copies}, which the caller's
             transaction counts as duplicates instead of parked.
         """
-        return recording.record_objects(
+        from waybill.parking.recording import record_objects
+
+        return record_objects(
             connection, objects, scope=scope, commit_number=commit_number, once=True
         )
 

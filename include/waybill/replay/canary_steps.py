@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waybill.errors import InputError, RetryError
 from waybill.events import HELD_ERROR
-from waybill.parking import Replay, ReplayConditions
-from waybill.replay.outcome import ReplayOutcome
-from waybill.replay.run import ReplayReport, ReplayRun
+
+if TYPE_CHECKING:
+    from waybill.parking import Replay, ReplayConditions
+    from waybill.replay.outcome import ReplayOutcome
+    from waybill.replay.run import ReplayReport, ReplayRun
 
 STEPS = (("1%", 0.01), ("10%", 0.10), ("100%", 1.0))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -78,7 +79,9 @@ class ObjectStore:
         self.address = f"{settings.endpoint_url or settings.region}/{settings.bucket}"
         """The bucket with its server."""
         self._guard = guard
-        self._client = _client(settings)
+        self._settings = settings
+        self._client: Any = None
+        self._lock = threading.Lock()
 
     def put(self, key: str, body: bytes) -> str:
         """Store an object whole and return its ETag; the store checks the bytes by their MD5.
@@ -242,7 +245,7 @@ class ObjectStore:
         )
 
         try:
-            return getattr(self._client, method)(**arguments)
+            return getattr(self._opened_client(), method)(**arguments)
         except ClientError as error:
             raise _sorted_error(error.response, key, self.bucket) from error
         except (NoCredentialsError, PartialCredentialsError) as error:
@@ -253,6 +256,13 @@ class ObjectStore:
         except BotoCoreError as error:
             words = f"object store did not answer for {key!r}: {error}"
             raise AwayError(words, setting="WAYBILL_S3__ENDPOINT_URL") from error
+
+    def _opened_client(self) -> Any:
+        """Return the client; it is made for the first call, which most commands never do."""
+        with self._lock:
+            if self._client is None:
+                self._client = _client(self._settings)
+            return self._client
 
 
 def _can_be(key: str) -> bool:

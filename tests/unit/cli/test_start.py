@@ -1,0 +1,24 @@
+"""A command loads what it uses: what ``make bench-cli`` measures does not grow back unseen."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIST = "import waybill.cli.parked, waybill.services; waybill.services.opened_parked_events"
+OPEN = "from waybill.settings import S3Settings; from waybill.storage import open_objects"
+SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; open_objects(S3Settings())"
+
+
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("import waybill.cli", {"pydantic", "rich", "sqlalchemy", "yaml"}),
+        (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.producer"}),
+    ],
+    ids=["help", "parked list"],
+)
+def test_a_command_does_not_load_what_it_does_not_use(code, unused):
+    shown = f"import sys; {code}; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    assert set(run.stdout.split()) & unused == set()
