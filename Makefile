@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
+.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -49,6 +49,9 @@ bench-tracker: venv java  ## the event tracker: what traces cost, files/s, look-
 bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against the same by hand (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.destinations $(ARGS)
 
+bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
+
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)
 
@@ -84,7 +87,7 @@ $(STAMP): requirements.txt requirements-dev.txt pyproject.toml Makefile
 		|| { rm -rf .venv; echo "Python's venv is missing: apt-get install -y python3-venv"; exit 1; }
 	@$(BIN)/uv --version 2>/dev/null | grep -q "^uv $(UV_VERSION)" \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt requirements-dev.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.txt requirements-dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
