@@ -221,3 +221,19 @@ def test_a_kill_after_the_deletion_is_made_good_by_the_next_run(
         "topic": way.topic.name, "deleted": 0, "commit": 3, "problem": "",
     }  # fmt: skip
     assert low(way) == 8
+
+
+def test_a_commit_of_a_clock_that_was_ahead_holds_up_no_trimming(way: Way) -> None:
+    flow(way, 3, 3, 3, 3)
+    way.load()
+    age(way, 100)
+    ahead = "clock_timestamp() + interval '10 years'"
+    way.query(f"UPDATE batches SET committed_at = {ahead} WHERE commit_number = 1")
+    first = "SELECT id::text FROM batches WHERE commit_number = 1"
+    way.query(f"UPDATE ledger SET committed_at = {ahead} WHERE left(reference, 36) IN ({first})")
+    before = books(way)
+    gone = trim_rows(way.tracker, kept_s=KEPT_S)
+    assert gone["batches"] == 2, "the one that seems young and the last one stay"
+    assert gone["ledger"] >= 2
+    assert books(way) == before
+    assert trimmed(way)["deleted"] > 0

@@ -142,3 +142,22 @@ def test_a_replay_that_takes_what_is_parked_after_the_listing_keeps_its_payloads
     assert report.kept == {"pl-1": "a replay runs, or ended lately"}
     assert objects.exists(key)
     objects.delete([key])
+
+
+def test_a_bad_row_that_quotes_the_word_keeps_no_payload(lot: Any) -> None:
+    pipeline_of(lot)
+    lot.objects.put("payloads/pl-1/orphan", b"{}")
+    row = b'7,"dataref",x,y\n'
+    lot.park([make_event(1, stage="ingestion", code="source_row_malformed", value=row)])
+    report = trim_payloads(lot.tracker, lot.objects, kept_s=ALL_S)
+    assert report.kept == {}
+    assert not lot.objects.exists("payloads/pl-1/orphan")
+
+
+def test_a_payload_that_is_named_with_an_escape_stays(lot: Any) -> None:
+    pipeline_of(lot)
+    key = "payloads/pl-1/named"
+    lot.objects.put(key, b"{}")
+    lot.park([make_event(1, value=b'{"id":"x","data\\u0072ef":"%s"}' % key.encode())])
+    trim_payloads(lot.tracker, lot.objects, kept_s=ALL_S)
+    assert lot.objects.exists(key)

@@ -13,7 +13,8 @@ from waybill.processing import Chain, ChainResult, ChildClock, Chunk, Learner, P
 Fetch = Callable[[str], bytes]
 _CHUNK = 512
 _CHUNK_BYTES = 16 * 1024**2
-_CLAIM_CHECK = b'"dataref"'
+_CLAIM_CHECKS = (b'"dataref"', b"\\u")
+"""What a message has that may name a payload; JSON may write any character of a name so."""
 _CLAIMED_BYTES = 2 * 1024**2
 """A payload in the store counts as this much: it was too large for the log."""
 
@@ -106,7 +107,7 @@ def _chunks(values: Iterable[bytes]) -> Iterator[list[bytes]]:
     size = 0
     for value in values:
         chunk.append(value)
-        size += len(value) + (_CLAIMED_BYTES if _CLAIM_CHECK in value else 0)
+        size += len(value) + (_CLAIMED_BYTES if any(m in value for m in _CLAIM_CHECKS) else 0)
         if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0

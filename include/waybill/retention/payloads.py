@@ -38,6 +38,8 @@ MOST_PARKED_BYTES = 1024**3
 _MOST_KEYS = 1_000
 _SKEW_S = 60.0
 _MARK = b'"dataref"'
+_ESCAPE = b"\\u"
+"""JSON may write any character of a name so."""
 _PIPELINES = text("SELECT id FROM pipelines ORDER BY id")
 _STANDS = text("""
 SELECT clock_timestamp() - make_interval(secs => :kept_s) AS before,
@@ -158,14 +160,18 @@ def _named(
             frame = objects.get(key, position=position, length=length)
             for event in read_segment(frame, sha256=sha256, key=key, position=position):
                 found.update(_references((event.value, event.source)))
-        except (CorruptSegmentError, ObjectMissingError, orjson.JSONDecodeError) as error:
+        except (CorruptSegmentError, ObjectMissingError) as error:
             return set(), f"parked events cannot be read: {error}"
     return found, ""
 
 
 def _references(messages: Sequence[bytes]) -> Iterator[str]:
     for message in messages:
-        if _MARK in message:
+        if _MARK not in message and _ESCAPE not in message:
+            continue
+        try:
             value = orjson.loads(message)
-            if isinstance(value, dict) and isinstance(value.get("dataref"), str):
-                yield value["dataref"]
+        except orjson.JSONDecodeError:
+            continue  # a row that never became an event names nothing
+        if isinstance(value, dict) and isinstance(value.get("dataref"), str):
+            yield value["dataref"]

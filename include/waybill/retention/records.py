@@ -32,22 +32,26 @@ from waybill.topics import examine, read_stops, stop_error
 MOST_COMMITS = 5_000
 """Commits that one look goes through."""
 _KNOWN = text("""
-SELECT cluster_id, topic_id, partition, next_offset, known_since, trimmed_commit
+SELECT cluster_id, topic_id, partition, known_since, trimmed_commit
 FROM topic_offsets WHERE topic = :topic
 """)
+# A commit is as old as the oldest one after it: a clock that was ahead holds nothing up.
 _COMMITS = text("""
 SELECT commit_number, offsets, committed_at,
-  committed_at < clock_timestamp() - make_interval(secs => :kept_s) AND NOT EXISTS (
+  min(committed_at) OVER (ORDER BY commit_number DESC)
+    < clock_timestamp() - make_interval(secs => :kept_s) AND NOT EXISTS (
     SELECT FROM staged_objects
     WHERE destination = batches.destination AND commit_number = batches.commit_number
       AND state NOT IN ('loaded', 'deleted')) AND NOT EXISTS (
     SELECT FROM segments JOIN parked_partitions p ON p.id = partition_id
     WHERE p.quarantined > 0 AND state = 'quarantined' AND problem = ''
       AND scope = batches.destination AND segments.commit_number = batches.commit_number) AS is_over
-FROM batches
-WHERE destination = :destination AND commit_number > :after AND commit_number <= (
-  SELECT last_commit FROM load_positions WHERE destination = :destination)
-ORDER BY commit_number LIMIT :most
+FROM (
+  SELECT destination, commit_number, offsets, committed_at FROM batches
+  WHERE destination = :destination AND commit_number > :after AND commit_number <= (
+    SELECT last_commit FROM load_positions WHERE destination = :destination)
+  ORDER BY commit_number LIMIT :most) AS batches
+ORDER BY commit_number
 """)
 _KEEP = text("""
 UPDATE topic_offsets SET trimmed_commit = greatest(trimmed_commit, :commit)
@@ -78,7 +82,6 @@ class _Known:
 
     cluster_id: str
     topic_id: str
-    next_offset: dict[int, int]
     since: dict[int, datetime]
     trimmed: int
 
@@ -124,11 +127,13 @@ def _trim(
         if not isinstance(known, _Known) or known.topic_id != info.topic_id:
             raise StopError(f"the positions of {topic!r} were moved meanwhile")
         ends, commit = _ends(tracker, topic, destination, known, kept_s)
+        own = read_positions(tracker, topic).get((known.cluster_id, known.topic_id), {})
         lows = {number: low for number, (low, _) in log.watermarks(info).items()}
         below = {
             number: least
             for number, end in ends.items()
-            if (least := min(end, known.next_offset.get(number, 0) - 1)) > lows.get(number, least)
+            if number in own
+            and (least := min(end, own[number].deletable_before)) > lows.get(number, least)
         }
         if below:
             log.delete_records(topic, below)
@@ -150,7 +155,6 @@ def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
     return _Known(
         cluster_id,
         topic_id,
-        {int(row.partition): int(row.next_offset) for row in rows},
         {int(row.partition): row.known_since for row in rows},
         min(int(row.trimmed_commit) for row in rows),
     )

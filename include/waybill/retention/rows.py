@@ -44,11 +44,12 @@ WITH old_ones AS (
   LIMIT :most)
 DELETE FROM batches WHERE id IN (SELECT id FROM old_ones)
 """)
+# A row is as old as the oldest one after it: a clock that was ahead holds nothing up.
 _LEDGER = text("""
 WITH seen AS (
-  SELECT id, reference, folded,
-    committed_at < clock_timestamp() - make_interval(secs => :kept_s) AS is_old
-  FROM ledger WHERE id > :after ORDER BY id LIMIT :most),
+  SELECT id, reference, folded, min(committed_at) OVER (ORDER BY id DESC)
+    < clock_timestamp() - make_interval(secs => :kept_s) AS is_old
+  FROM (SELECT * FROM ledger WHERE id > :after ORDER BY id LIMIT :most) AS ledger),
 gone AS (
   DELETE FROM ledger USING seen
   WHERE ledger.id = seen.id AND seen.is_old AND seen.folded AND NOT CASE

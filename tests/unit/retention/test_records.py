@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from waybill.ledger import LastRead, TopicPosition
 from waybill.retention import records
 from waybill.storage import TopicInfo
 
@@ -42,11 +43,14 @@ def test_records_that_a_settlement_has_read_again_are_not_deleted(monkeypatch, s
         return []
 
     def known(*_given):
-        return records._Known("c", "t", dict(positions), {0: SINCE}, 0)
+        return records._Known("c", "t", {0: SINCE}, 0)
+
+    def stands(*_given):
+        return {("c", "t"): {0: TopicPosition(positions[0])}}
 
     monkeypatch.setattr(records, "_known", known)
     monkeypatch.setattr(records, "read_stops", lambda *_given: [])
-    monkeypatch.setattr(records, "read_positions", lambda *_given: {})
+    monkeypatch.setattr(records, "read_positions", stands)
     monkeypatch.setattr(records, "examine", settle)
     monkeypatch.setattr(records, "_ends", lambda *_given: ({0: 60}, 9))
     monkeypatch.setattr(records, "_keep", lambda *_given: None)
@@ -54,3 +58,18 @@ def test_records_that_a_settlement_has_read_again_are_not_deleted(monkeypatch, s
     [done] = records.trim_log(None, log, {TOPIC: "warehouse"}, kept_s=0)
     assert log.deleted == deleted
     assert not done.problem
+
+
+def test_the_last_record_that_was_read_stays_before_a_transactions_marker(monkeypatch):
+    """By it a log that was cut is known; the marker behind it is no record."""
+    position = TopicPosition(100, LastRead(98, 1, "d", 0, 100))  # 99 is the marker
+    known = records._Known("c", "t", {0: SINCE}, 0)
+    monkeypatch.setattr(records, "read_stops", lambda *_: [])
+    monkeypatch.setattr(records, "read_positions", lambda *_: {("c", "t"): {0: position}})
+    monkeypatch.setattr(records, "examine", lambda *_: [])
+    monkeypatch.setattr(records, "_known", lambda *_: known)
+    monkeypatch.setattr(records, "_ends", lambda *_: ({0: 100}, 9))
+    monkeypatch.setattr(records, "_keep", lambda *_: None)
+    log = Log()
+    records.trim_log(None, log, {TOPIC: "warehouse"}, kept_s=0)
+    assert log.deleted == [{0: 98}]
