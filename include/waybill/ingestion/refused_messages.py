@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection
 
 from waybill.errors import ParkError, StopError
-from waybill.events import Event, decode
+from waybill.events import Event, decode, rfc3339
 from waybill.ledger import Refusal, commit_refusal, knows_refusal, refused_lsns
 from waybill.parking import Packer, ParkedEvent, Parking, identify, new_refused_key
 from waybill.processing import Counts
@@ -161,7 +161,7 @@ class Undeliverable:
             stack_hash="",
             pipeline_version=self._pipeline_version,
             event_at=event.time,
-            parked_at=datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+            parked_at=rfc3339(datetime.now(UTC)),
             topic="",
             kafka_partition=-1,
             kafka_offset=refused.lsn,

@@ -43,6 +43,7 @@ from waybill.events import (
     encode_data,
     event_id,
     ordering_key,
+    rfc3339,
     source_version,
     wall_us,
 )
@@ -456,7 +457,7 @@ class _Run:
             source_version=0 if version is None else version,
             intake_version=intake_version,
             intake_minute=minute,
-            time=moment.isoformat().replace("+00:00", "Z"),
+            time=rfc3339(moment),
             data=row,
         )
         return event, content, taken
@@ -470,7 +471,7 @@ class _Run:
         pipeline = self._intake.pipeline
         _, minute, taken = self._clock.stamp()
         moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
-        at = moment.isoformat().replace("+00:00", "Z")
+        at = rfc3339(moment)
         key = (pipeline.id, self._event.name, "ingestion", minute)
         counts.add(key, "in_first")
         counts.add(key, "parked")

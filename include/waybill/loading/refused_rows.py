@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from waybill.destinations import RefusedRow
-from waybill.events import Event, encode
+from waybill.events import Event, encode, rfc3339
 from waybill.parking import ANY_REPLAY, Packer, ParkedEvent, identify, new_key
 from waybill.storage import ObjectStore
 
@@ -40,7 +40,7 @@ def pack_refused(
     origins: Mapping[tuple[str, str], tuple[str, str]],
 ) -> None:
     """Add refused rows to an object; see ``park_refused``."""
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    now = rfc3339(datetime.now(UTC))
     for row in refused:
         team, version = origins.get((row.pipeline_id, row.event_name), ("", ""))
         identity = identify(
@@ -76,7 +76,7 @@ def store_packed(objects: ObjectStore, packer: Packer, key: str | None = None) -
 
 def _parked(row: RefusedRow, team: str, version: str, now: str) -> ParkedEvent:
     moment = datetime.fromtimestamp(row.intake_version / 1_000_000, UTC)
-    at = moment.isoformat().replace("+00:00", "Z")
+    at = rfc3339(moment)
     event = Event(
         id=row.event_id,
         pipeline_id=row.pipeline_id,

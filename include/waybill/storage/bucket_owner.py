@@ -20,6 +20,7 @@ import orjson
 from sqlalchemy import select
 
 from waybill.errors import InputError, RetryError
+from waybill.events import rfc3339
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage.objects import ObjectMissingError, ObjectStore
 from waybill.storage.tracker import deployment, open_tracker
@@ -163,7 +164,7 @@ def claim(store: ObjectStore, mine: str, *, expected: BucketOwner | None) -> boo
         mine: id of this deployment.
         expected: the owner as it was read; None: there was none.
     """
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    now = rfc3339(datetime.now(UTC).replace(microsecond=0))
     owner = BucketOwner(mine, now, f"{getpass.getuser()}@{socket.gethostname()}")
     body = orjson.dumps(owner.to_json(), option=orjson.OPT_INDENT_2)
     etag = None if expected is None else expected.etag
