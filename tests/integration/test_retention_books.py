@@ -237,3 +237,20 @@ def test_a_commit_of_a_clock_that_was_ahead_holds_up_no_trimming(way: Way) -> No
     assert gone["ledger"] >= 2
     assert books(way) == before
     assert trimmed(way)["deleted"] > 0
+
+
+def test_a_commit_of_an_older_log_and_of_a_clock_that_was_ahead_deletes_nothing(way: Way) -> None:
+    """The log was made anew and settled after the clock had stepped back behind commit 1."""
+    flow(way, 4)
+    way.load()
+    way.query(
+        "UPDATE batches SET committed_at = clock_timestamp() - interval '30 days', "
+        "offsets = jsonb_set(offsets, '{0,3}', '1000') WHERE commit_number = 1"
+    )
+    way.query("DELETE FROM topic_offsets")  # as settling a topic that was made anew does
+    flow(way, 3)
+    assert way.query("SELECT DISTINCT known_since_commit FROM topic_offsets") == [(1,)]
+    ahead = "clock_timestamp() - interval '30 days 39 minutes'"
+    way.query(f"UPDATE topic_offsets SET known_since = {ahead}")
+    assert trimmed(way)["deleted"] == 0
+    assert low(way) == 0

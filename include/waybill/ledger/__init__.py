@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from waybill.ledger.commit import check_lease as check_lease
     from waybill.ledger.commit import commit_batch as commit_batch
     from waybill.ledger.commit import commit_load as commit_load
+    from waybill.ledger.commit import last_commit_of_topic as last_commit_of_topic
     from waybill.ledger.commit import next_commit_number as next_commit_number
     from waybill.ledger.commit import write_copies as write_copies
     from waybill.ledger.commit import write_counts as write_counts
@@ -137,6 +138,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "check_lease",
             "commit_batch",
             "commit_load",
+            "last_commit_of_topic",
             "next_commit_number",
             "write_copies",
             "write_counts",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, BigInteger, Connection, cast, func, select, update
+from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.errors import RetryError, StopError
@@ -221,7 +221,12 @@ def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
         }
         connection.execute(
             insert(topic_offsets)
-            .values(**at, topic=commit.topic, next_offset=0)
+            .values(
+                **at,
+                topic=commit.topic,
+                next_offset=0,
+                known_since_commit=last_commit_of_topic(commit.topic),
+            )
             .on_conflict_do_nothing()
         )
         moved = connection.execute(
@@ -239,6 +244,18 @@ def _move_offsets(connection: Connection, commit: BatchCommit) -> None:
             raise OffsetsMovedError(
                 f"{commit.topic}/{item.partition} does not stand at offset {item.start}"
             )
+
+
+def last_commit_of_topic(topic: str) -> ScalarSelect[int]:
+    """Return the last commit number of a topic's destination, 0 before the first.
+
+    What is committed of the topic from now on has a higher one.
+    """
+    ends_so = func.right(topic, func.length(commit_sequences.c.destination) + 1)
+    query = select(func.coalesce(func.max(commit_sequences.c.last), 0))
+    return query.where(
+        ends_so == func.concat(".", commit_sequences.c.destination)
+    ).scalar_subquery()
 
 
 def write_counts(connection: Connection, reference: str, counts: PackedCounts) -> None:

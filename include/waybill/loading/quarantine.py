@@ -25,7 +25,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from sqlalchemy import Connection, func, select, text, update
+from sqlalchemy import Connection, func, or_, select, text, update
 
 from waybill.access import Decision
 from waybill.errors import InputError, StopError, WaybillError
@@ -225,7 +225,7 @@ class WaitingError(LeftError):
 def _values(tracker: TrackerStore, log: KafkaLog, item: LostObject) -> list[bytes]:
     if not item.offsets:
         raise LeftError("it is of an older release: its offsets are not known")
-    check_in_log(tracker, log, item.offsets, item.committed_at)
+    check_in_log(tracker, log, item.offsets, item.committed_at, item.commit_number)
     values: list[bytes] = []
     for topic, partition, start, end in item.offsets:
         values += log.read(topic, {partition: (start, end)})
@@ -233,7 +233,11 @@ def _values(tracker: TrackerStore, log: KafkaLog, item: LostObject) -> list[byte
 
 
 def check_in_log(
-    tracker: TrackerStore, log: KafkaLog, offsets: Sequence[Sequence[Any]], committed_at: datetime
+    tracker: TrackerStore,
+    log: KafkaLog,
+    offsets: Sequence[Sequence[Any]],
+    committed_at: datetime,
+    commit_number: int,
 ) -> None:
     """Check that Kafka still has the records that a commit was made of.
 
@@ -242,13 +246,14 @@ def check_in_log(
         log: Kafka.
         offsets: [topic, partition, first offset, offset after the last, ...] each.
         committed_at: of that commit.
+        commit_number: its own, of the topic's destination.
 
     Raises:
         WaitingError: a topic is stopped.
         LeftError: it has not; the log was cut, or made anew, since: others stand there now.
         RetryError: Kafka or the tracker is away.
     """
-    _check_same_log(tracker, offsets, committed_at)
+    _check_same_log(tracker, offsets, committed_at, commit_number)
     for topic, partition, start, end, *_ in offsets:
         try:
             info = log.describe(topic)
@@ -263,7 +268,10 @@ def check_in_log(
 
 
 def _check_same_log(
-    tracker: TrackerStore, offsets: Sequence[Sequence[Any]], committed_at: datetime
+    tracker: TrackerStore,
+    offsets: Sequence[Sequence[Any]],
+    committed_at: datetime,
+    commit_number: int,
 ) -> None:
     table = topic_offsets.c
     with tracker.transaction() as connection:
@@ -273,7 +281,7 @@ def _check_same_log(
             newer = select(table.known_since).where(
                 table.topic == topic,
                 table.partition == partition,
-                table.known_since > committed_at,
+                or_(table.known_since > committed_at, table.known_since_commit >= commit_number),
             )
             if since := connection.execute(newer).scalar():
                 raise LeftError(

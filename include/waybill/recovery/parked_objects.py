@@ -232,7 +232,7 @@ def _failed_again(
 ) -> dict[PartitionKey, list[_Event]]:
     """Return what fails of the commit's records, by partition, in log order."""
     batch = _batch(tracker, lost[0].segment)
-    check_in_log(tracker, log, batch.offsets, batch.committed_at)
+    check_in_log(tracker, log, batch.offsets, batch.committed_at, lost[0].segment.commit_number)
     held = {one.partition[0] for one in lost if one.partition[3] == HELD_ERROR}
     at = rfc3339(batch.committed_at)
     events: dict[PartitionKey, list[_Event]] = defaultdict(list)

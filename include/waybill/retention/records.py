@@ -8,8 +8,8 @@ A record goes once all of this holds:
   again from it;
 - it is not the last record that processing read: each start compares that one with the log;
 - its topic is the one that the ledger knows, by id, and not stopped. Of commits made before the
-  ledger knew this log (``known_since``: a topic of the same name was deleted, or its log was cut,
-  and settled) the offsets say nothing.
+  ledger knew this log (``known_since``, ``known_since_commit``: a topic of the same name was
+  deleted, or its log was cut, and settled) the offsets say nothing.
 
 How far commits were gone through is kept (``topic_offsets.trimmed_commit``), after the records are
 deleted: a kill between has them deleted again, which changes nothing.
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
 from waybill.errors import StopError, WaybillError
 from waybill.ledger import read_positions
@@ -32,7 +32,7 @@ from waybill.topics import examine, read_stops, stop_error
 MOST_COMMITS = 5_000
 """Commits that one look goes through."""
 _KNOWN = text("""
-SELECT cluster_id, topic_id, partition, known_since, trimmed_commit
+SELECT cluster_id, topic_id, partition, known_since, known_since_commit, trimmed_commit
 FROM topic_offsets WHERE topic = :topic
 """)
 # A commit is as old as the oldest one after it: a clock that was ahead holds nothing up.
@@ -82,7 +82,8 @@ class _Known:
 
     cluster_id: str
     topic_id: str
-    since: dict[int, datetime]
+    since: dict[int, tuple[datetime, int]]
+    """From when on, and behind which commit, offsets are those of this log."""
     trimmed: int
 
 
@@ -155,7 +156,7 @@ def _known(tracker: TrackerStore, topic: str) -> _Known | str | None:
     return _Known(
         cluster_id,
         topic_id,
-        {int(row.partition): row.known_since for row in rows},
+        {int(row.partition): (row.known_since, int(row.known_since_commit)) for row in rows},
         min(int(row.trimmed_commit) for row in rows),
     )
 
@@ -180,11 +181,21 @@ def _ends(
                 return ends, after
             after = int(row.commit_number)
             for name, partition, _, end, *_ in row.offsets:
-                since = known.since.get(partition)
-                if name == topic and since is not None and row.committed_at >= since:
+                if name == topic and _is_of(known, partition, row):
                     ends[partition] = end
         if len(rows) < MOST_COMMITS:
             return ends, after
+
+
+def _is_of(known: _Known, partition: int, commit: Row[Any]) -> bool:
+    """Tell whether a commit's offsets are those of the log that is there.
+
+    Times alone do not tell: the clock may have been ahead when an older log was read.
+    """
+    if partition not in known.since:
+        return False
+    time, number = known.since[partition]
+    return bool(commit.committed_at >= time and commit.commit_number > number)
 
 
 def _keep(tracker: TrackerStore, topic: str, known: _Known, commit: int) -> None:

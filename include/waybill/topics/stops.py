@@ -32,7 +32,7 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.deployment import active_pipelines
 from waybill.errors import InputError, StopError
-from waybill.ledger import LastRead, TopicPosition, read_positions
+from waybill.ledger import LastRead, TopicPosition, last_commit_of_topic, read_positions
 from waybill.notices import write_notice
 from waybill.pipelines import topic_of
 from waybill.storage import KafkaLog, LogRecord, RecordReader, TopicInfo, TrackerStore
@@ -634,7 +634,12 @@ def _apply(connection: Connection, topic: TopicInfo, step: Step) -> None:
         "partition": step.partition,
     }
     if start == 0:
-        row = insert(topic_offsets).values(**at, topic=topic.name, next_offset=0)
+        row = insert(topic_offsets).values(
+            **at,
+            topic=topic.name,
+            next_offset=0,
+            known_since_commit=last_commit_of_topic(topic.name),
+        )
         connection.execute(row.on_conflict_do_nothing())
     moved = connection.execute(
         update(topic_offsets)
@@ -643,6 +648,7 @@ def _apply(connection: Connection, topic: TopicInfo, step: Step) -> None:
             next_offset=to,
             last_read=None if step.last_read is None else step.last_read.to_json(),
             known_since=func.clock_timestamp(),  # offsets of older commits are another log's
+            known_since_commit=last_commit_of_topic(topic.name),
         )
     )
     if moved.rowcount != 1:

@@ -160,10 +160,12 @@ topic_offsets = Table(
     Column("next_offset", BigInteger, nullable=False),
     Column("last_read", JSONB),
     time_column("known_since", now=True),
+    count_column("known_since_commit"),
     count_column("trimmed_commit"),
     PrimaryKeyConstraint("cluster_id", "topic_id", "partition"),
 )
-"""``last_read``: what a log that was cut is known by (``waybill.ledger.LastRead``)."""
+"""``last_read``: what a log that was cut is known by (``waybill.ledger.LastRead``).
+``known_since_commit``: commits of the destination up to this one may be of another log."""
 
 topic_stops = Table(
     "topic_stops",
