@@ -16,7 +16,8 @@ Guarantees
   P5  One live process a directory; a fork opens a directory of its own.
 
 How the parts fit, in the order a message walks
-  lossless       what callers open: ``produce``, marks, what is parked; ``batch`` checks many
+  lossless       what callers open: ``produce``, marks, what is parked, forks, ``flush`` and
+                 ``close``; ``batch`` checks many
   wal/           append-only segments: the record is here first (``frame``, ``record``, ``segment``,
                  ``log``; ``free`` and ``space`` for room, ``syncing`` and ``poison`` for the disk's
                  word, ``disk`` and ``memory_disk`` below them)
@@ -29,7 +30,7 @@ How the parts fit, in the order a message walks
   maintenance    the background thread; checkpoints (``checkpoint``), after which segments are free
 
 How it begins and ends
-  opening        an open producer: opens, forks, waits, closes; ``parts`` puts it together
+  parts          opens the files of a directory and puts the producer together
   environment    what lies outside: disk, lock, Kafka; ``background``: threads. Tests bring theirs
   lock, forks    one live process a directory; which one a fork uses
   recovery       what an opening does with the log of a dead process

@@ -29,8 +29,8 @@ from tests.support.producer_model import Model
 from waybill.errors import RetryError, StopError
 from waybill.producer import (
     LosslessProducer,
+    lossless,
     maintenance,
-    opening,
     recovery,
     retry_queue,
     sending,
@@ -66,7 +66,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         clock = Clock()
-        for module in (maintenance, opening, recovery, retry_queue, sending, waiting):
+        for module in (lossless, maintenance, recovery, retry_queue, sending, waiting):
             self.stack.enter_context(mock.patch.object(module, "time", clock))
         self.stack.enter_context(mock.patch.object(sending, "EPOCH_RECORDS", 5))
         self.stack.enter_context(mock.patch.object(sending, "_POLL_EVERY", 3))

@@ -16,7 +16,7 @@ from waybill.producer.client import (
     stamp_prefix,
 )
 from waybill.producer.lock import DirectoryLock
-from waybill.producer.opening import _folder_name
+from waybill.producer.lossless import _folder_name
 from waybill.settings import WalSettings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
