@@ -1,12 +1,16 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Tests wait as much as they compute: one worker more than there are cores.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+PYTEST := $(BIN)/python -m pytest
+TOGETHER := -n $(WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not campaign"
 COMPILE := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 
 help:  ## this list
@@ -18,8 +22,11 @@ demo: venv java  ## install what is missing, start the stack, run the main job (
 down:  ## stop every process that was started here, and no other (ARGS=--wipe: delete the data too)
 	@if [ -x $(BIN)/waybill ]; then $(BIN)/waybill down $(ARGS); else echo "nothing was started here"; fi
 
-test: venv java chromium  ## the test suite, in two halves at once; long campaigns apart (ARGS=<paths>: these tests)
-	$(BIN)/python -m tests.halves $(ARGS)
+quick: venv  ## tests that need no server and no Java, in less than three minutes
+	$(PYTEST) $(TOGETHER) tests/unit tests/dags
+
+test: venv java chromium  ## the tests of each commit, with the real servers (ARGS=<paths or options>: these, one by one)
+	$(PYTEST) $(or $(ARGS),$(TOGETHER) tests)
 
 lint: venv  ## style, format, types, import layers
 	$(BIN)/ruff check .
@@ -67,8 +74,9 @@ faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination 
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: venv java  ## all that make test leaves out: long kills and outages, then each make faults-… in its standard size
-	$(BIN)/python -m pytest -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
+campaigns: venv java chromium  ## all that make test leaves out: long kills and outages, new random examples, then each make faults-… in its standard size
+	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
+	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
 	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md

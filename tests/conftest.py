@@ -11,13 +11,16 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import hypothesis
 import pytest
 
-# How long an example takes says how busy the machine is, not whether the claim holds.
-hypothesis.settings.register_profile("waybill", deadline=None)
-hypothesis.settings.load_profile("waybill")
+# How long an example takes says how busy the machine is, not whether the claim holds. Each commit
+# is tried with the same examples; `make campaigns` looks for new ones (HYPOTHESIS_PROFILE=search).
+hypothesis.settings.register_profile("commit", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "commit"))
 
 # No test may read the developer's own settings, nor write to their state folder.
 for _name in [name for name in os.environ if name.startswith("WAYBILL_")]:
@@ -40,6 +43,33 @@ def pytest_configure() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, long ones first; a worker has servers of its own.
+
+    Tests of the page share one worker: each other one would have to start Airflow's web server.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class FilesOnce(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            path = super()._split_scope(nodeid)
+            return "tests/ui" if path.startswith("tests/ui/") else str(path)
+
+    return FilesOnce(config, log) if config.option.dist == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is left with it at the end."""
+    order = ("tests/faults", "tests/ui", "tests/integration", "tests/dags", "tests/unit")
+    folders = {folder: place for place, folder in enumerate(order)}
+
+    def place(item: pytest.Item) -> int:
+        return folders.get("/".join(item.nodeid.split("/")[:2]), len(order))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,7 +95,7 @@ def servers_home() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def _postgres(servers_home: Path) -> Iterator[servers.PostgresServer]:
-    with servers.started(servers.start_postgres, servers_home) as server:
+    with servers.started(servers.start_postgres_without_fsync, servers_home) as server:
         yield server
 
 

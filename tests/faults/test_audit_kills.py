@@ -99,6 +99,7 @@ def test_what_a_dead_run_left_of_a_source_that_changed_is_counted(settings: Any)
     assert books.settling == {}
 
 
+@pytest.mark.campaign
 def test_rounds_beside_a_running_ingestion_see_no_breach(settings: Any) -> None:
     ended = threading.Event()
     rounds: list[list[Any]] = []

@@ -55,6 +55,7 @@ def values_in_kafka(settings):
     return list(log.read(topic.name, log.watermarks(topic)))
 
 
+@pytest.mark.campaign
 def test_a_killed_ingest_loses_and_doubles_nothing(settings):
     chance = random.Random(SEED)
     print(f"seed {SEED}")

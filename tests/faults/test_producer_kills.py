@@ -62,6 +62,7 @@ def assert_closed(campaign):
     assert sorted(p.name for p in (campaign.home / "wal").iterdir()) == ["checkpoint", "lock"]
 
 
+@pytest.mark.campaign
 def test_no_kill_loses_or_doubles_a_message(campaign_of):
     campaign = campaign_of(producer_kills.PAGES)
     tally = run(campaign, KILLS, random.Random(SEED))
@@ -73,6 +74,7 @@ def test_no_kill_loses_or_doubles_a_message(campaign_of):
     assert_closed(campaign)
 
 
+@pytest.mark.campaign
 def test_no_kill_loses_or_doubles_a_message_of_several_threads_without_marks(campaign_of):
     campaign = campaign_of(producer_kills.THREADS)
     tally = run(campaign, KILLS, random.Random(SEED + 1))
@@ -83,6 +85,7 @@ def test_no_kill_loses_or_doubles_a_message_of_several_threads_without_marks(cam
     assert_closed(campaign)
 
 
+@pytest.mark.campaign
 def test_a_topic_that_may_not_be_read_has_no_copies_but_of_what_a_kill_left_in_doubt(
     guarded, tmp_path
 ):

@@ -128,6 +128,7 @@ def test_messages_that_time_out_are_tried_again_and_arrive_once(kafka, topic, tm
     assert max(count.values()) == 1
 
 
+@pytest.mark.campaign
 def test_five_outages_longer_than_the_message_timeout_lose_and_double_nothing(
     kafka, topic, tmp_path
 ):

@@ -106,9 +106,11 @@ def refused_traces(settings):
     ("where", "garbage"),
     [
         pytest.param(STORED, 2, id="object stored"),
-        pytest.param(COMMITTED, 0, id="parked, not settled"),
+        pytest.param(COMMITTED, 0, id="parked, not settled", marks=pytest.mark.campaign),
         pytest.param(BEFORE_THE_MARK, 0, id="parked, page not marked"),
-        pytest.param(BEFORE_THE_PAGE, 0, id="parked, page not committed"),
+        pytest.param(
+            BEFORE_THE_PAGE, 0, id="parked, page not committed", marks=pytest.mark.campaign
+        ),
     ],
 )
 def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
@@ -132,8 +134,10 @@ def test_a_killed_ingest_parks_a_refused_event_once(settings, where, garbage):
     ("where", "garbage"),
     [
         pytest.param(STORED, 1, id="object stored"),
-        pytest.param(COMMITTED, 0, id="parked, not settled"),
-        pytest.param(BEFORE_THE_MARK, 0, id="parked, segment not marked"),
+        pytest.param(COMMITTED, 0, id="parked, not settled", marks=pytest.mark.campaign),
+        pytest.param(
+            BEFORE_THE_MARK, 0, id="parked, segment not marked", marks=pytest.mark.campaign
+        ),
         pytest.param(BEFORE_MARKED_REPLAYED, 0, id="parked, segment not marked replayed"),
     ],
 )

@@ -32,6 +32,7 @@ def test_a_killed_replay_resumes_and_sends_each_event_once_in_order(stack_settin
     assert {(trace.intake_minute, trace.outcome) for trace in traces} == {(29_000_000, "replayed")}
 
 
+@pytest.mark.campaign
 def test_whatever_is_interleaved_the_warehouse_ends_as_if_nothing_had_failed(postgres):
     print(f"seed {SEED}")
     tally = play(postgres.database("plays"), postgres.database("warehouse"), PLAYS, SEED)

@@ -21,7 +21,7 @@ from waybill.processing.spark.session import open_session
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.topics.stops import read_stops
 
-pytestmark = pytest.mark.serves
+pytestmark = [pytest.mark.serves, pytest.mark.campaign]
 KINDS = ("cut", "anew", "hole", "whole")
 ANN = Decision("ann", "the disk was put back")
 

@@ -14,7 +14,7 @@ from waybill import services
 from waybill.storage import open_objects, open_tracker
 from waybill.storage.tracker.tables import METADATA
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
 ROWS = 3_000
 BREAKS = "def transform(event):\n    return {}[event.id]\n"
 DIES = """

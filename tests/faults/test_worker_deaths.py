@@ -41,6 +41,7 @@ def test_deaths_of_workers_that_share_no_disk_park_their_events_only(
     assert work_dir.is_dir(), "the driver's own"
 
 
+@pytest.mark.campaign
 def test_deaths_where_each_task_is_tried_once_park_their_events_only(stack_settings, tmp_path):
     run_killers(streams.with_orders(stack_settings, tmp_path, rows=ROWS, master="local[2]"))
 

@@ -138,7 +138,7 @@ def opened_lots():
 @pytest.fixture
 def lot(opened_lots, postgres, s3):
     if not opened_lots:
-        opened_lots.append(_open(postgres.database("parking"), s3.bucket("parking", keep=True)))
+        opened_lots.append(_open(postgres.tracker("parking"), s3.bucket("parking", keep=True)))
     [one] = opened_lots
     own = {"deployment"}  # one row, made by the migration
     names = ", ".join(f'"{name}"' for name in METADATA.tables if name not in own)

@@ -54,6 +54,7 @@ def runs(process):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.campaign
 def test_a_signal_ends_its_servers_too(benchmark, number):
     child, home, store = benchmark
     assert runs(store)
@@ -65,6 +66,7 @@ def test_a_signal_ends_its_servers_too(benchmark, number):
     assert not home.exists()
 
 
+@pytest.mark.campaign
 def test_a_second_signal_does_not_break_the_ending_off(benchmark):
     child, home, store = benchmark
     child.send_signal(signal.SIGTERM)

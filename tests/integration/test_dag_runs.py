@@ -19,7 +19,7 @@ from waybill.replay.auto_replay import mark_for_auto_replay
 from waybill.settings import Settings
 from waybill.storage import open_objects, open_tracker
 
-pytestmark = pytest.mark.serves
+pytestmark = [pytest.mark.serves, pytest.mark.campaign]
 LAUNCHERS = ("replay_parked_partitions", "auto_replay", "probe_held_pipelines")
 
 

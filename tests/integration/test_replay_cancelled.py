@@ -73,7 +73,11 @@ def came_in(world: World) -> int:
     ("enter", "deaths"),
     [
         (None, (BEFORE_ITS_MARK, BEHIND_ITS_MARK, BEFORE_IT_IS_CONFIRMED, AMID_A_GROUP)),
-        ("transformation", (AMID_A_GROUP, BEHIND_ITS_MARK, BEFORE_THE_TRACKER_KNOWS)),
+        pytest.param(
+            "transformation",
+            (AMID_A_GROUP, BEHIND_ITS_MARK, BEFORE_THE_TRACKER_KNOWS),
+            marks=pytest.mark.campaign,
+        ),
     ],
 )
 def test_the_books_balance_whatever_was_sent_without_a_mark(

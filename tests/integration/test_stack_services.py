@@ -72,6 +72,7 @@ def consume(address: str, topic: str, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.campaign
 def test_postgres_keeps_what_was_committed(postgres: servers.PostgresServer, end: str) -> None:
     dsn = postgres.database("kept")
     put_row(dsn, 1)
@@ -81,7 +82,16 @@ def test_postgres_keeps_what_was_committed(postgres: servers.PostgresServer, end
     assert rows(dsn) == [1, 2]
 
 
-def test_postgres_has_its_settings_and_no_network_port(postgres: servers.PostgresServer) -> None:
+@pytest.fixture
+def as_shipped() -> Iterator[servers.PostgresServer]:
+    """PostgreSQL with the settings that users get; that of the other tests does not sync."""
+    home = servers.new_home()
+    with servers.started(servers.start_postgres, home) as server:
+        yield server
+    servers.end_home(home)
+
+
+def test_postgres_has_its_settings_and_no_network_port(as_shipped: servers.PostgresServer) -> None:
     wanted = {
         "synchronous_commit": "on",
         "fsync": "on",
@@ -89,13 +99,14 @@ def test_postgres_has_its_settings_and_no_network_port(postgres: servers.Postgre
         "shared_buffers": "256MB",
         "wal_compression": "off",
     }
-    with psycopg.connect(postgres.database("settings")) as connection:
+    with psycopg.connect(as_shipped.database("settings")) as connection:
         shown = {name: connection.execute(f"show {name}").fetchone()[0] for name in wanted}
     assert shown == wanted
-    listening = psutil.Process(postgres.pid).net_connections("inet")
+    listening = psutil.Process(as_shipped.pid).net_connections("inet")
     assert listening == []
 
 
+@pytest.mark.campaign
 def test_postgres_lives_on_when_its_starter_ends(tmp_path: Path) -> None:
     home = servers.new_home()
     code = (
@@ -127,6 +138,7 @@ def _works(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("then", ["stop", "start"])
+@pytest.mark.campaign
 def test_a_backend_of_a_killed_postgres_is_ended_amid_its_query(
     stopped_cluster: Postgres, then: str
 ) -> None:
@@ -212,6 +224,7 @@ def test_an_initdb_that_was_cut_short_is_done_again(stopped_cluster: Postgres) -
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.campaign
 def test_kafka_keeps_what_was_acknowledged(kafka: servers.KafkaServer, end: str) -> None:
     topic = f"kept-{end}"
     create_topic(kafka.bootstrap_servers, topic)
@@ -248,6 +261,7 @@ def test_another_broker_on_the_port_is_not_taken_for_ours(kafka: servers.KafkaSe
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.campaign
 def test_s3_keeps_what_was_acknowledged(s3: servers.S3Server, end: str) -> None:
     bucket = s3.bucket("kept").bucket
     for n in range(20):

@@ -24,7 +24,7 @@ from waybill.stack.airflow import COMPONENTS
 from waybill.stack.embedded import Stack
 from waybill.stack.postgres import Postgres
 
-pytestmark = [pytest.mark.serves, pytest.mark.slow]
+pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.campaign]
 
 SERVICES = {"postgres", "kafka", "s3", *(f"airflow-{name}" for name in COMPONENTS)}
 Run = Callable[..., subprocess.CompletedProcess[str]]

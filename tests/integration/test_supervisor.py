@@ -20,7 +20,7 @@ from waybill.settings import Settings, SparkSettings
 from waybill.stack import credentials, jars, processes, supervisor
 from waybill.stack.embedded import Stack
 
-pytestmark = [pytest.mark.serves, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.serves, pytest.mark.timeout(300), pytest.mark.campaign]
 WATCHED = ("postgres", "kafka", "s3", "trace-shipper")
 """Without Airflow: its components are in ``test_stack_up``."""
 BACK_S = 120

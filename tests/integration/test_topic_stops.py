@@ -194,6 +194,7 @@ def test_a_log_that_ended_with_a_marker_is_whole_however_it_goes_on(cut, kafka):
     assert topic.read == [b"old %d" % n for n in range(62)]
 
 
+@pytest.mark.campaign
 def test_a_log_that_lost_its_marker_and_ends_with_another_one_is_known(cut, kafka):
     """61 records stay, and where the marker was, another leader's record is, and its marker."""
     topic = cut["unmarked"]
@@ -209,6 +210,7 @@ def test_a_log_that_lost_its_marker_and_ends_with_another_one_is_known(cut, kafk
     assert topic.read[61:] == [b"new"]
 
 
+@pytest.mark.campaign
 def test_a_record_that_was_compacted_is_no_cut(topic, kafka):
     servers = kafka.bootstrap_servers
     topic.send(0, 5)

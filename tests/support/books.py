@@ -22,7 +22,7 @@ TABLES = (
 
 def open_books(postgres: Any, name: str, *, pool_size: int = 4) -> TrackerStore:
     """Return a migrated tracker in a fresh database."""
-    tracker = TrackerStore(TrackerSettings(dsn=postgres.database(name), pool_size=pool_size))
+    tracker = TrackerStore(TrackerSettings(dsn=postgres.tracker(name), pool_size=pool_size))
     tracker.migrate()
     return tracker
 

@@ -81,7 +81,7 @@ class Loads:
     """A tracker, a bucket, and the destination ``name`` behind a gate."""
 
     def __init__(self, postgres: Any, s3: Any, gate: Gate, dsn: str, name: str) -> None:
-        self.tracker_settings = TrackerSettings(dsn=postgres.database("tracker"))
+        self.tracker_settings = TrackerSettings(dsn=postgres.tracker())
         self.tracker = TrackerStore(self.tracker_settings)
         self.tracker.migrate()
         self.s3: S3Settings = s3.bucket("loads")

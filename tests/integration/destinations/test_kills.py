@@ -23,7 +23,7 @@ from tests.support.loader_child import (
 )
 from tests.unit.destinations.orders import expected, totals
 
-pytestmark = pytest.mark.serves
+pytestmark = [pytest.mark.serves, pytest.mark.campaign]
 
 KILLS = int(os.environ.get("KILLS", "4"))
 STEPS = ("note", "park")

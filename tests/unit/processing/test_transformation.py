@@ -239,7 +239,7 @@ def test_code_that_cannot_be_loaded_says_why(code: str) -> None:
 @pytest.fixture
 def watchdog() -> Iterator[Clock]:
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
-    watch = Clock(timeout_s=0.3)
+    watch = Clock(timeout_s=1.0)  # three times as long without a breath ends the test runner
     watch.arm()
     yield watch
     watch.disarm()
@@ -269,7 +269,7 @@ def test_an_endless_loop_is_a_timeout_and_the_neighbours_pass(loop: str, watchdo
     events = [event(n) for n in (1, 2, 3)]
     found = results(run(compile_transformation(code, "shop"), events, [10, 11, 12], watchdog))
     assert [f.code if f else None for _, _, f in found] == [None, "transformation_timeout", None]
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert watchdog.marker.value == -1
 
 
