@@ -1,12 +1,15 @@
 """How else a value may be written: what a message is searched for.
 
 =============================  ===================================================================
-text                           as it is, without blanks around it or in it, its Unicode composed
-                               and decomposed; as Python's, JSON's and a URL's writing has it
+text                           as it is, without blanks around it or in it, or with single ones; its
+                               Unicode composed and decomposed, without what is not shown; as
+                               Python's (also in ASCII, and of its bytes), JSON's, HTML's and a
+                               URL's writing has it
 text with five digits or more  its digits alone, where it is made of digits and ``+ - . / ( )``
 numbers, also in text          digits grouped by ``, . ' _``, a blank or not at all; a point or a
                                comma before the fraction, with one or two digits filled up by
-                               zeros; with an exponent
+                               zeros; with an exponent; whole ones with four digits or more in
+                               base 16
 dates, also in text            year, month, day in either order, between ``- / .``, with and without
                                zeros, with two digits of the year, with English names of months; as
                                Python writes one; days, seconds, ms and µs since 1970
@@ -21,6 +24,7 @@ and whatever is made of a value (a sum, a hash, its length) are not among these.
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import unicodedata
@@ -39,6 +43,7 @@ _COMMA = re.compile(r"[+-]?\d{1,30},\d{1,30}")
 _DAY_PARTS = re.compile(r"(\d{1,4})([-/.])(\d{1,2})\2(\d{1,4})")
 _DIALED = re.compile(r"[\d+\-./() ]+")
 _FEWEST_DIGITS = 5
+_FEWEST_HEX_DIGITS = 4
 _SEPARATORS = (",", ".", " ", "'", "_", "\u00a0", "\u202f")
 _MONTHS = (
     "January February March April May June July August September October November December".split()
@@ -78,9 +83,15 @@ def _of_text(text: str) -> Iterator[str]:
     with suppress(UnicodeEncodeError):
         yield quote(text, safe="")
         yield quote_plus(text)
+    yield " ".join(text.split())
+    yield html.escape(text)
+    yield html.escape(text, quote=False)
     if not text.isascii():
-        yield unicodedata.normalize("NFC", text)
-        yield unicodedata.normalize("NFD", text)
+        yield from (unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD"))
+        yield "".join(one for one in text if unicodedata.category(one) != "Cf")
+        yield ascii(text)[1:-1]
+        yield repr(text.encode("utf-8", "surrogatepass"))[2:-1]
+        yield text.encode("ascii", "xmlcharrefreplace").decode()
     digits = "".join(filter(str.isdigit, text))
     if len(digits) >= _FEWEST_DIGITS and _DIALED.fullmatch(text):
         yield digits
@@ -111,6 +122,8 @@ def _of_number(number: Decimal) -> Iterator[str]:
             points = [point for point in ".," if point != separator] if rest else [""]
             yield from (f"{grouped}{point}{rest}" for point in points)
     yield from (f"{abs(float(number)):e}", repr(abs(float(number))))
+    if not fraction and len(f"{int(whole):x}") >= _FEWEST_HEX_DIGITS:
+        yield f"{int(whole):x}"
     digits, power = (whole + fraction).strip("0") or "0", abs(number).adjusted()
     mantissa = digits[0] + (f".{digits[1:]}" if digits[1:] else "")
     yield from (f"{mantissa}e{form}" for form in (power, f"{power:+}", f"{power:+03}"))
