@@ -60,7 +60,8 @@ def test_a_list_says_how_far_each_is_and_why_one_waits(loads, run):
     assert max(map(len, text.partition("\n\n")[0].splitlines())) <= 80
     warehouse = next(line for line in text.splitlines() if line.startswith(" warehouse "))
     assert warehouse.split() == ["warehouse", "postgres", "1", "2", "1,200", "waits"]
-    assert "snowflake (not" in text
+    assert "snowflake" in text
+    assert "(experimental)" in text
     assert "warehouse: waits since" in text
     assert "1 try, destination_unreachable: destination 'warehouse' did not answer" in text
 
@@ -74,9 +75,10 @@ def test_a_list_for_machines_says_all_of_it(loads, run):
         "snowflake",
         False,
     )
-    assert (other["behind"], other["waiting"]) == (0, None)
+    assert (other["behind"], other["waiting"], other["experimental"]) == (0, None, True)
     names = ("loaded", "last_commit", "behind", "rows", "live_tested")
     assert [warehouse[name] for name in names] == [0, 1, 1, 3, True]
+    assert warehouse["experimental"] is False
     assert warehouse["bytes"] > 0
     assert warehouse["waiting"]["code"] == "destination_unreachable"
     assert warehouse["waiting"]["attempts"] == 1

@@ -244,7 +244,7 @@ def _print_table(found: Sequence[DestinationLine]) -> None:
         kind = one.kind or "-"
         table.add_row(
             Text(plain(one.name)),
-            kind if one.live_tested or not one.kind else f"{kind} (not live-tested)",
+            f"{kind} (experimental)" if one.experimental else kind,
             f"{one.loaded:,}",
             f"{one.last_commit:,}",
             f"{one.rows:,}",

@@ -64,13 +64,18 @@ class DestinationLine:
     alarms."""
 
     @property
+    def experimental(self) -> bool:
+        """Tell whether only the dialect of its kind was tested, never a server."""
+        return bool(self.kind) and not self.live_tested
+
+    @property
     def behind(self) -> int:
         """Return how many commits wait."""
         return self.last_commit - self.loaded
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found = asdict(self) | {"behind": self.behind}
+        found = asdict(self) | {"behind": self.behind, "experimental": self.experimental}
         found["rewinds"] = [one.to_json() for one in self.rewinds]
         return found | {"waiting": None if self.waiting is None else self.waiting.to_json()}
 

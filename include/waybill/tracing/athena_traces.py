@@ -51,7 +51,7 @@ _ROWS_A_BATCH = 10_000
 
 
 class AthenaTraces:
-    """Reads traces through Athena, and from this node's spool. Not live-tested, see the module.
+    """Reads traces through Athena, and from this node's spool. Experimental, see the module.
 
     Args:
         runner: runs a statement; ``AthenaRunner`` is the real one.

@@ -21,6 +21,7 @@ class DestinationOut(BaseModel):
     name: str
     kind: str = Field(description="Empty: no settings of this web server name it.")
     live_tested: bool = Field(description="False: of its kind only the dialect was tested.")
+    experimental: bool = Field(description="Only the dialect of its kind was tested.")
     state: Literal["takes loads", "waits", "parks"]
     loaded: int = Field(description="The last commit that is loaded, or parked.")
     last_commit: int
@@ -39,6 +40,7 @@ class DestinationOut(BaseModel):
             name=line.name,
             kind=line.kind,
             live_tested=line.live_tested,
+            experimental=line.experimental,
             state="takes loads" if found is None else "parks" if parks else "waits",
             loaded=line.loaded,
             last_commit=line.last_commit,

@@ -1,4 +1,4 @@
-"""Warehouses by dialect: Snowflake, BigQuery, Redshift. Not live-tested.
+"""Warehouses by dialect: Snowflake, BigQuery, Redshift. Experimental.
 
 What stands for a live test: every statement is compared with a golden file, read again in its own
 dialect, and run with the same meaning on an engine that is here; the order of calls to the drivers

@@ -54,14 +54,14 @@ class _OvertakenError(Exception):
 class WarehouseDestination:
     """A warehouse with transactions, as ``waybill.destinations.Destination`` says.
 
-    Not live-tested: the statements and the order of calls are tested, no server of the kind was.
+    Experimental: the statements and the order of calls are tested, no server of the kind was.
 
     Args:
         name: commit numbers are kept under it.
         session: with the engine.
     """
 
-    live_tested = False
+    experimental = True
     per_table = False
 
     def __init__(self, name: str, session: Session) -> None:

@@ -151,8 +151,8 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(monkeypatch):
     with open_destination("warehouse", settings_of("clickhouse")) as destination:
         with pytest.raises(InputError, match="pip install 'clickhouse-connect"):
             destination.check()
-        assert destination.live_tested is False
-        assert "Not live-tested" in type(destination).__doc__
+        assert destination.experimental is True
+        assert "Experimental" in type(destination).__doc__
 
 
 def test_a_dsn_of_another_form_is_refused():

@@ -180,8 +180,8 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(monkeypatch):
     with open_destination("warehouse", settings_of("databricks")) as destination:
         with pytest.raises(InputError, match="pip install 'databricks-sql-connector"):
             destination.check()
-        assert destination.live_tested is False
-        assert "Not live-tested" in type(destination).__doc__
+        assert destination.experimental is True
+        assert "Experimental" in type(destination).__doc__
 
 
 @pytest.mark.parametrize(

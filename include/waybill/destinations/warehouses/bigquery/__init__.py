@@ -1,1 +1,1 @@
-"""BigQuery as a destination; not live-tested."""
+"""BigQuery as a destination; experimental."""

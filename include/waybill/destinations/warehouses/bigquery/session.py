@@ -38,7 +38,7 @@ _TRIES = 10
 
 
 class BigQuerySession(Session):
-    """A session with one project of BigQuery. Not live-tested.
+    """A session with one project of BigQuery. Experimental.
 
     Args:
         name: the destination's name.

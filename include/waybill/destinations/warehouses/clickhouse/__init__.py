@@ -1,4 +1,4 @@
-"""ClickHouse as a destination; not live-tested.
+"""ClickHouse as a destination; experimental.
 
 It has no transactions and no merge: a table is a ReplacingMergeTree, which keeps of each key the
 row with the greatest version, and hides it when that one is a delete. So inserts in any order, and

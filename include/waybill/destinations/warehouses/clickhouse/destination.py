@@ -37,14 +37,14 @@ class ClickHouseLake:
 class ClickHouseDestination(LakeDestination):
     """One ClickHouse server, as ``waybill.destinations.Destination`` says.
 
-    Not live-tested: its statements ran on ClickHouse's engine within a process, on no server.
+    Experimental: its statements ran on ClickHouse's engine within a process, on no server.
 
     Args:
         name: commit numbers are kept under it.
         settings: dsn and options.
     """
 
-    live_tested = False
+    experimental = True
     kind = "clickhouse"
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:

@@ -34,7 +34,7 @@ _ANSWER_TIMEOUT_S = 1_900
 
 
 class ClickHouseSession:
-    """A session with one server. Not live-tested.
+    """A session with one server. Experimental.
 
     Args:
         name: the destination's name.

@@ -65,7 +65,7 @@ _LINE = pa.schema(
 
 @dataclass(slots=True)
 class ClickHouseTable:
-    """One table: see ``LakeTable``. Not live-tested.
+    """One table: see ``LakeTable``. Experimental.
 
     Args:
         session: with the server.

@@ -1,4 +1,4 @@
-"""Databricks as a destination: Delta tables over SQL; not live-tested.
+"""Databricks as a destination: Delta tables over SQL; experimental.
 
 There is no transaction across tables: exactly once is per table and commit, as for Delta tables
 that Waybill writes by itself (``waybill.destinations.lake``), whose verdicts, books, tombstones and

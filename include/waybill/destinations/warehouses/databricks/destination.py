@@ -33,14 +33,14 @@ class DatabricksLake:
 class DatabricksDestination(LakeDestination):
     """One catalog of Databricks, as ``waybill.destinations.Destination`` says.
 
-    Not live-tested: the statements and the order of calls are tested, no server was.
+    Experimental: the statements and the order of calls are tested, no server was.
 
     Args:
         name: commit numbers are kept under it.
         settings: dsn and options.
     """
 
-    live_tested = False
+    experimental = True
     kind = "databricks"
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:

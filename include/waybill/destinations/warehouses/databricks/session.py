@@ -32,7 +32,7 @@ _ANSWER_TIMEOUT_S = 1_900
 
 
 class DatabricksSession:
-    """A session with one catalog. Not live-tested.
+    """A session with one catalog. Experimental.
 
     Args:
         name: the destination's name.

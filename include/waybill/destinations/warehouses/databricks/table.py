@@ -37,7 +37,7 @@ _CONSTRAINT = "delta.constraints."
 
 @dataclass(slots=True)
 class DatabricksTable:
-    """One table: see ``LakeTable``. Not live-tested.
+    """One table: see ``LakeTable``. Experimental.
 
     Args:
         session: with the catalog.

@@ -1,1 +1,1 @@
-"""Redshift as a destination; not live-tested."""
+"""Redshift as a destination; experimental."""

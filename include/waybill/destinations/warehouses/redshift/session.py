@@ -38,7 +38,7 @@ _ANSWER_TIMEOUT_S = 1_900
 
 
 class RedshiftSession(Session):
-    """A session with one database of Redshift. Not live-tested.
+    """A session with one database of Redshift. Experimental.
 
     Args:
         name: the destination's name.

@@ -1,1 +1,1 @@
-"""Snowflake as a destination; not live-tested."""
+"""Snowflake as a destination; experimental."""

@@ -45,7 +45,7 @@ _CONNECTION_CODES = range(250_000, 260_000)
 
 
 class SnowflakeSession(Session):
-    """A session with one database of Snowflake. Not live-tested.
+    """A session with one database of Snowflake. Experimental.
 
     Args:
         name: the destination's name.
