@@ -45,6 +45,12 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the servers of workers that were killed, as those of a session that is ended are."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        servers.sweep()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give each worker whole files, long ones first; a worker has servers of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from tests.servers import wait_for
 
 from waybill.errors import InputError
 from waybill.settings import Settings, SparkSettings
-from waybill.stack import jars, processes
+from waybill.stack import jars, ports, processes
 from waybill.stack.airflow import COMPONENTS
 from waybill.stack.embedded import Stack
 from waybill.stack.postgres import Postgres
@@ -39,13 +40,20 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def waybill(home: Path) -> Run:
-    """The command line as a user calls it, over a state folder of its own and free ports."""
+    """The command line as a user calls it, over a state folder of its own and free ports.
+
+    The default ones of S3 are among those of outgoing connections, which take some meanwhile.
+    """
     jars.ensure(servers.JARS)
     env = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     env |= {
         "PYTHONPATH": str(servers.CHECKOUT / "include"),
         "WAYBILL_HOME": str(home),
         "WAYBILL_SPARK__JARS_DIR": str(servers.JARS / jars.SPARK),
+        **{
+            f"WAYBILL_STACK__{name.upper()}": str(port)
+            for name, port in ports.port_settings(servers.random_ports()).items()
+        },
     }
 
     def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -212,10 +220,12 @@ def _nothing_is_left(home: Path) -> None:
 def _every_listener_is_on_loopback(pids_by_name: dict[str, int]) -> None:
     for pid in pids_by_name.values():
         family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        connections = []
         for process in family:
-            for connection in process.net_connections("inet"):
-                if connection.status == psutil.CONN_LISTEN:
-                    assert connection.laddr.ip in {"127.0.0.1", "::ffff:127.0.0.1"}, process
+            with contextlib.suppress(psutil.NoSuchProcess):  # a task that has just ended
+                connections += process.net_connections("inet")
+        listening = {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+        assert listening <= {"127.0.0.1", "::ffff:127.0.0.1"}, family
 
 
 def _memory_at_rest_is_below(waybill: Run, limit: int) -> None:

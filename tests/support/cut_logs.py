@@ -73,17 +73,20 @@ def send_one_by_one(
 
 
 def send_in_transaction(servers: str, topic: str, values: list[bytes], partition: int = 0) -> None:
-    """Send values in a transaction: its marker takes an offset that has no record."""
+    """Send values in a transaction: its marker takes an offset that has no record.
+
+    It is over when this returns: a broker that dies before writes the marker once more.
+    """
     from confluent_kafka import Producer
 
-    producer = Producer(
-        {"bootstrap.servers": servers, "transactional.id": f"hole-{topic}", "log_level": 2}
-    )
+    config = {"bootstrap.servers": servers, "transactional.id": f"hole-{topic}", "log_level": 2}
+    producer = Producer(config)
     producer.init_transactions(60)
     producer.begin_transaction()
     for value in values:
         producer.produce(topic, value, partition=partition)
-    producer.commit_transaction(60)
+    producer.commit_transaction(60)  # decided; the marker may still be on its way
+    Producer(config).init_transactions(60)  # waits for the end of the one before
 
 
 def make_anew(servers: str, log: Any, topic: str) -> None:
