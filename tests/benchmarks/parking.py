@@ -150,8 +150,7 @@ class Bench:
 
     def _process(self, name: str, log: Any, topic: TopicInfo, events: int) -> dict[str, float]:
         """Run a fresh consumer, with books of its own, over a whole topic."""
-        from waybill.parking import Parking
-        from waybill.processing.spark.application import ProcessingConsumer
+        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         settings = self._settings(name)
@@ -162,9 +161,7 @@ class Bench:
         before = puts(objects)
         with open_tracker(settings.tracker) as tracker:
             consumer = ProcessingConsumer(
-                settings,
-                tracker,
-                Parking(tracker, objects),
+                ProcessingParts.over(settings, tracker, objects),
                 topic,
                 destination="warehouse",
                 holder="bench",

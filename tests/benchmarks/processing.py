@@ -143,23 +143,28 @@ class Bench:
         return report_of(runs, loading, self._events, size)
 
     def _process(self, settings: Any, log: Any, topic: Any, *, identity: bool) -> dict[str, float]:
+        from tests.benchmarks.identity import IdentityTask
+
         from waybill import services
-        from waybill.parking import Parking
-        from waybill.processing.spark.application import ProcessingConsumer
+        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
+        from waybill.processing.spark.tasks import StageTask
         from waybill.storage import open_objects, open_tracker
 
         services.migrate(settings)
         services.run_deploy(settings, self._pipeline_dir, who="bench")
         with open_tracker(settings.tracker) as tracker:
-            consumer = ProcessingConsumer(
+            parts = ProcessingParts.over(
                 settings,
                 tracker,
-                Parking(tracker, open_objects(settings.s3)),
+                open_objects(settings.s3),
+                task=IdentityTask if identity else StageTask,
+            )
+            consumer = ProcessingConsumer(
+                parts,
                 topic,
                 destination="warehouse",
                 holder="bench",
                 checkpoint=settings.spark.work_dir / "checkpoint",
-                identity=identity,
             )
             return self._follow(lambda: consumer.start(self._spark, log), self._events)
 

@@ -112,8 +112,7 @@ class Bench:
         return self._report(seen, alone, (load, os.getloadavg()[0]))
 
     def _consume(self, log: Any, topic: Any) -> None:
-        from waybill.parking import Parking
-        from waybill.processing.spark.application import ProcessingConsumer
+        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
         from waybill.processing.spark.session import open_session
         from waybill.storage import open_objects, open_tracker
 
@@ -122,9 +121,7 @@ class Bench:
         self._stack.callback(spark.stop)
         tracker = self._stack.enter_context(open_tracker(settings.tracker))
         consumer = ProcessingConsumer(
-            settings,
-            tracker,
-            Parking(tracker, open_objects(settings.s3)),
+            ProcessingParts.over(settings, tracker, open_objects(settings.s3)),
             topic,
             destination="warehouse",
             holder="bench",

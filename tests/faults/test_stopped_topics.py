@@ -15,10 +15,15 @@ from waybill.access import Decision
 from waybill.ledger import read_positions
 from waybill.parking import Parking
 from waybill.parking.browsing import segments_in_order
-from waybill.processing.spark.application import ProcessingConsumer, fresh_checkpoints
+from waybill.processing.spark.application import (
+    ProcessingConsumer,
+    ProcessingParts,
+    fresh_checkpoints,
+)
 from waybill.processing.spark.consumers import Consumers
 from waybill.processing.spark.session import open_session
 from waybill.storage import open_log, open_objects, open_tracker
+from waybill.topics import SettleRequest
 from waybill.topics.stops import read_stops
 
 pytestmark = [pytest.mark.serves, pytest.mark.campaign]
@@ -41,9 +46,7 @@ class Running:
 
     def _start(self, name: str) -> Any:
         consumer = ProcessingConsumer(
-            self.settings,
-            self.tracker,
-            Parking(self.tracker, open_objects(self.settings.s3)),
+            ProcessingParts.over(self.settings, self.tracker, open_objects(self.settings.s3)),
             self.log.ensure_topic(name),
             destination="w",
             holder="test",
@@ -74,7 +77,7 @@ class Running:
         return [stop.kind for stop in read_stops(self.tracker, self.topics[kind])]
 
     def settle(self, kind: str) -> None:
-        plan = services.settlement(self.settings, self.topics[kind])
+        plan = services.settlement(self.settings, SettleRequest(topic=self.topics[kind]))
         services.settle_topic(self.settings, plan, ANN)
 
     def parked(self) -> set[bytes]:

@@ -143,7 +143,7 @@ def written(folder: Path, team: str, code: str) -> Path:
 def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Run what a replay sent through the task that Spark runs; return what became of it."""
     recorder = open_recorder(world.settings.traces)
-    worker = tasks._Worker(os.getpid(), world.settings, world.objects, recorder, {})
+    worker = tasks.Worker(os.getpid(), world.settings, world.objects, recorder, {})
     monkeypatch.setattr(tasks, "_WORKERS", [worker])
     version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]

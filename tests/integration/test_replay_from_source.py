@@ -70,7 +70,7 @@ class World:
         self.log, self.objects = open_log(settings.kafka), open_objects(settings.s3)
         self.tracker = open_tracker(settings.tracker)
         self.parking = Parking(self.tracker, self.objects)
-        worker = tasks._Worker(
+        worker = tasks.Worker(
             os.getpid(), settings, self.objects, open_recorder(settings.traces), {}
         )
         monkeypatch.setattr(tasks, "_WORKERS", [worker])

@@ -24,6 +24,7 @@ from waybill.ledger import (
 from waybill.reconciliation.offset_ranges import Reached, check_ranges
 from waybill.settings import KafkaSettings
 from waybill.storage import TopicInfo, open_log
+from waybill.topics import SettleRequest
 from waybill.topics.stops import (
     LogFault,
     Settlement,
@@ -92,7 +93,7 @@ class Topic:
         return own[0].next_offset if own else 0
 
     def settle(self, **options: Any) -> Any:
-        plan = plan_settlement(self.tracker, self.log, self.name, **options)
+        plan = plan_settlement(self.tracker, self.log, SettleRequest(topic=self.name, **options))
         apply_settlement(self.tracker, plan, ANN)
         return plan
 
@@ -232,7 +233,7 @@ def test_a_cut_that_an_older_release_cannot_tell_stays_a_stop_when_it_has_grown(
 
 def test_a_settlement_that_is_late_changes_nothing(cut):
     topic = cut["late"]
-    plan = plan_settlement(topic.tracker, topic.log, topic.name)
+    plan = plan_settlement(topic.tracker, topic.log, SettleRequest(topic=topic.name))
     apply_settlement(topic.tracker, plan, ANN)
     topic.send(0, 10, "new")
     topic.process()
@@ -240,7 +241,7 @@ def test_a_settlement_that_is_late_changes_nothing(cut):
         apply_settlement(topic.tracker, plan, ANN)
     assert topic.position() == 20
     with pytest.raises(InputError, match="nothing of topic"):
-        plan_settlement(topic.tracker, topic.log, topic.name)
+        plan_settlement(topic.tracker, topic.log, SettleRequest(topic=topic.name))
 
 
 def test_holes_are_forgotten_where_a_log_was_cut_and_other_records_may_stand(postgres):
@@ -279,7 +280,7 @@ def test_what_was_deleted_unread_is_counted_and_what_was_read_may_be_deleted(top
     [fault] = topic.faults()
     assert fault.words.endswith(": 1 event was deleted unread")
     record_stops(topic.tracker, topic.name, [fault])
-    [step] = plan_settlement(topic.tracker, topic.log, topic.name).steps
+    [step] = plan_settlement(topic.tracker, topic.log, SettleRequest(topic=topic.name)).steps
     assert step.words.endswith(": the 1 event between was deleted unread")
     cut_logs.delete_records(kafka.bootstrap_servers, topic.name, 0, 36)
     [fault] = topic.faults()

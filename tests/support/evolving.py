@@ -103,7 +103,7 @@ def run_task(
 ) -> dict[str, Any]:
     """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
     objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
-    worker = tasks._Worker(os.getpid(), settings, objects, recorder, {})
+    worker = tasks.Worker(os.getpid(), settings, objects, recorder, {})
     with mock.patch.object(tasks, "_WORKERS", [worker]):
         return again(values, plan or plan_of(settings))
 

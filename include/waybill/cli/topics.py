@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from waybill.cli.deciding import Who, decision
+from waybill.cli.request_options import takes
 from waybill.cli.words import counted
+from waybill.topics import SettleRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,19 +98,12 @@ def configure(
 
 
 @app.command()
-def settle(  # noqa: PLR0913 - options
-    name: Name,
+@takes(SettleRequest, argument="topic", flags={"reread": ("--reread",)})
+def settle(
+    request: SettleRequest,
     who: Who = None,
     why: Why = "",
     *,
-    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(min=0, help="Offset where it is read on, instead of the one proposed."),
-    ] = None,
-    reread: Annotated[
-        bool, typer.Option("--reread", help="Read the sources of its pipelines again too.")
-    ] = False,
     plan_only: Annotated[bool, typer.Option("--plan", help="Show what it does; do not.")] = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -121,7 +116,8 @@ def settle(  # noqa: PLR0913 - options
     from waybill.services import settle_topic, settlement
     from waybill.settings import Settings
 
-    plan = settlement(Settings(), name, partition=partition, at=at)
+    name, reread = request.topic, request.reread
+    plan = settlement(Settings(), request)
     if not as_json:
         _print_plan(plan, reread=reread)
     done = not plan_only

@@ -9,33 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.request_options import takes
+from waybill.trails import TrailRequest
+
 if TYPE_CHECKING:
     from waybill.trails import Asked, Question, TrailService
 
 _MOST_FILE_BYTES = 4 * 1024**2
 
 
-def trail(  # noqa: PLR0913, PLR0917 - three ways to ask, a window, an output
+@takes(TrailRequest, argument="")
+def trail(
+    request: TrailRequest,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of events, up to 1,000.")
     ] = None,
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="A file of ids, one a line; -: stdin.")
     ] = None,
-    pipeline: Annotated[
-        str | None, typer.Option(help="With --key: the pipeline, by name or id.")
-    ] = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="The primary key; once for each of its fields, or as a JSON array."),
-    ] = None,
-    event_name: Annotated[
-        str | None, typer.Option(help="With --key: only this kind of event; else all there are.")
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only traces from this time on (UTC): reads less.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(help="Only traces until then.")] = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
@@ -46,16 +37,15 @@ def trail(  # noqa: PLR0913, PLR0917 - three ways to ask, a window, an output
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
-    window = (since, until)
-    with opened_trails(Settings()) as desk:
-        if pipeline is None and not key:
-            if event_name is not None:
+    with opened_trails(Settings()) as trails:
+        if request.pipeline is None and not request.key:
+            if request.event_name is not None:
                 raise _needs_key("--event-name")
-            question = _of_ids([*(ids or ()), *_read(file)], window)
+            question = _of_ids([*(ids or ()), *_read(file)], request)
         else:
             _refuse_both(ids, file)
-            question = _of_key(desk, pipeline, key, event_name, window)
-        asked = desk.run(question, who=current_user())
+            question = _of_key(trails, request)
+        asked = trails.run(question, who=current_user())
     show(asked, as_json=as_json)
     if asked.answer is None or asked.answer["missing"] or not asked.answer["trails"]:
         raise typer.Exit(1)
@@ -82,38 +72,33 @@ def show(asked: Asked, *, as_json: bool) -> None:
         print_answer(asked.question, asked.answer)
 
 
-def _of_ids(texts: list[str], window: tuple[str | None, str | None]) -> Question:
+def _of_ids(texts: list[str], request: TrailRequest) -> Question:
     from waybill.trails import ask_for_ids
 
-    since, until = _edges(window)
+    since, until = _edges(request)
     return ask_for_ids(texts, since=since, until=until)
 
 
-def _of_key(
-    desk: TrailService,
-    pipeline: str | None,
-    key: list[str] | None,
-    event_name: str | None,
-    window: tuple[str | None, str | None],
-) -> Question:
+def _of_key(trails: TrailService, request: TrailRequest) -> Question:
     from waybill.errors import InputError
     from waybill.trails import ask_for_key
 
+    pipeline, key = request.pipeline, request.key
     if pipeline is None or not key:
         raise _needs_key("--key" if pipeline is None else "--pipeline")
-    found = desk.pipeline(pipeline)
+    found = trails.pipeline(pipeline)
     if found is None:
         raise InputError(
             f"there is no pipeline {pipeline!r}; `waybill pipelines list` shows those there are"
         )
-    since, until = _edges(window)
-    return ask_for_key(found.id, key, event_name=event_name, since=since, until=until)
+    since, until = _edges(request)
+    return ask_for_key(found.id, key, event_name=request.event_name, since=since, until=until)
 
 
-def _edges(window: tuple[str | None, str | None]) -> tuple[datetime | None, datetime | None]:
+def _edges(request: TrailRequest) -> tuple[datetime | None, datetime | None]:
     from waybill.trails import parsed_moment
 
-    return parsed_moment(window[0], "--since"), parsed_moment(window[1], "--until")
+    return parsed_moment(request.since, "--since"), parsed_moment(request.until, "--until")
 
 
 def _read(file: str | None) -> list[str]:

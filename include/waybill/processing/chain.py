@@ -47,6 +47,17 @@ class _Group(NamedTuple):
         return "in_replayed" if self.replayed else "in_first"
 
 
+class _Stop(NamedTuple):
+    """Where an event went no further, and what of it parks."""
+
+    event_name: str
+    stage: str
+    fault: Fault
+    value: bytes
+    source: bytes = b""
+    """What it was made from, where the pipeline keeps that."""
+
+
 class Chain:
     """Runs messages through their pipelines' stages.
 
@@ -171,7 +182,7 @@ class Chain:
         self._count(group.pipeline_id, group.name, group.stage, "parked", items)
         for event, place in zip(items.events, items.places, strict=True):
             value = self._chunk.values[place]
-            self._fail(event, place, group.name, group.stage, fault, plan, value)
+            self._fail(event, place, _Stop(group.name, group.stage, fault, value), plan)
 
     def _transform(self, plan: Plan, name: str, items: Items) -> None:
         outcomes = self._outcomes(plan, items)
@@ -191,7 +202,8 @@ class Chain:
             passed = items.pick(kept)
             for event, place in zip(parked.events, parked.places, strict=True):
                 value = self._chunk.values[place]
-                self._fail(event, place, name, "transformation", faults[place], plan, value)
+                stop = _Stop(name, "transformation", faults[place], value)
+                self._fail(event, place, stop, plan)
             self._count(plan.pipeline.id, name, "transformation", "parked", parked)
         away = items.pick(filtered)
         self._count(plan.pipeline.id, name, "transformation", "passed", passed)
@@ -245,7 +257,7 @@ class Chain:
         for index, value in values.items():
             event, place = items.events[index], items.places[index]
             source = self._chunk.values[place] if plan.pipeline.keep_source else b""
-            self._fail(event, place, name, "mapping", faults[index], plan, value, source)
+            self._fail(event, place, _Stop(name, "mapping", faults[index], value, source), plan)
         pipeline_id = plan.pipeline.id
         good = items
         if faults:
@@ -295,24 +307,14 @@ class Chain:
         self._count(pipeline_id, name, "staged", "in_replayed" if by_column else "in_first", items)
         self._note(pipeline_id, name, "passed", items)
 
-    def _fail(  # noqa: PLR0913, PLR0917 - what a failure says
-        self,
-        event: Event,
-        place: int,
-        name: str,
-        stage: str,
-        fault: Fault,
-        plan: Plan | None,
-        value: bytes,
-        source: bytes = b"",
-    ) -> None:
+    def _fail(self, event: Event, place: int, stop: _Stop, plan: Plan | None) -> None:
         chunk = self._chunk
         self.result.failures.append(
             Failure(
-                event.pipeline_id, name, stage, fault, value, chunk.partitions[place],
+                event.pipeline_id, *stop[:4], chunk.partitions[place],
                 chunk.offsets[place], event.id, event.time, event.attempt,
                 plan.pipeline.version if plan is not None else "", event.source_version,
-                event.intake_version, event.intake_minute, event.replay_id, source,
+                event.intake_version, event.intake_minute, event.replay_id, stop.source,
             )
         )  # fmt: skip
 

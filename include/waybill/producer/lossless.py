@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from waybill.errors import InputError, RetryError, StopError
@@ -20,8 +20,9 @@ from waybill.producer.client import HEADER, pack_stamp
 from waybill.producer.environment import REAL, Environment
 from waybill.producer.lock import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
-from waybill.producer.parts import Claim, Parts, open_parts
+from waybill.producer.parts import Claim, Options, Parts, open_parts
 from waybill.producer.retry_queue import WasTaken
+from waybill.producer.sending import HandOver
 from waybill.producer.wal import (
     DATA,
     MARK,
@@ -45,11 +46,6 @@ _SAY_EVERY = 600
 _LOG = logging.getLogger(__name__)
 _now_ns = time.time_ns
 _clock_ns = time.perf_counter_ns
-
-
-_Fields: TypeAlias = tuple[
-    int, str, bytes | None, bytes | None, HeaderList | None, int, int
-]  # lsn, topic, key, value, headers, partition, timestamp in ms
 
 
 class LosslessProducer:
@@ -97,14 +93,12 @@ class LosslessProducer:
         marks: bool = False,
         claim: Claim | None = None,
     ) -> None:
-        self._claim = claim
         self._settings = settings
-        self._kafka = dict(kafka)
+        self._options = Options(
+            settings, dict(kafka), self._environment, on_undeliverable, was_taken, claim, marks
+        )
         self._name = name
         self._folder = _folder_name(name)
-        self._on_undeliverable = on_undeliverable
-        self._was_taken = was_taken
-        self._marks = marks
         self._closed = False
         self._forked = self._opening = False
         self._own_lock = threading.RLock()
@@ -124,7 +118,7 @@ class LosslessProducer:
     # Opening
 
     def _open(self, folder: str) -> None:
-        parts = self._open_parts(folder)
+        parts = open_parts(self._options, folder)
         topics: dict[str, bytes] = {}
         try:
             parts.recover()
@@ -148,23 +142,11 @@ class LosslessProducer:
             parts.maintenance
         )  # last: until then the old one's trouble keeps all others out
 
-    def _open_parts(self, folder: str) -> Parts:
-        return open_parts(
-            self._settings,
-            self._kafka,
-            folder,
-            self._on_undeliverable,
-            self._was_taken,
-            self._marks,
-            self._environment,
-            self._claim,
-        )
-
     def _take_over_forks(self) -> None:
         """Settle what forks of this producer left that are dead."""
         for folder in forks.left_folders(self._settings.dir, self._folder):
             try:
-                parts = self._open_parts(folder)
+                parts = open_parts(self._options, folder)
             except ProducerBusyError:
                 continue  # it lives
             try:
@@ -191,7 +173,7 @@ class LosslessProducer:
 
     def _open_own(self) -> None:
         """After a fork: open the first log of a fork that nobody has."""
-        if self._marks or self._closed:
+        if self._options.marks or self._closed:
             raise StopError(
                 f"this producer was opened by process {os.getppid()} and does not work after a "
                 "fork; open one in each process"
@@ -344,31 +326,32 @@ class LosslessProducer:
                         )
                     else:
                         sender.first(
-                            lsn, topic, key, value, pairs, partition, timestamp_ms, on_delivery
+                            HandOver(lsn, topic, key, value, pairs, partition, timestamp_ms),
+                            on_delivery,
                         )
                     return lsn  # noqa: TRY300 - the fast path
                 except BaseException as error:  # noqa: BLE001 - raised again there, but for three
-                    fields = (lsn, topic, key, value, pairs, partition, timestamp_ms)
-                    full = self._not_simple(error, fields)
+                    record = HandOver(lsn, topic, key, value, pairs, partition, timestamp_ms)
+                    full = self._not_simple(error, record)
                     if full is None:
                         return lsn
             self._make_room(full, tries)
             tries += 1
 
-    def _not_simple(self, error: BaseException, fields: _Fields) -> WalFullError | None:
+    def _not_simple(self, error: BaseException, record: HandOver) -> WalFullError | None:
         """Return the error when the log is full; None when the record goes its way all the same."""
-        sender, (lsn, topic, key, *_) = self._sender, fields
+        sender = self._sender
         if isinstance(error, WalFullError):
             return error
         if isinstance(error, struct.error):
             raise InputError(f"too large for the log, or no partition: {error}") from error
         try:
             if isinstance(error, BufferError):
-                sender.wait_and_produce(*fields)
-            elif not sender.took_refusal(lsn, topic, key, error):
+                sender.wait_and_produce(record)
+            elif not sender.took_refusal(record.lsn, record.topic, record.key, error):
                 raise error  # noqa: TRY301 - whatever it was
         except BaseException as broken:
-            self._broken_off(lsn, broken)
+            self._broken_off(record.lsn, broken)
             raise
         return None
 

@@ -17,12 +17,11 @@ from functools import partial
 from waybill.errors import RetryError, StopError
 from waybill.producer.background import Background
 from waybill.producer.callbacks import Callbacks
-from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
+from waybill.producer.checkpoint import Checkpoint, Offsets
 from waybill.producer.delivery import Deliveries
-from waybill.producer.retry_log import RetryLog
+from waybill.producer.files import Files
 from waybill.producer.retry_queue import RetryQueue
 from waybill.producer.sending import Sender
-from waybill.producer.wal import WriteAheadLog
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
@@ -46,19 +45,17 @@ class MaintenanceThread:
     """Checkpoints and the background thread of one producer.
 
     Args:
+        files: what it writes to.
         gate: the append lock.
         background: does the steps.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts it works between
+    def __init__(
         self,
         settings: WalSettings,
-        log: WriteAheadLog,
+        files: Files,
         deliveries: Deliveries,
         marks: Marks,
-        file: CheckpointFile,
-        retry: RetryLog,
-        parking: RetryLog,
         *,
         gate: threading.Lock,
         background: Background,
@@ -73,12 +70,12 @@ class MaintenanceThread:
         """This is a forked child: everything is the parent's."""
         self._closed = False
         self._settings = settings
-        self._log = log
+        self._log = files.log
         self._deliveries = deliveries
         self._marks = marks
-        self._file = file
-        self._retry = retry
-        self._parking = parking
+        self._file = files.checkpoint
+        self._retry = files.retry
+        self._parking = files.parking
         self._gate = gate
         self._background = background
         self._final = False
@@ -86,6 +83,10 @@ class MaintenanceThread:
         self._sequence = self._saved = 0
         self._saved_offsets: Offsets = {}
         self._save_lock = threading.Lock()
+        self._polls = 0
+        """Of the client, when this thread looked last."""
+        self._next = 0.0
+        """When the next checkpoint is due, by the monotonic clock."""
 
     # Checkpoints
 
@@ -175,24 +176,45 @@ class MaintenanceThread:
         topics: Callable[[], set[str]],
     ) -> None:
         """Begin to work. ``topics`` are those produced to in this process."""
-        jobs: list[tuple[str, Callable[[], None], float]] = []
-        work = _Work(
-            self,
-            self._settings,
-            sender,
-            retry_queue,
-            callbacks,
-            self._log,
-            self._deliveries,
-            self._gate,
-            topics,
-        )
-        jobs.append(("waybill-producer", work.tick, TICK_S))
+        tick = partial(self._tick, sender, retry_queue, callbacks, topics)
+        jobs: list[tuple[str, Callable[[], None], float]] = [("waybill-producer", tick, TICK_S)]
         if self._settings.durability == "group":
             every_s = max(1, self._settings.group_commit_ms) / 1000
             jobs.append(("waybill-producer-sync", self._sync, every_s))
         for name, job, every_s in jobs:
             self._background.start(name, partial(self._step, job), every_s)
+
+    def _tick(
+        self,
+        sender: Sender,
+        retry_queue: RetryQueue,
+        callbacks: Callbacks,
+        topics: Callable[[], set[str]],
+    ) -> None:
+        """Do what is due."""
+        poller = sender.poller
+        if poller.polls == self._polls:
+            poller.poll()
+        self._polls = poller.polls
+        if not self.stopped:
+            with self._gate:
+                next_lsn = self._log.next_lsn
+                self._deliveries.low_lsn(next_lsn)
+                failed = self._deliveries.failed(next_lsn)
+            retry_queue.serve(failed, next_lsn)
+        callbacks.serve_aside()
+        if self.abandoned:
+            return
+        try:
+            self._log.prepare()
+        except (OSError, RetryError) as error:
+            _LOG.debug("no free segment could be made ahead: %s", error)
+        now = time.monotonic()
+        if now >= self._next or self._log.reusable(self.floor_of_now):
+            self.try_checkpoint()
+            interval_s = self._settings.checkpoint_interval_ms / 1000
+            known = self.has_first_offsets(topics())
+            self._next = now + (interval_s if known else min(_FIRST_OFFSETS_S, interval_s))
 
     def _step(self, job: Callable[[], None]) -> None:
         try:
@@ -230,61 +252,3 @@ class MaintenanceThread:
     def join(self) -> None:
         """Wait for the threads to end; ``closing`` is set."""
         self._background.join()
-
-
-class _Work:
-    """One tick after the other."""
-
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts it works between
-        self,
-        maintenance: MaintenanceThread,
-        settings: WalSettings,
-        sender: Sender,
-        retry_queue: RetryQueue,
-        callbacks: Callbacks,
-        log: WriteAheadLog,
-        deliveries: Deliveries,
-        gate: threading.Lock,
-        topics: Callable[[], set[str]],
-    ) -> None:
-        self._maintenance = maintenance
-        self._interval_s = settings.checkpoint_interval_ms / 1000
-        self._sender = sender
-        self._retry_queue = retry_queue
-        self._callbacks = callbacks
-        self._log = log
-        self._deliveries = deliveries
-        self._gate = gate
-        self._topics = topics
-        self._polls = 0
-        self._next = time.monotonic()
-
-    def tick(self) -> None:
-        """Do what is due."""
-        poller = self._sender.poller
-        if poller.polls == self._polls:
-            poller.poll()
-        self._polls = poller.polls
-        if not self._maintenance.stopped:
-            with self._gate:
-                next_lsn = self._log.next_lsn
-                self._deliveries.low_lsn(next_lsn)
-                failed = self._deliveries.failed(next_lsn)
-            self._retry_queue.serve(failed, next_lsn)
-        self._callbacks.serve_aside()
-        if self._maintenance.abandoned:
-            return
-        self._prepare()
-        now = time.monotonic()
-        if now >= self._next or self._log.reusable(self._maintenance.floor_of_now):
-            self._maintenance.try_checkpoint()
-            known = self._maintenance.has_first_offsets(self._topics())
-            self._next = now + (
-                self._interval_s if known else min(_FIRST_OFFSETS_S, self._interval_s)
-            )
-
-    def _prepare(self) -> None:
-        try:
-            self._log.prepare()
-        except (OSError, RetryError) as error:
-            _LOG.debug("no free segment could be made ahead: %s", error)

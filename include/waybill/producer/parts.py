@@ -6,16 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, cast
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
 
 from waybill.errors import StopError
 from waybill.producer.callbacks import Callbacks
-from waybill.producer.checkpoint import Checkpoint, CheckpointFile, Offsets
+from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import CALLBACKS, producer_config
 from waybill.producer.delivery import Deliveries
 from waybill.producer.environment import Environment, Lock
+from waybill.producer.files import Files, move_aside, open_files
 from waybill.producer.maintenance import MaintenanceThread, Marks
 from waybill.producer.model import FoundLog, Histogram, ProducerStats, Recovery
 from waybill.producer.parking_place import ParkingPlace
@@ -24,7 +24,7 @@ from waybill.producer.retry_log import RetryLog
 from waybill.producer.retry_queue import OnUndeliverable, RetryQueue, WasTaken
 from waybill.producer.sending import Sender
 from waybill.producer.tail import TailReader
-from waybill.producer.wal import DATA, Disk, WriteAheadLog, parse_segment
+from waybill.producer.wal import WriteAheadLog
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
@@ -150,16 +150,20 @@ class Parts:
                 self.maintenance.try_checkpoint()
 
 
-def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
-    settings: WalSettings,
-    kafka: Mapping[str, object],
-    folder: str,
-    on_undeliverable: OnUndeliverable | None,
-    was_taken: WasTaken | None,
-    marks: bool,  # noqa: FBT001 - of one caller
-    environment: Environment,
-    claim: Claim | None = None,
-) -> Parts:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a producer is opened with; see ``LosslessProducer``."""
+
+    settings: WalSettings
+    kafka: Mapping[str, object]
+    environment: Environment
+    on_undeliverable: OnUndeliverable | None = None
+    was_taken: WasTaken | None = None
+    claim: Claim | None = None
+    marks: bool = False
+
+
+def open_parts(options: Options, folder: str) -> Parts:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
 
     A log that ``claim`` refuses is moved aside, and a new one is begun, which is claimed in turn.
@@ -168,142 +172,34 @@ def open_parts(  # noqa: PLR0913, PLR0917 - what a producer is opened with
         ProducerBusyError: another live process has the directory.
         InputError: a setting cannot be used.
     """
-    config = producer_config(kafka, settings)
+    settings, claim, disk = options.settings, options.claim, options.environment.disk
+    config = producer_config(options.kafka, settings)
     directory = settings.dir / folder
-    lock, disk = environment.lock(directory), environment.disk
+    lock = options.environment.lock(directory)
     superseded = 0
     try:
-        opened = _open_files(directory, settings, disk, marks=marks)
-        while claim is not None and not claim(_found(opened, directory)):
-            superseded += _move_aside(disk, directory, opened)
-            opened = _open_files(directory, settings, disk, marks=marks)
-        file, start, retry, parking, log, damaged = opened
-        recovered = survey(log, start)
+        files = open_files(directory, settings, disk, marks=options.marks)
+        while claim is not None and not claim(files.found()):
+            superseded += move_aside(disk, directory, files)
+            files = open_files(directory, settings, disk, marks=options.marks)
+        recovered = survey(files.log, files.start)
         recovered.superseded = superseded
-        log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
-        retry.beside = lambda: log.size_bytes + parking.size_bytes
-        recovered.quarantined += damaged + retry.damaged + parking.damaged
-        used = marks or start.marked or bool(recovered.marks)
-        known = Marks(used, start.confirmed_lsn, start.synced_lsn)
-        return _assemble(
-            environment,
-            lock,
-            settings,
-            kafka,
-            config,
-            log,
-            file,
-            start,
-            known,
-            recovered,
-            retry,
-            parking,
-            on_undeliverable or parking.park,
-            was_taken,
-        )
+        return _assemble(options, lock, config, files, recovered)
     except BaseException:
         lock.release()
         raise
 
 
-class _Files(NamedTuple):
-    """What a directory holds, opened."""
-
-    file: CheckpointFile
-    start: Checkpoint
-    retry: RetryLog
-    parking: ParkingPlace
-    log: WriteAheadLog
-    damaged: bool
-
-
-def _open_files(directory: Path, settings: WalSettings, disk: Disk, *, marks: bool) -> _Files:
-    file = CheckpointFile(directory, disk)
-    found, damaged = file.load()
-    retry = RetryLog(directory / "retry", settings, disk, found.retry)
-    parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
-    log = WriteAheadLog(
-        directory,
-        settings,
-        wal_id=found.wal_id,
-        next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
-        next_segment=found.next_segment,
-        disk=disk,
-    )
-    start = found
-    if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
-        start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
-        if log.first_lsn == log.next_lsn:
-            start = replace(start, marked=marks)
-            file.save(start)  # a log has its id from the beginning, though it is killed here
-    return _Files(file, start, retry, parking, log, damaged)
-
-
-def _found(opened: _Files, directory: Path) -> FoundLog:
-    log, start = opened.log, opened.start
-    empty = log.first_lsn == log.next_lsn and not opened.retry
-    return FoundLog(log.wal_id.hex(), directory, start.confirmed_lsn, empty, start.offsets)
-
-
-def _move_aside(disk: Disk, directory: Path, opened: _Files) -> int:
-    """Move a log to ``quarantine/<its id>/``; return how many records behind its last mark it held.
-
-    The checkpoint, which names it, goes last: killed anywhere, the next opening finds the same log,
-    and moves the rest.
-    """
-    log = opened.log
-    behind = log.records(opened.start.confirmed_lsn + 1)
-    held = sum(record.kind == DATA for record in behind)
-    for one in (log, opened.retry, opened.parking):
-        one.close()
-    disk.make_directory(directory / "quarantine")
-    target = directory / "quarantine" / log.wal_id.hex()
-    disk.make_directory(target)
-    for name in ("retry", "parked"):
-        if name in disk.names(directory):
-            disk.make_directory(target / name)
-            _move_segments(disk, directory / name, target / name)
-    _move_segments(disk, directory, target)
-    _move_files(disk, directory, target, ["checkpoint"])
-    _LOG.error(
-        "log %s was taken over by another one, or settled by name: the %d records behind its last "
-        "mark are not sent; they were moved to %s",
-        *(log.wal_id.hex(), held, target),
-    )
-    return held
-
-
-def _move_segments(disk: Disk, source: Path, target: Path) -> None:
-    segments = [name for name in disk.names(source) if parse_segment(name) is not None]
-    _move_files(disk, source, target, segments)
-
-
-def _move_files(disk: Disk, source: Path, target: Path, names: list[str]) -> None:
-    there = set(disk.names(target))
-    for name in set(names) & set(disk.names(source)) - there:
-        disk.link(source / name, target / name)
-    disk.sync_directory(target)
-    for name in names:
-        disk.remove(source / name)
-    disk.sync_directory(source)
-
-
-def _assemble(  # noqa: PLR0913, PLR0917 - every part once
-    environment: Environment,
-    lock: Lock,
-    settings: WalSettings,
-    kafka: Mapping[str, object],
-    config: dict[str, object],
-    log: WriteAheadLog,
-    file: CheckpointFile,
-    start: Checkpoint,
-    marks: Marks,
-    recovered: Recovery,
-    retry: RetryLog,
-    parking: ParkingPlace,
-    on_undeliverable: OnUndeliverable,
-    was_taken: WasTaken | None,
+def _assemble(
+    options: Options, lock: Lock, config: dict[str, object], files: Files, recovered: Recovery
 ) -> Parts:
+    settings, environment = options.settings, options.environment
+    _, start, retry, parking, log, damaged = files
+    log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
+    retry.beside = lambda: log.size_bytes + parking.size_bytes
+    recovered.quarantined += damaged + retry.damaged + parking.damaged
+    used = options.marks or start.marked or bool(recovered.marks)
+    marks = Marks(used, start.confirmed_lsn, start.synced_lsn)
     gate, closing = threading.Lock(), threading.Event()
     deliveries = Deliveries(_copy(start.offsets), _copy(start.retry_offsets))
     callbacks = Callbacks()
@@ -315,19 +211,17 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         log,
         retry,
         deliveries,
-        environment.tail(kafka, log.wal_id, lambda: False),
-        send=sender.again,
-        send_alone=sender.alone,
-        on_undeliverable=on_undeliverable,
-        sync=lambda: log.sync(gate),
+        environment.tail(options.kafka, log.wal_id, lambda: False),
+        sender=sender,
+        on_undeliverable=options.on_undeliverable or parking.park,
         interval_s=settings.retry_interval_ms / 1000,
     )
     sender.connect(retry_queue)
     background = environment.background(closing)
     maintenance = MaintenanceThread(
-        settings, log, deliveries, marks, file, retry, parking, gate=gate, background=background
+        settings, files, deliveries, marks, gate=gate, background=background
     )
-    tail = environment.tail(kafka, log.wal_id, lambda: True)
+    tail = environment.tail(options.kafka, log.wal_id, lambda: True)
     return Parts(
         directory_lock=lock,
         gate=gate,
@@ -343,7 +237,7 @@ def _assemble(  # noqa: PLR0913, PLR0917 - every part once
         callbacks=callbacks,
         retry=retry,
         parking=parking,
-        was_taken=was_taken,
+        was_taken=options.was_taken,
         recovered=recovered,
         low_lsn=start.low_lsn,
         first_lsn=log.next_lsn,

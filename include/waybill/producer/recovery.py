@@ -21,7 +21,7 @@ from waybill.producer.checkpoint import Checkpoint
 from waybill.producer.delivery import Deliveries
 from waybill.producer.model import Recovery
 from waybill.producer.retry_queue import RetryQueue
-from waybill.producer.sending import Sender
+from waybill.producer.sending import HandOver, Sender
 from waybill.producer.tail import TailReader
 from waybill.producer.wal import DATA, WriteAheadLog
 
@@ -123,13 +123,15 @@ class Recoverer:
                 result.found += record.lsn in found
             else:
                 self._sender.first(
-                    record.lsn,
-                    record.topic,
-                    record.key,
-                    record.value,
-                    record.headers,
-                    record.partition,
-                    record.timestamp_ms,
+                    HandOver(
+                        record.lsn,
+                        record.topic,
+                        record.key,
+                        record.value,
+                        record.headers,
+                        record.partition,
+                        record.timestamp_ms,
+                    )
                 )
                 result.replayed += 1
                 if not result.replayed % _POLL_EVERY:

@@ -27,7 +27,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from waybill.errors import RetryError, StopError
 from waybill.producer.checkpoint import Offsets
@@ -49,6 +49,19 @@ Report: TypeAlias = Callable[[Any, Any], None]
 Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Teller | None]
 
 
+class Resender(Protocol):
+    """What the queue uses of a ``Sender``."""
+
+    def again(self, record: WalRecord, report: Report) -> None:
+        """Hand a record to librdkafka with a callback of its own; may raise KafkaException."""
+
+    def alone(self, record: WalRecord, report: Report) -> bool | None:
+        """Hand a record over with nothing else on its way."""
+
+    def sync(self) -> None:
+        """Have the disk keep the main log."""
+
+
 class RetryQueue:
     """Works off the waiting room.
 
@@ -56,10 +69,8 @@ class RetryQueue:
 
     Args:
         retry: where records are set aside.
-        send: hands a record to librdkafka with a callback of its own; may raise ``KafkaException``.
-        send_alone: the same while nothing else is on its way: see ``Sender.alone``.
+        sender: hands a record to librdkafka again.
         on_undeliverable: takes what Kafka will never take.
-        sync: has the disk keep the main log.
     """
 
     def __init__(  # noqa: PLR0913 - the parts it works between
@@ -69,20 +80,16 @@ class RetryQueue:
         deliveries: Deliveries,
         tail: TailReader,
         *,
-        send: Callable[[WalRecord, Report], None],
-        send_alone: Callable[[WalRecord, Report], bool | None],
+        sender: Resender,
         on_undeliverable: OnUndeliverable,
-        sync: Callable[[], None],
         interval_s: float,
     ) -> None:
         self._log = log
         self._retry = retry
         self._deliveries = deliveries
         self._tail = tail
-        self._send = send
-        self._send_alone = send_alone
+        self._sender = sender
         self._on_undeliverable = on_undeliverable
-        self._sync = sync
         self._interval_s = interval_s
         self._room = WaitingRoom()
         self.held = self._room.held
@@ -308,7 +315,7 @@ class RetryQueue:
         self.retried += entry.failure is not None
         entry.tries += 1
         entry.alone = alone
-        send = self._send_alone if alone else self._send
+        send = self._sender.alone if alone else self._sender.again
         try:
             went = send(record, lambda error, message: self._answer(entry, error, message))
         except KafkaException as error:
@@ -362,7 +369,8 @@ class RetryQueue:
 
     def _hand_to_caller(self, record: WalRecord, entry: Entry) -> None:
         if not entry.set_aside and self._log.synced_lsn < record.lsn:
-            self._sync()  # else a power cut could give its lsn to another, which then was "taken"
+            # else a power cut could give its lsn to another record, which then was "taken"
+            self._sender.sync()
         pid = os.getpid()
         self._on_undeliverable(
             undelivered(record, self._log.wal_id.hex(), entry.code, entry.message)

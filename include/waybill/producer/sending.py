@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from waybill.errors import StopError
 from waybill.producer.callbacks import Callbacks, OnDelivery
@@ -24,6 +24,18 @@ _POLL_EVERY = 256
 _POLL_S = 0.05
 _DRAIN_MOST_S = 1.0
 _ANSWER_MOST_S = 2.0
+
+
+class HandOver(NamedTuple):
+    """A record on its first way to librdkafka; headers are without the stamp."""
+
+    lsn: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: HeaderList | None
+    partition: int
+    timestamp_ms: int
 
 
 class Sender:
@@ -90,21 +102,12 @@ class Sender:
         """Say that the log has begun a new segment: the next record begins an epoch."""
         self.step_lsn = 0
 
-    def first(  # noqa: PLR0913, PLR0917 - the fields of a record
-        self,
-        lsn: int,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: HeaderList | None,
-        partition: int,
-        timestamp_ms: int,
-        on_delivery: OnDelivery | None = None,
-    ) -> None:
+    def first(self, record: HandOver, on_delivery: OnDelivery | None = None) -> None:
         """Hand a record over for the first time in this process, or have it wait behind its key.
 
         Its place was taken (``place``), or it was just appended.
         """
+        lsn, topic, key, value, headers, partition, timestamp_ms = record
         if lsn >= self.step_lsn:
             self.place(lsn, max(self._segment_id, self._log.segment_id))
             self.poller.poll()
@@ -118,7 +121,7 @@ class Sender:
         try:
             self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
         except BufferError:
-            self.wait_and_produce(lsn, topic, key, value, headers, partition, timestamp_ms)
+            self.wait_and_produce(record)
         except self._refused as error:
             self.took_refusal(lsn, topic, key, error)
 
@@ -129,21 +132,13 @@ class Sender:
         self._retry_queue.refuse(lsn, self._epoch, topic, key, error.args[0])
         return True
 
-    def wait_and_produce(  # noqa: PLR0913, PLR0917 - the fields of a record
-        self,
-        lsn: int,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        headers: HeaderList | None,
-        partition: int,
-        timestamp_ms: int,
-    ) -> None:
+    def wait_and_produce(self, record: HandOver) -> None:
         """Hand a record over once librdkafka's queue has room; it is in the log already.
 
         Raises:
             StopError: the producer is being closed meanwhile.
         """
+        lsn, topic, key, value, headers, partition, timestamp_ms = record
         report = self._epoch.told.get(lsn, self.report)
         stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
         while True:
@@ -221,6 +216,10 @@ class Sender:
                 return False
             self.poller.poll(_POLL_S)
         return True
+
+    def sync(self) -> None:
+        """Have the disk keep the log up to now."""
+        self._log.sync(self._gate)
 
     def drop(self) -> None:
         """Throw away what librdkafka still has (the log has it too), and end its threads."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from waybill.access import Decision
     from waybill.storage import ConfigFault
-    from waybill.topics import Settlement, TopicLine, TopicStop
+    from waybill.topics import Settlement, SettleRequest, TopicLine, TopicStop
 
 
 def topic_lines(settings: Settings, name: str | None = None) -> list[TopicLine]:
@@ -31,15 +31,13 @@ def stopped_topics(settings: Settings) -> list[TopicStop]:
         return read_stops(tracker)
 
 
-def settlement(
-    settings: Settings, name: str, *, partition: int | None = None, at: int | None = None
-) -> Settlement:
+def settlement(settings: Settings, request: SettleRequest) -> Settlement:
     """Return what settling a topic would do."""
     from waybill.topics import plan_settlement
 
     with open_tracker(settings.tracker) as tracker:
         log = open_log(settings.kafka)
-        return plan_settlement(tracker, log, name, partition=partition, at=at)
+        return plan_settlement(tracker, log, request)
 
 
 def settle_topic(

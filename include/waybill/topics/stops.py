@@ -37,6 +37,7 @@ from waybill.notices import write_notice
 from waybill.pipelines import topic_of
 from waybill.storage import KafkaLog, LogRecord, RecordReader, TopicInfo, TrackerStore
 from waybill.storage.tracker import topic_offsets, topic_stops
+from waybill.topics.request import SettleRequest
 
 ALL = -1
 """As a partition: all of the topic's."""
@@ -406,30 +407,20 @@ def record_stops(tracker: TrackerStore, topic: str, faults: Iterable[LogFault]) 
                 )
 
 
-def plan_settlement(
-    tracker: TrackerStore,
-    log: KafkaLog,
-    name: str,
-    *,
-    partition: int | None = None,
-    at: int | None = None,
-) -> Settlement:
+def plan_settlement(tracker: TrackerStore, log: KafkaLog, request: SettleRequest) -> Settlement:
     """Return what settling a topic's stops would do; the log is examined anew.
 
     Args:
         tracker: the books.
         log: where the topic is.
-        name: of the topic.
-        partition: only this one's stops.
-        at: where reading goes on, instead of what is proposed; needs ``partition``.
+        request: which topic, and where it is read on.
 
     Raises:
         InputError: nothing is stopped; or where a log was cut cannot be told, and ``at`` is
             missing.
         RetryError: a server does not answer.
     """
-    if at is not None and partition is None:
-        raise InputError("--at says where one partition is read on: name it with --partition")
+    name, partition, at = request.topic, request.partition, request.at
     topic = log.describe(name)
     known = read_positions(tracker, name)
     faults = examine(topic, known, log)

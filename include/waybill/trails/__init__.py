@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waybill.trails.question import ask_for_key as ask_for_key
     from waybill.trails.question import ids_in as ids_in
     from waybill.trails.question import parsed_moment as parsed_moment
+    from waybill.trails.request import TrailRequest as TrailRequest
     from waybill.trails.runner import Runner as Runner
     from waybill.trails.service import TrailService as TrailService
     from waybill.trails.trail import Books as Books
@@ -41,6 +42,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ids_in",
             "parsed_moment",
         ],
+        "request": ["TrailRequest"],
         "runner": ["Runner"],
         "service": ["TrailService"],
         "trail": ["Books"],

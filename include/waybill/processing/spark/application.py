@@ -10,10 +10,10 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import orjson
 from pyspark.sql import DataFrame, SparkSession
@@ -40,11 +40,12 @@ from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import TaskTexts, Texts
 from waybill.processing.spark.session import open_session
 from waybill.processing.spark.shutdown import Stopping
-from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, StageTask, TaskPlan
+from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, StageTask, Task, TaskPlan
 from waybill.settings import Settings
 from waybill.storage import (
     KafkaLog,
     LogEnd,
+    ObjectStore,
     TopicInfo,
     TrackerStore,
     open_log,
@@ -73,30 +74,59 @@ class Seen:
     """Of the last record's value."""
 
 
-class ProcessingConsumer:
-    """One topic: its lease, its positions, its query."""
+@dataclass(frozen=True, slots=True)
+class ProcessingParts:
+    """What the consumers of one application share."""
 
-    def __init__(  # noqa: PLR0913 - what one consumer stands on
-        self,
+    settings: Settings
+    tracker: TrackerStore
+    parking: Parking
+    pipelines: ActivePipelines
+    task: Callable[[TaskPlan], Task]
+    """Makes what Spark runs in each task."""
+
+    @classmethod
+    def over(
+        cls,
         settings: Settings,
         tracker: TrackerStore,
-        parking: Parking,
+        objects: ObjectStore,
+        *,
+        task: Callable[[TaskPlan], Task] = StageTask,
+    ) -> Self:
+        """Return the parts that stand on a tracker and an object store."""
+        return cls(settings, tracker, Parking(tracker, objects), ActivePipelines(tracker), task)
+
+
+class ProcessingConsumer:
+    """One topic: its lease, its positions, its query.
+
+    Args:
+        parts: shared with the other consumers.
+        topic: that it reads.
+        destination: of the topic's events.
+        holder: of the lease.
+        checkpoint: Spark's folder; empty.
+    """
+
+    def __init__(
+        self,
+        parts: ProcessingParts,
         topic: TopicInfo,
         *,
         destination: str,
         holder: str,
         checkpoint: Path,
-        pipelines: ActivePipelines | None = None,
-        identity: bool = False,
     ) -> None:
-        self._settings = settings
+        tracker = parts.tracker
+        self._settings = parts.settings
         self._tracker = tracker
-        self._parking = parking
+        self._parking = parts.parking
         self._topic = topic
         self._destination = destination
         self._checkpoint = checkpoint
-        self._identity = identity
-        self._pipelines = ActivePipelines(tracker) if pipelines is None else pipelines
+        self._pipelines = parts.pipelines
+        self._task = parts.task
         self._texts = TaskTexts()
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(tracker, self.name, holder=holder)
@@ -246,10 +276,9 @@ class ProcessingConsumer:
                 held=held,
                 mappings=texts.mappings,
                 isolated=isolated,
-                identity=self._identity,
             )
             try:
-                descriptors = run_tasks(frame, plan)
+                descriptors = run_tasks(frame, self._task(plan))
             except Exception as error:
                 if isolated.issuperset(pipelines) or not lost_worker(error):
                     raise
@@ -371,9 +400,9 @@ class HoleError(StopError):
         self.partitions = partitions
 
 
-def run_tasks(frame: DataFrame, plan: TaskPlan) -> list[dict[str, Any]]:
+def run_tasks(frame: DataFrame, task: Task) -> list[dict[str, Any]]:
     """Run a batch as one Spark action; return what its tasks tell."""
-    rows = frame.mapInArrow(StageTask(plan), DESCRIPTOR_SCHEMA).collect()
+    rows = frame.mapInArrow(task, DESCRIPTOR_SCHEMA).collect()
     descriptors = []
     while rows:  # each is freed once it is read
         descriptors.append(read_descriptor(*rows.pop(0)))
@@ -495,30 +524,28 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
     log.wait_until_up(limit_s=600)
     refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
-        parking = Parking(tracker, open_owned_objects(settings))
+        parts = ProcessingParts.over(settings, tracker, open_owned_objects(settings))
         spark = open_session(
             settings.spark,
             name=f"waybill-processing-{cluster}",
             max_cores=settings.spark.processing_max_cores,
         )
-        pipelines = ActivePipelines(tracker)
         destinations: dict[str, str] = {}
 
         def start(name: str) -> StreamingQuery:
             consumer = ProcessingConsumer(
-                settings,
-                tracker,
-                parking,
+                parts,
                 log.ensure_topic(name),
                 destination=destinations[name],
                 holder=f"{cluster}:{uuid.uuid4()}",
                 checkpoint=checkpoints / f"{name}-{uuid.uuid4().hex}",
-                pipelines=pipelines,
             )
             return consumer.start(spark, log)
 
         def wanted() -> Iterable[str]:
-            destinations.update({topic_of(p): p.destination for p in pipelines.read().values()})
+            destinations.update(
+                {topic_of(p): p.destination for p in parts.pipelines.read().values()}
+            )
             return destinations
 
         consumers = Consumers(start)

@@ -8,10 +8,10 @@ that it parked as a stream.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
@@ -28,6 +28,8 @@ from waybill.storage import ObjectStore, PayloadReader, digest_of, open_owned_ob
 from waybill.tracing import Recorder, open_recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
+Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What Spark runs in each task: see `StageTask`."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,10 @@ class TaskPlan:
     """Mappings in force that are not what their pipelines declare; see ``task_texts``."""
     isolated: frozenset[str] = frozenset()
     """Ids of pipelines whose code runs in child processes: it may end its interpreter."""
-    identity: bool = False
-    """Leave the stages out and write the messages as they came: the benchmark's rival."""
 
 
 @dataclass
-class _Worker:
+class Worker:
     """What one worker process keeps between tasks."""
 
     pid: int
@@ -65,14 +65,14 @@ class _Worker:
 TRACKER_AWAY_LIMIT_S = 600.0
 """How long a task that has to learn waits for a tracker that is away before it fails (and is run
 again)."""
-_WORKERS: list[_Worker] = []
+_WORKERS: list[Worker] = []
 
 
-def _worker() -> _Worker:
+def this_worker() -> Worker:
     """Return this process's worker state; made after the fork, once."""
     if not _WORKERS or _WORKERS[0].pid != os.getpid():
         settings = Settings()
-        worker = _Worker(
+        worker = Worker(
             os.getpid(),
             settings,
             open_owned_objects(settings),
@@ -92,12 +92,7 @@ class StageTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages over all batches of this task and yield one descriptor."""
-        if self._plan.identity:
-            from waybill.processing.spark.identity import identity_task
-
-            yield descriptor_batch(identity_task(batches, _worker().objects))
-            return
-        worker = _worker()
+        worker = this_worker()
         plans = _plans(worker, self._plan)
         watch = Clock(timeout_s=worker.settings.spark.event_timeout_s)
         parking = worker.settings.parking
@@ -190,7 +185,7 @@ def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, S
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
-def _plans(worker: _Worker, wanted: TaskPlan) -> dict[str, Plan]:
+def _plans(worker: Worker, wanted: TaskPlan) -> dict[str, Plan]:
     """Return plans by pipeline id; code is compiled once a version and worker."""
     for text in wanted.pipelines:
         if text not in worker.plans:
@@ -208,7 +203,7 @@ def _plans(worker: _Worker, wanted: TaskPlan) -> dict[str, Plan]:
     return plans
 
 
-def _plan_of(worker: _Worker, pipeline: Pipeline) -> Plan:
+def _plan_of(worker: Worker, pipeline: Pipeline) -> Plan:
     settings = worker.settings
     learner = TrackerLearner(
         partial(open_tracker, settings.tracker),
