@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 from tests.support.books import open_books
 
-from waybill.parking.missing import raise_alarm
+from waybill.parking.quarantine import raise_alarm
 from waybill.reconciliation.queue import take_turn
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore

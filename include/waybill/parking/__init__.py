@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from waybill.parking.browsing import segments_in_order as segments_in_order
     from waybill.parking.damage import Damage as Damage
     from waybill.parking.damage import Unreadable as Unreadable
-    from waybill.parking.edges import TooManyCutsError as TooManyCutsError
+    from waybill.parking.discards import TooManyCutsError as TooManyCutsError
     from waybill.parking.event import ParkedEvent as ParkedEvent
     from waybill.parking.event_pages import read_event_page as read_event_page
     from waybill.parking.exporting import KINDS as KINDS
@@ -78,6 +78,8 @@ if TYPE_CHECKING:
     from waybill.parking.model import Segment as Segment
     from waybill.parking.names import storable as storable
     from waybill.parking.names import summary as summary
+    from waybill.parking.object_keys import new_refused_key as new_refused_key
+    from waybill.parking.object_keys import new_unloaded_key as new_unloaded_key
     from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
     from waybill.parking.packed import PackedObject as PackedObject
     from waybill.parking.packed import Packer as Packer
@@ -85,13 +87,13 @@ if TYPE_CHECKING:
     from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
     from waybill.parking.packed import new_key as new_key
     from waybill.parking.packed import read_directory as read_directory
+    from waybill.parking.pages import Sort as Sort
     from waybill.parking.parking import Parking as Parking
     from waybill.parking.quarantine import park_made_again as park_made_again
     from waybill.parking.quarantine import park_mended as park_mended
     from waybill.parking.quarantine import quarantine_missing as quarantine_missing
     from waybill.parking.reading import read_segment as read_segment
     from waybill.parking.recording import OF_LOADS as OF_LOADS
-    from waybill.parking.refused_keys import new_refused_key as new_refused_key
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
     from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
@@ -109,8 +111,6 @@ if TYPE_CHECKING:
     from waybill.parking.selection import lock_partitions as lock_partitions
     from waybill.parking.selection import matches as matches
     from waybill.parking.selection import read_replay as read_replay
-    from waybill.parking.unloaded_keys import new_unloaded_key as new_unloaded_key
-    from waybill.parking.walking import Sort as Sort
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -126,7 +126,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "browsing": ["read", "segments_in_order"],
         "damage": ["Damage", "Unreadable"],
-        "edges": ["TooManyCutsError"],
+        "discards": ["TooManyCutsError"],
         "event": ["ParkedEvent"],
         "event_pages": ["read_event_page"],
         "exporting": ["ExportReport", "KINDS", "contents", "export"],
@@ -161,6 +161,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Segment",
         ],
         "names": ["storable", "summary"],
+        "object_keys": ["new_refused_key", "new_unloaded_key"],
         "packed": [
             "CorruptSegmentError",
             "PackedObject",
@@ -170,17 +171,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "new_key",
             "read_directory",
         ],
+        "pages": ["Sort"],
         "parking": ["Parking"],
         "quarantine": ["park_made_again", "park_mended", "quarantine_missing"],
         "reading": ["read_segment"],
         "recording": ["OF_LOADS"],
-        "refused_keys": ["new_refused_key"],
         "replays": ["Beside", "read_ended"],
         "request": ["ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
         "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],
-        "unloaded_keys": ["new_unloaded_key"],
-        "walking": ["Sort"],
     },
 )

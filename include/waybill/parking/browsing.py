@@ -7,12 +7,13 @@ import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
+    Double,
     Select,
     all_,
     cast,
@@ -23,16 +24,17 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
-from waybill.events import CATALOGUE, STAGES, instant, window
+from waybill.events import CATALOGUE, STAGES, instant, window_edge
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.marks import STATE_NOW, now_in
-from waybill.parking.model import Partition, PartitionFilter, Segment
+from waybill.parking.marks import IS_UNMARKED_ALONE, STATE_NOW, now_in
+from waybill.parking.model import FingerprintGroup, Partition, PartitionFilter, Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.reading import read_segment
 from waybill.parking.selection import (
+    IS_HELD,
     REPLAY_ORDER,
     in_window,
     matches,
@@ -297,25 +299,30 @@ def _was_deleted(tracker: TrackerStore, segment: Segment) -> bool:
     return state in ("replayed", "discarded", "replaced", "deleted")
 
 
-def read_events(  # noqa: PLR0913 - conditions of one partition's events
+class Wanted(NamedTuple):
+    """Which events of a partition: by state, own time, number and cause."""
+
+    states: Sequence[str]
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int | None = None
+    fingerprint: str | None = None
+
+
+def read_events(
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
-    *,
-    states: Sequence[str],
-    since: datetime | str | None,
-    until: datetime | str | None,
-    limit: int | None,
-    damage: Damage | None = None,
-    fingerprint: str | None = None,
+    wanted: Wanted,
+    damage: Damage | None,
 ) -> Iterator[ParkedEvent]:
     """Yield a partition's events in replay order; see ``Parking.events``."""
-    edges = window(since, until)
-    wanted = (*_own(partition_id, states, fingerprint), *overlaps(*edges))
+    edges = wanted.since, wanted.until
+    own = _own(partition_id, wanted.states, wanted.fingerprint)
     given = 0
-    for segment in segments_in_order(tracker, *wanted):
+    for segment in segments_in_order(tracker, *own, *overlaps(*edges)):
         for event in read(tracker, objects, segment, damage):
-            if limit is not None and given >= limit:
+            if wanted.limit is not None and given >= wanted.limit:
                 return
             if _in_window(event, *edges):
                 given += 1
@@ -383,3 +390,76 @@ def _quotas(chosen: list[tuple[int, int]], n: int) -> dict[int, int]:
         quotas[segment_id] = min(share, count)
         left -= quotas[segment_id]
     return {segment_id: quota for segment_id, quota in quotas.items() if quota}
+
+
+_MOST_BUCKETS = 1000
+_MOST_GROUPS = 500
+
+
+def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGroup]:
+    """Return a partition's largest groups, the largest first; see ``Parking.groups``."""
+    own = segments.c
+    each = (
+        select(
+            own.fingerprint,
+            func.max(own.id).label("newest"),
+            func.sum(own.count).label("events"),
+            func.count().label("segments"),
+            func.min(own.parked_at).label("first_at"),
+            func.max(own.parked_at).label("last_at"),
+        )
+        .where(own.partition_id == partition_id, IS_HELD, IS_UNMARKED_ALONE)
+        .group_by(own.fingerprint)
+        .subquery()
+    )
+    found = each.c
+    query = (
+        select(
+            found.fingerprint,
+            own.last_message,
+            found.events,
+            found.segments,
+            found.first_at,
+            found.last_at,
+        )
+        .select_from(each.join(segments, own.id == found.newest))
+        .order_by(found.events.desc(), found.fingerprint)
+        .limit(_MOST_GROUPS)
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    return [FingerprintGroup(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
+
+
+def read_timelines(
+    tracker: TrackerStore,
+    ids: Sequence[int],
+    *,
+    since: datetime | str,
+    until: datetime | str,
+    buckets: int,
+) -> dict[int, list[int]]:
+    """Return the numbers of events parked, in equal steps of time; see ``Parking.timelines``."""
+    start, end = window_edge(since, "since"), window_edge(until, "until")
+    if start is None or end is None or end <= start:
+        raise InputError("a timeline needs a window: `since` before `until`")
+    if not 1 <= buckets <= _MOST_BUCKETS:
+        raise InputError(f"buckets: {buckets} is not from 1 to {_MOST_BUCKETS}")
+    own = segments.c
+    age_s = cast(func.extract("epoch", own.parked_at - start), Double)
+    step = func.floor(age_s / ((end - start).total_seconds() / buckets))
+    query = (
+        select(own.partition_id, step, func.sum(own.count))
+        .where(
+            own.partition_id.in_(list(ids)),
+            own.parked_at >= start,
+            own.parked_at < end,
+            own.state != "replaced",
+        )
+        .group_by(own.partition_id, step)
+    )
+    counts = {partition_id: [0] * buckets for partition_id in ids}
+    with tracker.transaction() as connection:
+        for partition_id, index, number in connection.execute(query):
+            counts[partition_id][min(int(index), buckets - 1)] += int(number)
+    return counts

@@ -8,14 +8,29 @@ then what it found is sorted.
 A window or a fingerprint asks of segments. What few segments match, is looked up among them by
 time. For the others each partition is asked, in the order of the page, until it is full: its own
 times often tell already, else one probe of an index does.
+
+By name is an order that no single index has, as pipelines have names of their own.
+
+The pipelines are listed by name, then each one's partitions come along the index of their names,
+for a few pipelines at a time, and for more the longer nothing matches. Partitions of pipelines that
+nobody deployed come after all others, by id.
+
+Cursors: where a page ended, as text that a caller hands back.
+
+A cursor says where to go on, never what may be seen: the filter is applied again, so a made-up one
+shows nothing that a page would not. It is base64url of JSON ``[sort, descending, values...]``.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
+import orjson
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -23,23 +38,27 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    Text,
     and_,
     any_,
     cast,
+    exists,
     false,
     func,
     literal_column,
     or_,
     select,
     true,
+    tuple_,
     union_all,
 )
 
 from waybill.errors import InputError
+from waybill.events import instant, rfc3339
 from waybill.parking.browsing import FIELDS, JOINED
-from waybill.parking.cursors import Value, from_cursor, to_cursor
 from waybill.parking.marks import HAS_MARK, IS_UNMARKED
 from waybill.parking.model import Partition, PartitionFilter, PartitionPage
+from waybill.parking.names import storable
 from waybill.parking.selection import (
     IS_HELD,
     IS_KEPT,
@@ -50,10 +69,184 @@ from waybill.parking.selection import (
     segment_matches,
     spans_touch,
 )
-from waybill.parking.walking import IS_UNKNOWN, NAMES_WITHIN, Order, Sort, rows, walk
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
-from waybill.storage.tracker import segments
+from waybill.storage.tracker import pipelines, segments
+
+_LARGEST_CHARS = 8192
+_LARGEST_NUMBER = 2**63 - 1
+Value = int | str | datetime
+
+
+def to_cursor(sort: str, values: Sequence[Value], *, descending: bool) -> str:
+    """Return the cursor of a page that ended at these values."""
+    plain = [rfc3339(value) if isinstance(value, datetime) else value for value in values]
+    return base64.urlsafe_b64encode(orjson.dumps([sort, descending, *plain])).decode()
+
+
+def from_cursor(
+    text: str, sort: str, kinds: Sequence[type[Value]], *, descending: bool
+) -> list[Value]:
+    """Return the values of a cursor.
+
+    Raises:
+        InputError: it is none, or one of a page in another order.
+    """
+    if len(text) > _LARGEST_CHARS:
+        raise _no_cursor()
+    try:
+        found = orjson.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error) as error:
+        raise _no_cursor() from error
+    if not isinstance(found, list) or len(found) != len(kinds) + 2:
+        raise _no_cursor()
+    if found[0] != sort or found[1] is not descending:
+        raise InputError(
+            "`after` is of a page in another order; ask for the first page of this one"
+        )
+    return [_value(value, kind) for value, kind in zip(found[2:], kinds, strict=True)]
+
+
+def _value(value: object, kind: type[Value]) -> Value:
+    if kind is datetime:
+        moment = instant(value)
+        if moment is not None:
+            return moment
+    elif type(value) is int and kind is int:
+        if abs(value) <= _LARGEST_NUMBER:
+            return value
+    elif isinstance(value, str) and kind is str and "\x00" not in value:
+        return value
+    raise _no_cursor()
+
+
+def _no_cursor() -> InputError:
+    return InputError("`after` is no page's `next`; ask for the first page")
+
+
+Sort = Literal["name", "parked", "bytes", "last_parked_at"]
+NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)
+"""The names of a partition within its pipeline."""
+IS_UNKNOWN = pipelines.c.id.is_(None)
+_STRIDES = (1, 8, 64, 512)
+_Where = Sequence[ColumnElement[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """In which order a page comes, how long it is, and after what."""
+
+    sort: Sort
+    descending: bool
+    limit: int
+    after: tuple[Value, ...] | None
+
+    def by(self, *columns: ColumnElement[Any]) -> list[ColumnElement[Any]]:
+        """Return columns to order by."""
+        return [column.desc() if self.descending else column.asc() for column in columns]
+
+    def beyond(
+        self, columns: Sequence[ColumnElement[Any]], values: Sequence[Any]
+    ) -> ColumnElement[bool]:
+        """Return the condition that columns come after values."""
+        left, right = tuple_(*columns), tuple_(*values)
+        return left < right if self.descending else left > right
+
+
+def rows(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
+    """Return a query's rows."""
+    return [tuple(row) for row in connection.execute(query)]
+
+
+def walk(
+    connection: Connection, wanted: PartitionFilter, conditions: _Where, order: Order
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
+    left = order.limit
+    for place in _places(wanted, order):
+        for ids, beyond in _strides(connection, place, order, wanted.teams):
+            found = _of_pipelines(connection, ids, [*conditions, *beyond], order, left)
+            yield from found
+            left -= len(found)
+            if not left:
+                return
+
+
+def _places(wanted: PartitionFilter, order: Order) -> list[int]:
+    """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
+    places = [0, 1] if wanted.teams is None else [0]
+    places.sort(reverse=order.descending)
+    after = None if order.after is None else order.after[0]
+    return [
+        one for one in places if after is None or one == after or (one == 1) != order.descending
+    ]
+
+
+def _strides(
+    connection: Connection, place: int, order: Order, teams: tuple[str, ...] | None
+) -> Iterator[tuple[list[str], list[ColumnElement[bool]]]]:
+    """Yield ids of pipelines in order, some at a time, with a condition on their partitions."""
+    start = None if order.after is None or order.after[0] != place else str(order.after[1])
+    query = _unknown(order, start) if place else _deployed(order, start, teams)
+    listed = rows(connection, query)
+    if order.after is not None and start is not None and listed and listed[0][1] == start:
+        yield [listed[0][0]], [order.beyond(NAMES_WITHIN, order.after[2:])]
+        listed = listed[1:]
+    done = 0
+    while done < len(listed):
+        stride = _STRIDES[min(done.bit_length() // 3, len(_STRIDES) - 1)]
+        yield [row[0] for row in listed[done : done + stride]], []
+        done += stride
+
+
+def _deployed(order: Order, start: str | None, teams: tuple[str, ...] | None) -> Select[Any]:
+    query = select(pipelines.c.id, pipelines.c.name)
+    if teams is not None:
+        query = query.where(pipelines.c.team.in_(map(storable, teams)))
+    if start is not None:
+        name = pipelines.c.name
+        query = query.where(name <= start if order.descending else name >= start)
+    return query.order_by(*order.by(pipelines.c.name))
+
+
+def _unknown(order: Order, start: str | None) -> Select[Any]:
+    """Return a query for the pipelines of partitions that are not deployed, by hops in an index."""
+    lowest = select(func.min(partitions.c.pipeline_id).label("id")).cte("hops", recursive=True)
+    following = (
+        select(func.min(partitions.c.pipeline_id))
+        .where(partitions.c.pipeline_id > lowest.c.id)
+        .scalar_subquery()
+    )
+    hops = lowest.union_all(select(following).where(lowest.c.id.is_not(None)))
+    query = select(hops.c.id, hops.c.id).where(
+        hops.c.id.is_not(None), ~exists().where(pipelines.c.id == hops.c.id)
+    )
+    if start is not None:
+        query = query.where(hops.c.id <= start if order.descending else hops.c.id >= start)
+    return query.order_by(*order.by(hops.c.id))
+
+
+def _of_pipelines(
+    connection: Connection, ids: list[str], conditions: _Where, order: Order, limit: int
+) -> list[tuple[Any, ...]]:
+    """Return some pipelines' partitions, these pipelines in the order given."""
+    given = (
+        func.unnest(cast(ids, ARRAY(Text)))
+        .table_valued("id", with_ordinality="place", name="given")
+        .render_derived()
+    )
+    each = (
+        select(*FIELDS, IS_UNKNOWN.label("unknown"))
+        .select_from(JOINED)
+        .where(partitions.c.pipeline_id == given.c.id, *conditions)
+        .order_by(*order.by(*NAMES_WITHIN))
+        .limit(limit)
+        .lateral("each")
+    )
+    names = [each.c[column.name] for column in NAMES_WITHIN]
+    query = select(each).select_from(given).join(each, true())
+    return rows(connection, query.order_by(given.c.place, *order.by(*names)).limit(limit))
+
 
 SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
 LARGEST_PAGE = 1000

@@ -1,25 +1,71 @@
-"""Replays once they are begun: marking segments sent, ending; how one begins is in ``taking``.
+"""Replays: taking the segments that one is of, marking those that were sent, ending it.
 
 States of a replay: running, then done or cancelled. Of its segments: parked, replaying, replayed;
 a cancelled replay's rest goes back to parked and keeps its ``replay_id``, so that a segment which
 was already whole in the producer's log can still be marked replayed, unless it was taken or
 discarded. What was cut or rewritten meanwhile is marked where it is now: ``source_id`` says so.
+
+Beginning one. What a condition cuts through is cut first (``cutting``), each segment in a
+transaction of its own; then, while the partition's row is held, it is looked at whether all
+segments lie on one side of the conditions, and those inside are taken. A kill before leaves
+segments that are cut and parked: the same events. What is parked after the begin is left to the
+next replay.
+
+Segments that are damaged, so that nobody knows which of their events were asked for, are
+quarantined in the transaction that takes the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from sqlalchemy import ARRAY, BigInteger, Connection, Select, cast, func, select, update
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    any_,
+    cast,
+    func,
+    not_,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 
 from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
-from waybill.parking.model import Replay
-from waybill.parking.moves import move
-from waybill.parking.selection import lock_partition, read_replay
-from waybill.storage.tracker import TrackerStore, replays, segments
+from waybill.events import instant
+from waybill.parking import browsing
+from waybill.parking.cutting import Sides, cut
+from waybill.parking.event import ParkedEvent
+from waybill.parking.fingerprints import fingerprint, require_fingerprint
+from waybill.parking.marks import IS_UNMARKED_ALONE
+from waybill.parking.merging import group_of, merged
+from waybill.parking.model import Replay, ReplayConditions, Segment
+from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.quarantine import quarantine
+from waybill.parking.selection import (
+    REPLAY_ORDER,
+    inside,
+    lock_partition,
+    overlaps,
+    read_replay,
+    select_segments,
+    to_segment,
+)
+from waybill.parking.transitions import move
+from waybill.storage import ObjectStore, TrackerStore
+from waybill.storage.tracker import replays, segments
 
 Beside = Callable[[Connection, int], None]
 """Writes what else a mark says, in its transaction; told how many events it marked."""
@@ -164,3 +210,334 @@ def was_cancelled(replay: Replay) -> InputError:
         f"replay {replay.id} of run {replay.run_id!r} was cancelled after {replay.sent} of "
         f"{replay.events} events; start a new run to replay what is parked"
     )
+
+
+_PAGE = 500
+_GROUP = REPLAY_ORDER[:3]
+_ABOUT = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who begins a replay, and how it is to go."""
+
+    partition_id: int
+    who: str
+    run_id: str
+    conditions: ReplayConditions
+    rate_per_s: int | None = None
+    step: str = ""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was found out by reading segments that conditions cut through."""
+
+    as_of: datetime
+    sides: Sides = field(default_factory=dict)
+    damaged: dict[int, CorruptSegmentError] = field(default_factory=dict)
+    limit: _Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Where ``max_events`` ends: whole groups before one, and segments of that one."""
+
+    group: tuple[int, str, int]
+    segments: tuple[int, ...]
+    """Ids, those of the group that are wanted."""
+
+
+def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: Asked) -> Replay:
+    """Take the parked segments that were asked for; see ``Parking.begin_replay``."""
+    _check(asked)
+    with tracker.transaction() as connection:
+        as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    known = _Known(as_of)
+    while True:
+        with tracker.transaction(long_statements=True) as connection:
+            lock_partition(connection, asked.partition_id)
+            found = _already(connection, asked)
+            if found is not None:
+                return found
+            doubtful = _doubtful(connection, asked, known)
+            if not doubtful:
+                cut_through = _cut_through_limit(connection, asked, known)
+                if cut_through is None:
+                    return _take(connection, asked, known)
+        if doubtful:
+            _resolve(tracker, objects, doubtful, _is_wanted(asked.conditions), known)
+        else:
+            assert cut_through is not None  # noqa: S101 - narrows a type
+            _cut_at_limit(tracker, objects, cut_through, known)
+
+
+def _check(asked: Asked) -> None:
+    required_text(asked.who, "who")
+    required_text(asked.run_id, "run_id")
+    most = asked.conditions.max_events
+    if most is not None and most < 1:
+        raise InputError(f"a replay of {most} events sends nothing; the limit is 1 or more")
+    _ = asked.conditions.window, asked.conditions.parked_window
+
+
+def _already(connection: Connection, asked: Asked) -> Replay | None:
+    known = read_replay(
+        connection,
+        replays.c.partition_id == asked.partition_id,
+        replays.c.run_id == required_text(asked.run_id, "run_id"),
+        replays.c.step == asked.step,
+    )
+    if known is not None and known.state == "cancelled":
+        raise was_cancelled(known)
+    if known is not None:
+        return known
+    running = read_replay(
+        connection, replays.c.partition_id == asked.partition_id, replays.c.state == "running"
+    )
+    if running is not None:
+        raise RetryError(
+            f"partition {asked.partition_id} is being replayed by run {running.run_id!r} (replay "
+            f"{running.id}, asked for by {running.requested_by!r}); wait for its end or cancel it"
+        )
+    return None
+
+
+# Which segments
+
+
+def _maybe(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment: it is parked, and some of it may be wanted."""
+    conditions = asked.conditions
+    since, until = conditions.parked_window
+    found = [
+        segments.c.partition_id == asked.partition_id,
+        segments.c.state == "parked",
+        segments.c.parked_at <= known.as_of,
+        *overlaps(*conditions.window),
+    ]
+    if since is not None:
+        found.append(segments.c.parked_at >= since)
+    if until is not None:
+        found.append(segments.c.parked_at < until)
+    if conditions.fingerprint is not None:
+        found.append(segments.c.fingerprint.in_(["", require_fingerprint(conditions.fingerprint)]))
+    return found
+
+
+def count_parked(tracker: TrackerStore, partition_id: int, conditions: ReplayConditions) -> int:
+    """Count the events of segments that may be wanted; see ``Parking.count_parked``."""
+    with tracker.transaction() as connection:
+        as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        asked = Asked(partition_id, "", "", conditions)
+        query = select(func.coalesce(func.sum(segments.c.count), 0))
+        wanted = (*_maybe(asked, _Known(as_of)), IS_UNMARKED_ALONE)
+        return int(connection.execute(query.where(*wanted)).scalar_one())
+
+
+def _surely(conditions: ReplayConditions) -> ColumnElement[bool]:
+    """Return the condition on a segment that may be wanted: all of it is."""
+    found = inside(*conditions.window)
+    if conditions.fingerprint is not None:
+        found.append(segments.c.fingerprint == conditions.fingerprint)
+    return and_(true(), *found)
+
+
+def _doubtful(connection: Connection, asked: Asked, known: _Known) -> list[Segment]:
+    """Return segments that a condition may cut through, and that nobody has looked into."""
+    query = select_segments(
+        *_maybe(asked, known),
+        not_(_surely(asked.conditions)),
+        not_(_among([*known.sides, *known.damaged])),
+    )
+    return [to_segment(row) for row in connection.execute(query.limit(_PAGE))]
+
+
+def _wanted(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment that is wanted, without the limit."""
+    inside_ids = [number for number, side in known.sides.items() if side == "in"]
+    outside_ids = [number for number, side in known.sides.items() if side == "out"]
+    return [
+        *_maybe(asked, known),
+        or_(_surely(asked.conditions), _among(inside_ids)),
+        not_(_among([*outside_ids, *known.damaged])),
+    ]
+
+
+def _among(ids: Sequence[int]) -> ColumnElement[bool]:
+    return segments.c.id == any_(cast(list(ids), ARRAY(BigInteger)))
+
+
+def _is_wanted(conditions: ReplayConditions) -> Callable[[int, ParkedEvent], bool]:
+    since, until = conditions.window
+    wanted = conditions.fingerprint
+
+    def is_wanted(_index: int, event: ParkedEvent) -> bool:
+        if wanted is not None and fingerprint_of(event) != wanted:
+            return False
+        at = instant(event.event_at) or instant(event.parked_at)
+        if at is None:
+            return True
+        return (since is None or at >= since) and (until is None or at < until)
+
+    return is_wanted
+
+
+def fingerprint_of(event: ParkedEvent) -> str:
+    """Return an event's fingerprint, computed where its line is of a release that knew none."""
+    return event.fingerprint or fingerprint(event.message, event.where)
+
+
+def _resolve(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    doubtful: Sequence[Segment],
+    is_wanted: Callable[[int, ParkedEvent], bool],
+    known: _Known,
+) -> None:
+    for segment in doubtful:
+        try:
+            known.sides |= cut(tracker, objects, segment, is_wanted)
+        except CorruptSegmentError as error:
+            known.damaged[segment.id] = error
+
+
+# The limit
+
+
+def _cut_through_limit(
+    connection: Connection, asked: Asked, known: _Known
+) -> tuple[list[Segment], int] | None:
+    """Find where the limit ends; return the group that it cuts through, and how much of it is in.
+
+    None: nothing has to be cut. Then ``known.limit`` says what to take, or is None: all.
+    """
+    most = asked.conditions.max_events
+    if most is None:
+        return None
+    before = 0
+    for group in _groups_of(connection, asked, known):
+        number = sum(segment.count for segment in group)
+        if before + number >= most:
+            return _within(group, before, most, asked.conditions, known)
+        before += number
+    known.limit = None
+    return None
+
+
+def _groups_of(connection: Connection, asked: Asked, known: _Known) -> Iterator[list[Segment]]:
+    query = select_segments(*_wanted(asked, known)).execution_options(yield_per=_PAGE)
+    rows = (to_segment(row) for row in connection.execute(query))
+    for _, group in groupby(rows, group_of):
+        yield list(group)
+
+
+def _within(
+    group: list[Segment], before: int, most: int, conditions: ReplayConditions, known: _Known
+) -> tuple[list[Segment], int] | None:
+    """Settle the limit inside of one group, or return it to be cut."""
+    number = sum(segment.count for segment in group)
+    place = group_of(group[0])
+    if before + number == most or (conditions.about and before + number <= most * _ABOUT):
+        everything = tuple(segment.id for segment in group)
+        known.limit = _Limit(place, everything)
+        return None
+    limit = known.limit
+    if limit is not None and limit.group == place:
+        chosen = [segment for segment in group if segment.id in limit.segments]
+        if before + sum(segment.count for segment in chosen) == most:
+            return None
+    return group, most - before
+
+
+def _cut_at_limit(
+    tracker: TrackerStore, objects: ObjectStore, found: tuple[list[Segment], int], known: _Known
+) -> None:
+    """Cut a group behind its first events, in merged order, and note which segments are in."""
+    group, number = found
+    quotas = dict.fromkeys((segment.id for segment in group), 0)
+    readable = [segment for segment in group if _is_readable(tracker, objects, segment, known)]
+    if len(readable) < len(group):
+        return
+    stream = merged(group, lambda segment: browsing.read(tracker, objects, segment))
+    for _, (segment, _event) in zip(range(number), stream, strict=False):
+        quotas[segment.id] += 1
+    chosen: list[int] = []
+    for segment in group:
+        sides = _cut_first(tracker, objects, segment, quotas[segment.id])
+        chosen += [part for part, side in sides.items() if side == "in"]
+        known.sides |= {part: "in" for part in sides if segment.id in known.sides}
+    known.limit = _Limit(group_of(group[0]), tuple(chosen))
+
+
+def _is_readable(
+    tracker: TrackerStore, objects: ObjectStore, segment: Segment, known: _Known
+) -> bool:
+    try:
+        for _ in browsing.read(tracker, objects, segment):
+            pass
+    except CorruptSegmentError as error:
+        known.damaged[segment.id] = error
+        return False
+    return True
+
+
+def _cut_first(tracker: TrackerStore, objects: ObjectStore, segment: Segment, quota: int) -> Sides:
+    return cut(tracker, objects, segment, lambda index, _event: index < quota)
+
+
+# Taking
+
+
+def _take(connection: Connection, asked: Asked, known: _Known) -> Replay:
+    conditions, replay_id = asked.conditions, uuid4()
+    since, until = conditions.window
+    who, run_id = required_text(asked.who, "who"), required_text(asked.run_id, "run_id")
+    connection.execute(
+        replays.insert().values(
+            id=replay_id,
+            partition_id=asked.partition_id,
+            state="running",
+            requested_by=who,
+            run_id=run_id,
+            since=since,
+            until=until,
+            rate_per_s=asked.rate_per_s,
+            fingerprint=conditions.fingerprint,
+            max_events=conditions.max_events,
+            step=asked.step,
+        )
+    )
+    wanted = _wanted(asked, known)
+    if known.limit is not None:
+        group = tuple_(*_GROUP)
+        wanted.append(or_(group < tuple_(*known.limit.group), _among(known.limit.segments)))
+    taken = move(connection, "parked", "replaying", *wanted, replay_id=replay_id)
+    connection.execute(update(replays).where(replays.c.id == replay_id).values(events=taken.events))
+    for segment_id, error in known.damaged.items():
+        quarantine(connection, replay_id, segment_id, error, source="parked", who=who)
+    write_audit(
+        connection,
+        who=who,
+        action="begin_replay",
+        target=f"partition {asked.partition_id}",
+        replay_id=str(replay_id),
+        run_id=run_id,
+        segments=taken.segments,
+        events=taken.events,
+        **_said(conditions, asked.step),
+    )
+    return read_known(connection, replay_id)
+
+
+def _said(conditions: ReplayConditions, step: str) -> dict[str, Any]:
+    said = {
+        "since": conditions.since,
+        "until": conditions.until,
+        "parked_since": conditions.parked_since,
+        "parked_until": conditions.parked_until,
+        "fingerprint": conditions.fingerprint,
+        "max_events": conditions.max_events,
+        "step": step,
+    }
+    return {name: str(value) for name, value in said.items() if value not in (None, "")}

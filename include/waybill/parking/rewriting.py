@@ -41,8 +41,8 @@ from sqlalchemy import (
     update,
 )
 
-from waybill.parking.directories import read_object_directory
 from waybill.parking.marks import IS_UNMARKED_ALONE, now_in
+from waybill.parking.object_keys import read_object_directory
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, directory
 from waybill.parking.selection import lock_partitions
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from waybill.parking.quoting import MASK, QuotedValues
+from waybill.parking.masking import MASK, QuotedValues
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from waybill.parking.strata import allocated, merged
+from waybill.parking.sampling import allocated, merged
 from waybill.replay.estimate import Tally, rate
 
 GROUPS = {"large": (9_000, 0.97), "half": (3_000, 0.5), "rare": (60, 0.1), "bad": (2_500, 0.0)}
