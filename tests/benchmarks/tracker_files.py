@@ -42,7 +42,7 @@ from waybill.tracing.files import (
     Spool,
     WholeFilePacker,
 )
-from waybill.tracing.files.discovery import Discovery
+from waybill.tracing.files.manager import Discovery
 
 PROCESSES = get_context("spawn")
 _AT_ONCE = 500

@@ -24,7 +24,7 @@ from waybill.reconciliation.balance_report import balance
 from waybill.recovery.parked_objects import WHO, lost_parked, recover_parked
 from waybill.recovery.past_stages import failures_at
 from waybill.retention.records import trim_log
-from waybill.services.checks import watch
+from waybill.services.reconciliation import watch
 from waybill.settings import KafkaSettings, Settings
 
 pytestmark = pytest.mark.serves

@@ -30,7 +30,7 @@ from waybill.tracing import (
     TraceQuery,
     run_shipper,
 )
-from waybill.tracing.athena_runner import Row
+from waybill.tracing.athena_traces import Row
 from waybill.tracing.manifests import read_manifests
 from waybill.tracing.projection import BY_ID, BY_TIME, Projection, projections
 

@@ -9,7 +9,7 @@ from tests.integration.test_web_access import breach_of
 from tests.support import web_app
 
 from waybill.reconciliation import BreachKey, open_breach
-from waybill.reconciliation.heat_map import STEPS
+from waybill.reconciliation.minutes import STEPS
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web

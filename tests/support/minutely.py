@@ -26,15 +26,14 @@ from waybill.ledger import (
     load_position,
     staged_after,
 )
-from waybill.ledger.positions import commit_age_s, staged_sums
-from waybill.ledger.progress import consumer_progress
+from waybill.ledger.positions import commit_age_s, consumer_progress, staged_sums
 from waybill.loading.sizes import MOST_COMMITS
 from waybill.loading.status import destination_lines
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import AuditLimits, audit
 from waybill.reconciliation.balance_report import balance
 from waybill.reconciliation.checks import run
-from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.checks.findings import WatchLimits
 from waybill.reconciliation.service import BalanceService
 from waybill.settings import AuditSettings
 from waybill.storage import KafkaLog, TrackerStore

@@ -24,7 +24,7 @@ from tests.servers import CHECKOUT
 
 from waybill.settings import S3Settings
 from waybill.stack import jars, state_folder
-from waybill.tracing.athena_runner import Row, literal
+from waybill.tracing.athena_traces import Row, literal
 from waybill.tracing.lookup import Statement
 from waybill.tracing.projection import Projection
 from waybill.tracing.trace import TRACE_SCHEMA

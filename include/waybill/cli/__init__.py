@@ -23,7 +23,7 @@ COMMANDS = {
         "Declared pipelines: check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
         more={
-            "deploy": "waybill.cli.deploy:deploy",
+            "deploy": "waybill.cli.pipelines:deploy",
             "holds": "waybill.cli.holding:holds",
             "hold": "waybill.cli.holding:hold",
             "release": "waybill.cli.holding:release",

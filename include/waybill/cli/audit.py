@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.deciding import Who, Why, decision
+from waybill.cli.options import Who, Why, decision
 
 if TYPE_CHECKING:
     from waybill.reconciliation import Breach

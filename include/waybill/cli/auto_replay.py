@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.deciding import Who, decision
-from waybill.cli.request_options import takes
+from waybill.cli.options import Who, decision, takes
 from waybill.parking import PartitionRequest
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.deciding import Who, Why, decision
+from waybill.cli.options import Who, Why, decision
 
 if TYPE_CHECKING:
     from waybill.services import BucketReport

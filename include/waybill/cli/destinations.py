@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.deciding import Who, decision
+from waybill.cli.options import Who, decision
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.options import takes
 from waybill.cli.parked_views import plain
-from waybill.cli.request_options import takes
 from waybill.cli.words import counted
 from waybill.replay import DryRunRequest
 

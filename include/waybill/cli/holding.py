@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.deciding import Who, Why, decision
+from waybill.cli.options import Who, Why, decision
 
 if TYPE_CHECKING:
     from waybill.parking import Hold

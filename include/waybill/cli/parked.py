@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from waybill.cli.deciding import Who, Why, decision
-from waybill.cli.request_options import takes
+from waybill.cli.options import Who, Why, decision, takes
 from waybill.cli.words import counted
 from waybill.parking import ParkedFilter
 

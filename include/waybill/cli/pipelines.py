@@ -2,6 +2,8 @@
 
 With ``--json`` standard output is one JSON value. Exit code 1: something is wrong, and all of it is
 listed; on standard error, but for ``check --json``.
+
+``waybill pipelines deploy``: make a declaration the active version of its pipeline.
 """
 
 from __future__ import annotations
@@ -220,3 +222,25 @@ def _title(pipeline: Pipeline, name: str) -> str:
 def _few(names: list[str], most: int = 5) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def deploy(
+    directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Check a declaration and make it active; applications take it with their next batch."""
+    import orjson
+
+    from waybill.cli.pipelines import folder_named
+    from waybill.services import current_user, run_deploy
+    from waybill.settings import Settings
+
+    report = run_deploy(Settings(), folder_named(directory), who=current_user())
+    if as_json:
+        typer.echo(orjson.dumps(report.to_json()).decode())
+    elif report.changed:
+        number = f"(number {report.number})"
+        typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
+    else:
+        typer.echo(f"{report.pipeline}: version {report.version} was active already")

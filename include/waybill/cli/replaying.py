@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.request_options import takes
+from waybill.cli.options import takes
 from waybill.replay import ReplayRequest
 
 if TYPE_CHECKING:

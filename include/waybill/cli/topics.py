@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.deciding import Who, decision
-from waybill.cli.request_options import takes
+from waybill.cli.options import Who, decision, takes
 from waybill.cli.words import counted
 from waybill.topics import SettleRequest
 

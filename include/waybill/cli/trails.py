@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.request_options import takes
+from waybill.cli.options import takes
 from waybill.trails import TrailRequest
 
 if TYPE_CHECKING:

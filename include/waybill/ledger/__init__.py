@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from waybill.ledger.balance import read_balance as read_balance
     from waybill.ledger.balance import read_books as read_books
     from waybill.ledger.balance import read_lost_in_flight as read_lost_in_flight
+    from waybill.ledger.balance import read_minutes as read_minutes
     from waybill.ledger.balance import read_parked as read_parked
     from waybill.ledger.balance import read_staged as read_staged
+    from waybill.ledger.balance import read_totals as read_totals
     from waybill.ledger.commit import BatchCommit as BatchCommit
     from waybill.ledger.commit import FencedError as FencedError
     from waybill.ledger.commit import LoadCommit as LoadCommit
@@ -51,14 +53,18 @@ if TYPE_CHECKING:
     from waybill.ledger.commit import write_replayed_earlier as write_replayed_earlier
     from waybill.ledger.intake import IntakeCommit as IntakeCommit
     from waybill.ledger.intake import Position as Position
+    from waybill.ledger.intake import Refusal as Refusal
     from waybill.ledger.intake import ask_reread as ask_reread
     from waybill.ledger.intake import begin_position as begin_position
     from waybill.ledger.intake import commit_intake as commit_intake
+    from waybill.ledger.intake import commit_refusal as commit_refusal
+    from waybill.ledger.intake import knows_refusal as knows_refusal
     from waybill.ledger.intake import note_run as note_run
     from waybill.ledger.intake import read_position as read_position
-    from waybill.ledger.minutes import read_minutes as read_minutes
-    from waybill.ledger.minutes import read_totals as read_totals
+    from waybill.ledger.intake import refused_lsns as refused_lsns
     from waybill.ledger.positions import WAITING_COUNTS as WAITING_COUNTS
+    from waybill.ledger.positions import BatchProgress as BatchProgress
+    from waybill.ledger.positions import ConsumerProgress as ConsumerProgress
     from waybill.ledger.positions import LastRead as LastRead
     from waybill.ledger.positions import StagedReference as StagedReference
     from waybill.ledger.positions import StagedSum as StagedSum
@@ -67,6 +73,7 @@ if TYPE_CHECKING:
     from waybill.ledger.positions import commit_age_s as commit_age_s
     from waybill.ledger.positions import committed as committed
     from waybill.ledger.positions import committed_batches as committed_batches
+    from waybill.ledger.positions import consumer_progress as consumer_progress
     from waybill.ledger.positions import last_commit_number as last_commit_number
     from waybill.ledger.positions import load_position as load_position
     from waybill.ledger.positions import read_positions as read_positions
@@ -76,13 +83,6 @@ if TYPE_CHECKING:
     from waybill.ledger.positions import topic_positions as topic_positions
     from waybill.ledger.positions import unloaded_commits as unloaded_commits
     from waybill.ledger.positions import waiting_asked as waiting_asked
-    from waybill.ledger.progress import BatchProgress as BatchProgress
-    from waybill.ledger.progress import ConsumerProgress as ConsumerProgress
-    from waybill.ledger.progress import consumer_progress as consumer_progress
-    from waybill.ledger.refusals import Refusal as Refusal
-    from waybill.ledger.refusals import commit_refusal as commit_refusal
-    from waybill.ledger.refusals import knows_refusal as knows_refusal
-    from waybill.ledger.refusals import refused_lsns as refused_lsns
     from waybill.ledger.replay_entries import ReplayEntry as ReplayEntry
     from waybill.ledger.replay_entries import add_entries as add_entries
     from waybill.ledger.replay_entries import count_entries as count_entries
@@ -124,8 +124,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_balance",
             "read_books",
             "read_lost_in_flight",
+            "read_minutes",
             "read_parked",
             "read_staged",
+            "read_totals",
         ],
         "commit": [
             "BatchCommit",
@@ -147,14 +149,19 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "intake": [
             "IntakeCommit",
             "Position",
+            "Refusal",
             "ask_reread",
             "begin_position",
             "commit_intake",
+            "commit_refusal",
+            "knows_refusal",
             "note_run",
             "read_position",
+            "refused_lsns",
         ],
-        "minutes": ["read_minutes", "read_totals"],
         "positions": [
+            "BatchProgress",
+            "ConsumerProgress",
             "LastRead",
             "StagedReference",
             "StagedSum",
@@ -164,6 +171,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "commit_age_s",
             "committed",
             "committed_batches",
+            "consumer_progress",
             "last_commit_number",
             "load_position",
             "read_positions",
@@ -174,8 +182,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unloaded_commits",
             "waiting_asked",
         ],
-        "progress": ["BatchProgress", "ConsumerProgress", "consumer_progress"],
-        "refusals": ["Refusal", "commit_refusal", "knows_refusal", "refused_lsns"],
         "replay_entries": ["ReplayEntry", "add_entries", "count_entries"],
         "watermarks": ["IntakeWatermark", "PageMark", "read_watermarks"],
         "write_ahead_logs": [

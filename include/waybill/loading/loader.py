@@ -32,10 +32,13 @@ from waybill.ledger import (
     commit_load,
     write_copies,
 )
-from waybill.loading.parked_commits import park_commits
-from waybill.loading.partial_parking import names_commits_before, without_commits_before
+from waybill.loading.parked_rows import (
+    names_commits_before,
+    park_commits,
+    park_refused,
+    without_commits_before,
+)
 from waybill.loading.quarantine import note_lost
-from waybill.loading.refused_rows import park_refused
 from waybill.loading.reload import Reload
 from waybill.loading.traces import load_traces
 from waybill.parking import OF_LOADS, ObjectDescriptor, Parking, SegmentDescriptor

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from waybill.destinations import Commit, Destination, Expected, Held, LoadOutcome, RefusedRow
 from waybill.ledger import StagedReference, staged_references, write_counts
 from waybill.loading import rewinds
-from waybill.loading.refused_rows import park_refused
+from waybill.loading.parked_rows import park_refused
 from waybill.loading.rewinds import Rewind, Taken
 from waybill.parking import OF_LOADS, ObjectDescriptor, Parking, SegmentDescriptor, identify
 from waybill.storage import ObjectStore, TrackerStore

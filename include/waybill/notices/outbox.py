@@ -16,9 +16,8 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from waybill.notices.owners import NOBODY, Owned, by_owner, owners
 from waybill.notices.rendering import MOST_NAMED, Message, Named
-from waybill.notices.writing import KINDS
+from waybill.notices.writing import KINDS, NOBODY, Owned, by_owner, owners
 from waybill.storage import TrackerStore
 
 _LONGEST_PROBLEM = 500

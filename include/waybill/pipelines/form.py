@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
-from waybill.pipelines.schedule import PRESETS, check_schedule
+from waybill.pipelines.rules import PRESETS, check_schedule
 
 CONNECTORS = ("csv",)
 PACKAGE = "package:"

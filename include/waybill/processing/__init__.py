@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from waybill.processing.chain import Chain as Chain
     from waybill.processing.clock import ChildClock as ChildClock
     from waybill.processing.clock import Clock as Clock
-    from waybill.processing.columns import MappingFault as MappingFault
-    from waybill.processing.counts import COUNT_NAMES as COUNT_NAMES
-    from waybill.processing.counts import Counts as Counts
     from waybill.processing.failed_events import identity_of as identity_of
     from waybill.processing.failed_events import parked_event as parked_event
     from waybill.processing.failures import EventTimeoutError as EventTimeoutError
@@ -38,14 +35,16 @@ if TYPE_CHECKING:
     from waybill.processing.learning import mappings_in_force as mappings_in_force
     from waybill.processing.learning import mappings_once_deployed as mappings_once_deployed
     from waybill.processing.learning import rules_for as rules_for
+    from waybill.processing.mapping import MappingFault as MappingFault
     from waybill.processing.mapping import map_rows as map_rows
     from waybill.processing.plan import Learner as Learner
     from waybill.processing.plan import Plan as Plan
+    from waybill.processing.results import COUNT_NAMES as COUNT_NAMES
     from waybill.processing.results import ChainResult as ChainResult
     from waybill.processing.results import Chunk as Chunk
+    from waybill.processing.results import Counts as Counts
     from waybill.processing.results import Failure as Failure
     from waybill.processing.results import Mapped as Mapped
-    from waybill.processing.retrying import Retries as Retries
     from waybill.processing.staged import StagedFrame as StagedFrame
     from waybill.processing.staged import StagedObjectError as StagedObjectError
     from waybill.processing.staged import StagedPacker as StagedPacker
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from waybill.processing.storms import Tally as Tally
     from waybill.processing.storms import find_storms as find_storms
     from waybill.processing.traces import trace_batches as trace_batches
+    from waybill.processing.transformation import Retries as Retries
     from waybill.processing.transformation import Watch as Watch
     from waybill.processing.transformation import compile_transformation as compile_transformation
     from waybill.processing.trial import Fate as Fate
@@ -65,8 +65,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "chain": ["Chain"],
         "clock": ["ChildClock", "Clock"],
-        "columns": ["MappingFault"],
-        "counts": ["COUNT_NAMES", "Counts"],
         "failed_events": ["identity_of", "parked_event"],
         "failures": ["EventTimeoutError", "Fault", "describe"],
         "isolation": ["run_isolated"],
@@ -77,10 +75,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "mappings_once_deployed",
             "rules_for",
         ],
-        "mapping": ["map_rows"],
+        "mapping": ["MappingFault", "map_rows"],
         "plan": ["Learner", "Plan"],
-        "results": ["ChainResult", "Chunk", "Failure", "Mapped"],
-        "retrying": ["Retries"],
+        "results": ["COUNT_NAMES", "ChainResult", "Chunk", "Counts", "Failure", "Mapped"],
         "staged": [
             "StagedFrame",
             "StagedObjectError",
@@ -90,7 +87,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "storms": ["Storm", "Tally", "find_storms"],
         "traces": ["trace_batches"],
-        "transformation": ["Watch", "compile_transformation"],
+        "transformation": ["Retries", "Watch", "compile_transformation"],
         "trial": ["Fate", "Trial"],
     },
 )

@@ -16,15 +16,14 @@ import pyarrow as pa
 from waybill.errors import ParkError
 from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wrong_reference
 from waybill.pipelines import UNKNOWN_PIPELINE
-from waybill.processing.columns import MappingFault
 from waybill.processing.failures import Fault, describe
 from waybill.processing.isolation import run_isolated
+from waybill.processing.mapping import MappingFault
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
-from waybill.processing.retrying import Retries
 from waybill.processing.sorting import SortedOut, sort_out
 from waybill.processing.staged import staged_batch, system_columns
-from waybill.processing.transformation import Again, NoWatch, Outcome, Watch, run
+from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"

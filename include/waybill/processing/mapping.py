@@ -5,21 +5,263 @@ value by value, to name the rows at fault. Decimals and integers never pass thro
 that is the shortest text of its decimal is that decimal. A fraction is no integer, a time has at
 most microseconds, and text is no number (but may be a decimal). Only into float64 are decimals
 rounded, to the nearest double: that is what such a column is.
+
+How payloads are read: fields as they are named, or objects flattened; what counts as a field.
+
+The columns of one table, built from rows; and what is wrong with a row.
+
+Items of arrays: a list of structs beside a table's columns, from which its child table is made.
+
+An event without the array, or with null, has an empty list. A fault of an item is one of its row,
+and names the child table, the item's number (from 0) and the column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from waybill.mappings import whole_fields
-from waybill.pipelines import TableSpec
-from waybill.processing.columns import Columns, Faults, MappingFault, joined
-from waybill.processing.items import Items
-from waybill.processing.reading import Reading
+from waybill.mappings import ITEM, fields_of, takes_any_item, whole_fields
+from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec
+from waybill.processing.conversion import convert, error_code, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a payload becomes fields, and what is done with those that no column takes."""
+
+    policy: str = "strict"
+    """"strict" and "evolve" make them faults, "ignore" leaves them out."""
+    by_column: bool = False
+    """Rows hold column names (a replay into the destination stage), not source fields."""
+    depth: int | None = None
+    """Levels that are flattened; None: nothing is."""
+    children: bool = False
+    """Arrays that no column takes are, or get, tables of their items."""
+    most_columns: int | None = None
+    """Columns that the destination's tables may have, where that is what ends learning."""
+
+    @staticmethod
+    def of(
+        declared: EventDeclaration, *, by_column: bool = False, most_columns: int | None = None
+    ) -> Reading:
+        """Return how a declaration has payloads read."""
+        return Reading(
+            policy=declared.policy,
+            by_column=by_column,
+            depth=declared.depth if declared.nested == "flatten" and not by_column else None,
+            children=declared.arrays == "child",
+            most_columns=most_columns if declared.policy == "evolve" else None,
+        )
+
+    def fields(self, payload: dict[str, Any], whole: frozenset[str]) -> dict[str, Any]:
+        """Return a payload's fields; ``whole``: those that are not looked into.
+
+        Of a flattened one an empty object is no field.
+        """
+        if self.depth is None:
+            return payload
+        return fields_of(payload, self.depth, whole)
+
+    def no_room(self, columns: int, new: int) -> str:
+        """Return why a table with so many columns gets none for new fields; "": it is not full."""
+        if self.most_columns is None or columns + new <= self.most_columns:
+            return ""
+        if columns >= self.most_columns:
+            return f"there are {columns}, and the destination takes no more"
+        return f"there are {columns} of at most {self.most_columns}, no room for {new} new ones"
+
+    def is_something(self, value: Any) -> bool:
+        """Tell whether a field that no column takes is one: there is nothing to learn of null."""
+        if value is None or self.policy != "evolve" or self.by_column:
+            return value is not None or self.policy == "strict"
+        if self.children and isinstance(value, list | tuple):
+            return not all(item is None or (isinstance(item, dict) and not item) for item in value)
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class MappingFault:
+    """Why one row does not fit its table."""
+
+    code: str
+    message: str
+    where: str
+    others: tuple[MappingFault, ...] = ()
+    """What else is wrong with the row: columns in their order, after fields that have none."""
+
+
+Faults = dict[int, list[MappingFault]]
+"""All that is wrong with each row, by its index."""
+
+
+def joined(faults: list[MappingFault]) -> MappingFault:
+    """Return the first fault, which decides where the event parks, with the others."""
+    return faults[0] if len(faults) == 1 else replace(faults[0], others=tuple(faults[1:]))
+
+
+class Columns:
+    """Builds one table's columns.
+
+    Args:
+        columns: of the table.
+        fields: of their Arrow schema.
+        by_column: True when rows hold column names, not source fields.
+        keys: names of those that make the key.
+    """
+
+    __slots__ = ("_columns", "_keys", "names", "sources")
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        fields: Iterable[pa.Field],
+        *,
+        by_column: bool,
+        keys: Iterable[str] = (),
+    ) -> None:
+        self._columns = tuple(zip(columns, fields, strict=True))
+        self.names = tuple(c.name if by_column else c.source for c in columns)
+        self.sources = frozenset(self.names)
+        self._keys = frozenset(keys)
+
+    def arrays(self, rows: Sequence[dict[str, Any]]) -> tuple[list[pa.Array], Faults]:
+        """Return the columns, null where a value does not fit, and the faults of those rows."""
+        arrays: list[pa.Array] = []
+        faults: Faults = {}
+        for name, (column, field) in zip(self.names, self._columns, strict=True):
+            values = [row.get(name) for row in rows]
+            try:
+                array = convert(column.type, values, field.type)
+            except Exception:  # noqa: BLE001 - it is met again, value by value
+                array = _one_by_one(column, values, field.type, faults)
+            if array.null_count and (not column.nullable or column.name in self._keys):
+                self._refuse_nulls(column, values, faults)
+            arrays.append(array)
+        return arrays, faults
+
+    def _refuse_nulls(self, column: Column, values: Sequence[Any], faults: Faults) -> None:
+        code = "mapped_key_missing" if column.name in self._keys else "not_null_violation"
+        words = f"column {column.name!r} is {column.type} and takes no null"
+        fault = MappingFault(code, words, column.name)
+        for index, value in enumerate(values):
+            if value is None:
+                faults.setdefault(index, []).append(fault)
+
+
+def _one_by_one(
+    column: Column, values: Sequence[Any], kind: pa.DataType, faults: Faults
+) -> pa.Array:
+    """Return the column with null where a value does not fit, and note the faults of those."""
+    pieces = []
+    for index, value in enumerate(values):
+        try:
+            piece = convert(column.type, [value], kind)
+        except Exception as error:  # noqa: BLE001 - a user's value may refuse in any way
+            words = f"column {column.name!r} is {column.type}; got {type(value).__name__} "
+            fault = MappingFault(error_code(column.type, error), words + shown(value), column.name)
+            faults.setdefault(index, []).append(fault)
+            piece = pa.nulls(1, kind)
+        pieces.append(piece)
+    return pa.concat_arrays(pieces)
+
+
+_MOST_FAULTS = 16
+"""Of one array's items that are told for one row."""
+
+
+class Items:
+    """Builds the items' column of one child table."""
+
+    __slots__ = (
+        "_columns", "_fields", "_reading", "_table", "_takes_all", "_whole", "source"
+    )  # fmt: skip
+
+    def __init__(self, child: ChildTable, field: pa.Field, reading: Reading) -> None:
+        self._fields = list(field.type.value_type)
+        self._columns = Columns(child.columns, self._fields, by_column=reading.by_column)
+        self._reading = reading
+        self._table = child.name
+        self._whole = whole_fields(child.columns)
+        self._takes_all = takes_any_item(child.columns)
+        self.source = child.arrow_name if reading.by_column else child.source
+
+    def array(self, rows: Sequence[dict[str, Any]], faults: Faults) -> pa.Array:
+        """Return each row's items as a list of structs; notes the faults of rows."""
+        items: list[dict[str, Any]] = []
+        offsets = [0]
+        wrong: Faults = {}
+        for index, row in enumerate(rows):
+            value = row.get(self.source)
+            if isinstance(value, list | tuple):
+                items += [self._item(item, wrong, n) for n, item in enumerate(value, len(items))]
+            elif value is not None:
+                faults.setdefault(index, []).append(self._no_array(value))
+            offsets.append(len(items))
+        arrays, more = self._columns.arrays(items)
+        for number, found in more.items():
+            wrong.setdefault(number, []).extend(found)
+        self._note(wrong, offsets, faults)
+        structs = pa.StructArray.from_arrays(arrays, fields=self._fields)
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+
+    def _item(self, item: Any, wrong: Faults, number: int) -> dict[str, Any]:
+        """Return an item's fields; notes what no column takes."""
+        if self._reading.by_column and isinstance(item, dict):
+            return item
+        if not isinstance(item, dict) or self._takes_all:
+            if item is not None and ITEM not in self._columns.sources:
+                words = f"the item is {type(item).__name__}, not an object"
+                wrong.setdefault(number, []).append(MappingFault("type_mismatch", words, ""))
+            return {ITEM: item}
+        fields = self._reading.fields(item, self._whole)
+        if self._reading.policy != "ignore" and not self._columns.sources.issuperset(fields):
+            unknown = self._unknown(fields)
+            if unknown:
+                wrong.setdefault(number, []).extend(unknown)
+        return fields
+
+    def _unknown(self, fields: dict[str, Any]) -> list[MappingFault]:
+        extra = [
+            name
+            for name, value in fields.items()
+            if name not in self._columns.sources and self._reading.is_something(value)
+        ]
+        why = self._reading.no_room(len(self._columns.names), len(extra))
+        end = f": {why}" if why else ""
+        return [
+            MappingFault("unknown_column", f"field {name!r} has no column{end}", str(name))
+            for name in extra
+        ]
+
+    def _no_array(self, value: Any) -> MappingFault:
+        words = f"field {self.source!r} is {type(value).__name__}, not an array of items for"
+        return MappingFault("type_mismatch", f"{words} {self._table!r}", self.source)
+
+    def _note(self, wrong: Faults, offsets: Sequence[int], faults: Faults) -> None:
+        """Make the faults of items those of their rows."""
+        left: dict[int, int] = {}
+        for number in sorted(wrong):
+            row = bisect_right(offsets, number) - 1
+            for fault in wrong[number]:
+                left[row] = left.get(row, 0) + 1
+                if left[row] <= _MOST_FAULTS:
+                    faults.setdefault(row, []).append(self._told(fault, number - offsets[row]))
+        for row, told in left.items():
+            if told > _MOST_FAULTS:
+                last = faults[row][-1]
+                words = f"{last.message}, and so are {told - _MOST_FAULTS} values more"
+                faults[row][-1] = replace(last, message=words)
+
+    def _told(self, fault: MappingFault, item: int) -> MappingFault:
+        where = f"{self._table}.{fault.where}" if fault.where else self._table
+        return MappingFault(fault.code, f"{self._table!r} item {item}: {fault.message}", where)
+
 
 _MOST_UNKNOWN = 16
 """Fields without a column that are named for one row."""

@@ -15,11 +15,9 @@ from waybill.errors import ParkError
 from waybill.events import Event
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
-from waybill.processing.columns import MappingFault
 from waybill.processing.failures import Fault
 from waybill.processing.isolation import compile_isolated
-from waybill.processing.mapping import Mapper
-from waybill.processing.reading import Reading
+from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
 from waybill.processing.transformation import NoWatch, Transform, Watch, compile_transformation
 

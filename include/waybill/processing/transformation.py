@@ -6,20 +6,29 @@ the event is, and stays. Code may also offer ``transform_batch(table)`` later; i
 
 An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. A
 crash of the interpreter is met by ``waybill.processing.isolation``.
+
+Transient errors of user code: the event is run again, in place, before it is parked.
+
+In place, because events of its key that come after it have to wait for it. What all events of one
+task spend on it together, waits and repeated runs, is bounded: a service that is down for long
+costs a task that much once, and from then on its events park at the first error.
 """
 
 from __future__ import annotations
 
+import mmap
+import time
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import c_int64
+from ctypes import c_double, c_int64
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from msgspec.structs import replace
+import msgspec
 
 from waybill.errors import ParkError
-from waybill.events import Event, duplicate, refuse_wrong_name
+from waybill.events import Event, duplicate, error_type, refuse_wrong_name
 from waybill.processing.failures import (
     CODE_FILE_PREFIX,
     EventTimeoutError,
@@ -27,7 +36,64 @@ from waybill.processing.failures import (
     describe,
     words_of,
 )
-from waybill.processing.retrying import Retries
+
+_DOUBLE_BYTES = 8
+
+T = TypeVar("T")
+
+
+class Retries:
+    """How often and how long one task tries again. Forked children share what is spent.
+
+    Args:
+        attempts: runs of one event, the first included.
+        backoff_s: wait before the second run, doubled before each later one.
+        budget_s: for all waits and repeated runs; a run that has begun is not cut short.
+        clock: seconds.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        attempts: int = 1,
+        *,
+        backoff_s: float = 0.2,
+        budget_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._attempts = attempts
+        self._backoff_s = backoff_s
+        self._budget_s = budget_s
+        self._clock = clock
+        self._sleep = sleep
+        self._spent = c_double.from_buffer(mmap.mmap(-1, _DOUBLE_BYTES))
+
+    @property
+    def spent_s(self) -> float:
+        """Return the seconds spent so far."""
+        return self._spent.value
+
+    def settle(self, outcome: T, run_again: Callable[[], T]) -> T | Fault:
+        """Return the outcome of an event; after a transient fault, of its last run.
+
+        A transient fault that stays says in its message how many attempts there were.
+        """
+        attempt = 1
+        wait_s = self._backoff_s
+        while isinstance(outcome, Fault) and error_type(outcome.code).transient:
+            if attempt >= self._attempts or self._spent.value + wait_s > self._budget_s:
+                return replace(outcome, message=f"{outcome.message} (attempts: {attempt})")
+            began = self._clock()
+            try:
+                self._sleep(wait_s)
+                outcome = run_again()
+            finally:
+                self._spent.value += self._clock() - began
+            attempt += 1
+            wait_s *= 2
+        return outcome
+
 
 Transform = Callable[[Event], Any]
 _KEPT = (
@@ -193,9 +259,9 @@ def _children(event: Event, result: Any) -> list[Event] | None:
         _check(child)
     if len(results) == 1 and results[0].id == event.id:
         only = results[0]
-        return [replace(event, data=only.data, name=only.name, op=only.op)]
+        return [msgspec.structs.replace(event, data=only.data, name=only.name, op=only.op)]
     children = [
-        replace(event.child(index, child.data, name=child.name), op=child.op)
+        msgspec.structs.replace(event.child(index, child.data, name=child.name), op=child.op)
         for index, child in enumerate(results)
     ]
     return children or None

@@ -49,7 +49,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.producer.client import HEADER as HEADER
     from waybill.producer.client import read_stamp as read_stamp
-    from waybill.producer.lock import ProducerBusyError as ProducerBusyError
+    from waybill.producer.environment import ProducerBusyError as ProducerBusyError
     from waybill.producer.lossless import LosslessProducer as LosslessProducer
     from waybill.producer.model import FoundLog as FoundLog
     from waybill.producer.model import ProducerStats as ProducerStats
@@ -63,7 +63,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "client": ["HEADER", "read_stamp"],
-        "lock": ["ProducerBusyError"],
+        "environment": ["ProducerBusyError"],
         "lossless": ["LosslessProducer"],
         "model": ["FoundLog", "ProducerStats", "Recovery", "Undelivered"],
         "tail": ["SETTLE_S"],

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from waybill.producer.checkpoint import Checkpoint, CheckpointFile
 from waybill.producer.model import FoundLog
-from waybill.producer.parking_place import ParkingPlace
-from waybill.producer.retry_log import RetryLog
+from waybill.producer.retry_log import ParkingPlace, RetryLog
 from waybill.producer.wal import DATA, Disk, WriteAheadLog, parse_segment
 from waybill.settings import WalSettings
 

@@ -17,8 +17,7 @@ from waybill.producer import forks
 from waybill.producer.batch import Message, as_bytes, checked_batch
 from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
-from waybill.producer.environment import REAL, Environment
-from waybill.producer.lock import ProducerBusyError
+from waybill.producer.environment import REAL, Environment, ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
 from waybill.producer.parts import Claim, Options, Parts, open_parts
 from waybill.producer.retry_queue import WasTaken

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from waybill.errors import RetryError, StopError
-from waybill.producer.background import Background
 from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, Offsets
 from waybill.producer.delivery import Deliveries
+from waybill.producer.environment import Background
 from waybill.producer.files import Files
 from waybill.producer.retry_queue import RetryQueue
 from waybill.producer.sending import Sender

@@ -18,9 +18,8 @@ from waybill.producer.environment import Environment, Lock
 from waybill.producer.files import Files, move_aside, open_files
 from waybill.producer.maintenance import MaintenanceThread, Marks
 from waybill.producer.model import FoundLog, Histogram, ProducerStats, Recovery
-from waybill.producer.parking_place import ParkingPlace
 from waybill.producer.recovery import Recoverer, survey
-from waybill.producer.retry_log import RetryLog
+from waybill.producer.retry_log import ParkingPlace, RetryLog
 from waybill.producer.retry_queue import OnUndeliverable, RetryQueue, WasTaken
 from waybill.producer.sending import Sender
 from waybill.producer.tail import TailReader

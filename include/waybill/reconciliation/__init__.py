@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from waybill.reconciliation.breaches import open_breach as open_breach
     from waybill.reconciliation.breaches import read_breaches as read_breaches
     from waybill.reconciliation.breaches import settle as settle
-    from waybill.reconciliation.heat_map import MOST_ROWS as MOST_ROWS
-    from waybill.reconciliation.heat_map import Cell as Cell
-    from waybill.reconciliation.heat_map import Grid as Grid
-    from waybill.reconciliation.heat_map import Span as Span
+    from waybill.reconciliation.minutes import MOST_ROWS as MOST_ROWS
+    from waybill.reconciliation.minutes import Cell as Cell
+    from waybill.reconciliation.minutes import Grid as Grid
     from waybill.reconciliation.minutes import MinuteState as MinuteState
+    from waybill.reconciliation.minutes import Span as Span
     from waybill.reconciliation.minutes import Verdict as Verdict
     from waybill.reconciliation.minutes import minute_states as minute_states
     from waybill.reconciliation.naming import NamedMinute as NamedMinute
@@ -60,8 +60,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_breaches",
             "settle",
         ],
-        "heat_map": ["Cell", "Grid", "MOST_ROWS", "Span"],
-        "minutes": ["MinuteState", "Verdict", "minute_states"],
+        "minutes": ["Cell", "Grid", "MOST_ROWS", "MinuteState", "Span", "Verdict", "minute_states"],
         "naming": ["NamedMinute", "NamingLimits", "NamingReport", "name_breaches"],
         "queue": ["last_report"],
         "rounds": ["AuditLimits", "AuditReport", "audit"],

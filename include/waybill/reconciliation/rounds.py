@@ -37,7 +37,7 @@ from waybill.ledger import (
 )
 from waybill.loading import Rewind, open_rewinds
 from waybill.pipelines import Pipeline, topic_of
-from waybill.reconciliation.breach_writer import Found, Writer
+from waybill.reconciliation.breaches import Found, Writer
 from waybill.reconciliation.offset_ranges import RangeFault, Reached, check_ranges
 from waybill.reconciliation.queue import (
     Due,

@@ -16,7 +16,7 @@ from waybill.errors import InputError
 from waybill.ledger import LOST, read_lost_in_flight
 from waybill.reconciliation import Breach, Verdict, close_breach, read_breaches
 from waybill.reconciliation.balance_report import read_unrecoverable
-from waybill.reconciliation.heat_map import (
+from waybill.reconciliation.minutes import (
     MOST_ROWS,
     STAGES,
     Cell,

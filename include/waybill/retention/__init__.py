@@ -24,17 +24,16 @@ if TYPE_CHECKING:
     from waybill.retention.payloads import trim_payloads as trim_payloads
     from waybill.retention.records import TopicTrim as TopicTrim
     from waybill.retention.records import trim_log as trim_log
+    from waybill.retention.rows import GROWTH as GROWTH
     from waybill.retention.rows import TRIMS as TRIMS
+    from waybill.retention.rows import Growth as Growth
     from waybill.retention.rows import trim_rows as trim_rows
-    from waybill.retention.tables import GROWTH as GROWTH
-    from waybill.retention.tables import Growth as Growth
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "payloads": ["PayloadReport", "trim_payloads"],
         "records": ["TopicTrim", "trim_log"],
-        "rows": ["TRIMS", "trim_rows"],
-        "tables": ["GROWTH", "Growth"],
+        "rows": ["GROWTH", "Growth", "TRIMS", "trim_rows"],
     },
 )

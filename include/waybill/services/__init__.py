@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
-    from waybill.services.checks import watch as watch
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
     from waybill.services.ingestion import deployed_pipelines as deployed_pipelines
     from waybill.services.ingestion import run_deploy as run_deploy
     from waybill.services.ingestion import run_ingest as run_ingest
-    from waybill.services.ledger import balance as balance
-    from waybill.services.ledger import compact_traces as compact_traces
-    from waybill.services.ledger import trace_tables as trace_tables
+    from waybill.services.ingestion import settle_log as settle_log
+    from waybill.services.ingestion import write_ahead_log as write_ahead_log
+    from waybill.services.ingestion import write_ahead_logs as write_ahead_logs
     from waybill.services.loading import check_destination as check_destination
     from waybill.services.loading import destinations as destinations
     from waybill.services.loading import lost_object_ids as lost_object_ids
@@ -57,16 +56,17 @@ if TYPE_CHECKING:
     from waybill.services.parked_events import send_test_notice as send_test_notice
     from waybill.services.parked_events import set_auto_replay as set_auto_replay
     from waybill.services.parked_events import waiting_notices as waiting_notices
-    from waybill.services.producer_logs import settle_log as settle_log
-    from waybill.services.producer_logs import write_ahead_log as write_ahead_log
-    from waybill.services.producer_logs import write_ahead_logs as write_ahead_logs
     from waybill.services.reconciliation import audit_round as audit_round
+    from waybill.services.reconciliation import balance as balance
     from waybill.services.reconciliation import breach as breach
     from waybill.services.reconciliation import breaches as breaches
     from waybill.services.reconciliation import close_breach as close_breach
+    from waybill.services.reconciliation import compact_traces as compact_traces
     from waybill.services.reconciliation import name_breaches as name_breaches
     from waybill.services.reconciliation import run_audit as run_audit
     from waybill.services.reconciliation import tell_audit_failed as tell_audit_failed
+    from waybill.services.reconciliation import trace_tables as trace_tables
+    from waybill.services.reconciliation import watch as watch
     from waybill.services.replay import replay_outcome as replay_outcome
     from waybill.services.replay import replayable as replayable
     from waybill.services.replay import run_dry_run as run_dry_run
@@ -93,10 +93,15 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "stop_application",
         ],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
-        "checks": ["watch"],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
-        "ingestion": ["deployed_pipelines", "run_deploy", "run_ingest"],
-        "ledger": ["balance", "compact_traces", "trace_tables"],
+        "ingestion": [
+            "deployed_pipelines",
+            "run_deploy",
+            "run_ingest",
+            "settle_log",
+            "write_ahead_log",
+            "write_ahead_logs",
+        ],
         "loading": [
             "check_destination",
             "destinations",
@@ -129,15 +134,18 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "set_auto_replay",
             "waiting_notices",
         ],
-        "producer_logs": ["settle_log", "write_ahead_log", "write_ahead_logs"],
         "reconciliation": [
             "audit_round",
+            "balance",
             "breach",
             "breaches",
             "close_breach",
+            "compact_traces",
             "name_breaches",
             "run_audit",
             "tell_audit_failed",
+            "trace_tables",
+            "watch",
         ],
         "replay": ["replay_outcome", "replayable", "run_dry_run", "run_replay"],
         "retention": ["apply_retention", "retention_failed", "retention_rules"],

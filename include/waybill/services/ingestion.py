@@ -1,4 +1,7 @@
-"""Pipelines: deployed, and read from their sources."""
+"""Pipelines: deployed, and read from their sources.
+
+Write-ahead logs: which there are, and ending one by name.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ from waybill.deployment import DeployReport, active_pipeline, active_pipelines, 
 from waybill.errors import InputError
 from waybill.pipelines import load_pipeline
 from waybill.processing import rules_for
+from waybill.services.environment import KAFKA_WAIT_S, kafka_config, node_of, open_recording
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
+    from waybill.access import Decision
     from waybill.ingestion import IngestReport
+    from waybill.ledger import LogLine
     from waybill.pipelines import Pipeline
-from waybill.services.environment import KAFKA_WAIT_S, kafka_config, node_of, open_recording
 
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
@@ -134,3 +139,53 @@ def _inside(settings: Settings, folder: Path) -> Path:
         f"the pipeline's folder {folder} is a link that leads to {folder.resolve()}; copy the"
         " folder, or list a folder above its target in WAYBILL_SOURCES__ROOTS"
     )
+
+
+def write_ahead_logs(
+    settings: Settings, *, wal_id: str | None = None, every: bool = False
+) -> list[LogLine]:
+    """Return the write-ahead logs that the tracker knows, the last seen first.
+
+    Args:
+        settings: all.
+        wal_id: only those whose id begins so.
+        every: those that are closed or ended as well.
+    """
+    from waybill.ledger import read_logs
+
+    with open_tracker(settings.tracker) as tracker:
+        return read_logs(tracker, wal_id=wal_id, every=every)
+
+
+def write_ahead_log(settings: Settings, wal_id: str) -> LogLine:
+    """Return one log by the beginning of its id.
+
+    Raises:
+        InputError: none begins so, or several do.
+    """
+    found = write_ahead_logs(settings, wal_id=wal_id, every=True) if wal_id else []
+    if len(found) != 1:
+        many = "several logs have ids that begin" if found else "no log has an id that begins"
+        raise InputError(f"{many} with {wal_id!r}; `waybill logs list --all` shows them")
+    return found[0]
+
+
+def settle_log(settings: Settings, wal_id: str, decision: Decision) -> int:
+    """End a log by name; return how many events it had sent that were not counted yet.
+
+    Raises:
+        InputError: it is closed or ended, or the decision says not why.
+        RetryError: Kafka or the tracker is away; call again.
+    """
+    from waybill.ingestion import settle
+
+    with open_tracker(settings.tracker) as tracker:
+        log, recorder = open_log(settings.kafka), open_recording(settings)
+        return settle(
+            tracker,
+            log,
+            wal_id,
+            who=decision.who,
+            reason=decision.require_why(),
+            recorder=recorder,
+        )

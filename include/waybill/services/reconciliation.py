@@ -1,20 +1,34 @@
-"""The auditor: rounds, names, breaches."""
+"""The auditor: rounds, names, breaches.
+
+The eager checks: what is out of the usual, told as breaches.
+
+The books.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from waybill.deployment import active_pipeline
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill.settings import Settings
-from waybill.storage import open_log, open_tracker
+from waybill.storage import (
+    TrackerStore,
+    open_log,
+    open_owned_objects,
+    open_tracker,
+    refuse_foreign_bucket,
+)
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.reconciliation import AuditReport, Breach, NamingReport
+    from waybill.reconciliation import AuditReport, BalanceReport, Breach, NamingReport
+    from waybill.reconciliation.checks import Watched
+    from waybill.tracing import CompactionReport
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -125,3 +139,94 @@ def tell_audit_failed(settings: Settings, words: str) -> dict[str, str]:
             _LOG.exception("%s did not take the word that the audit fails", sink.name)
             found[sink.name] = str(error)
     return found
+
+
+def watch(settings: Settings) -> Watched:
+    """Look once, open a breach for what is found, end those that are over.
+
+    Raises:
+        RetryError: the tracker does not answer; what else does not is among the problems.
+    """
+    from waybill.ledger import fold
+    from waybill.reconciliation import checks
+
+    with open_tracker(settings.tracker) as tracker:
+        fold(tracker)
+        parts = checks.WatchParts(
+            tracker,
+            open_log(settings.kafka),
+            settings.destinations,
+            checks.WatchLimits.of(settings.audit),
+            settings.s3,
+        )
+        now = datetime.now(UTC)
+        watched = checks.watch(parts, now)
+        checks.tell(tracker, watched)
+        for check in (
+            _missing_objects(settings, tracker, now),
+            _recovery(settings),
+            _parked_recovery(settings),
+        ):
+            try:
+                check()
+            except WaybillError as error:
+                watched.problems.append(str(error))
+    return watched
+
+
+def _missing_objects(
+    settings: Settings, tracker: TrackerStore, now: datetime
+) -> Callable[[], object]:
+    from waybill.parking import Parking, quarantine_missing
+    from waybill.recovery import WHO
+
+    def check() -> None:
+        parking = Parking(tracker, open_owned_objects(settings))
+        found = parking.check_objects(now)
+        quarantine_missing(tracker, found.missing, who=WHO)
+        parking.quarantine_damaged(found.suspect, who=WHO)
+
+    return check
+
+
+def _recovery(settings: Settings) -> Callable[[], object]:
+    from waybill.services.loading import recover_lost_objects
+
+    return lambda: recover_lost_objects(settings)
+
+
+def _parked_recovery(settings: Settings) -> Callable[[], object]:
+    from waybill.services.parked_events import recover_lost_parked
+
+    return lambda: recover_lost_parked(settings)
+
+
+def balance(
+    settings: Settings, *, pipeline: str | None = None, since: datetime | None = None
+) -> BalanceReport:
+    """Return the books of all pipelines, or of one."""
+    from waybill.reconciliation import balance as read
+
+    with open_tracker(settings.tracker) as tracker:
+        pipeline_id = None if pipeline is None else active_pipeline(tracker, pipeline).id
+        minute = None if since is None else int(since.timestamp() // 60)
+        return read(tracker, open_log(settings.kafka), pipeline_id=pipeline_id, since_minute=minute)
+
+
+def compact_traces(settings: Settings, *, hour: datetime | None = None) -> CompactionReport:
+    """Compact the traces of every hour that has fresh ones, or of the hour that holds a moment."""
+    from waybill.tracing import Compactor, Hour
+
+    traces = settings.traces
+    refuse_foreign_bucket(settings)
+    compactor = Compactor(
+        open_owned_objects(settings), after_s=traces.compact_after_s, kept_s=traces.compacted_kept_s
+    )
+    return compactor.run(None if hour is None else Hour.of(hour))
+
+
+def trace_tables(settings: Settings, *, since_day: str | None = None) -> list[str]:
+    """Return the statements that make the tables over the traces in Athena."""
+    from waybill.tracing import table_statements
+
+    return table_statements(settings, open_owned_objects(settings), since_day=since_day)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waybill.storage import open_owned_objects
-from waybill.tracing.athena_runner import AthenaRunner
-from waybill.tracing.athena_traces import AthenaTraces
+from waybill.tracing.athena_traces import AthenaRunner, AthenaTraces
 from waybill.tracing.duckdb_traces import DuckDbTraces
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from waybill.events import key_id
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipeline_versions, pipelines
 from waybill.tracing import Searched, Trace
-from waybill.trails.not_found import Near, near_key, search_words, searched_json
 from waybill.trails.question import KeyOf, Question, key_spellings, spellings
 from waybill.trails.trail import Books, Trail, made_trails
+from waybill.trails.verdict import Near, near_key, search_words, searched_json
 
 MOST_STOPS = 5000
 MOST_OF_A_KEY = 100

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from waybill.cli import app
 from waybill.tracing.files import BOOKS, FileManager, FileRecord, Shipment
-from waybill.tracing.files.asks import asks
+from waybill.tracing.files.manager import asks
 
 NOON_US = 1_790_000_400_000_000
 

@@ -11,8 +11,7 @@ from tests.support.mapped import RULES, declared
 
 from waybill.mappings import learn
 from waybill.pipelines import Column, EventDeclaration, widened
-from waybill.processing.mapping import Mapper
-from waybill.processing.reading import Reading
+from waybill.processing.mapping import Mapper, Reading
 
 SEED = 20_130_131
 FIELDS = ["a", "b", "userId", "user_id", "a.b", "", "é", "_waybill_id", "items", "id "]

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from waybill.mappings import encode_path, name_fields, plain_name, rules_of, table_name
-from waybill.mappings.taken_names import RESERVED, RESERVED_PREFIXES
+from waybill.mappings.naming import RESERVED, RESERVED_PREFIXES
 from waybill.settings import DestinationKind
 
 SEED = 20_261_122

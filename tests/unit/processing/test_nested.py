@@ -14,8 +14,7 @@ from waybill.mappings import rules_of
 from waybill.pipelines import ChildTable, Column, EventDeclaration, Pipeline, Source, TableSpec
 from waybill.processing import Chain, ChainResult, Plan, read_staged
 from waybill.processing.learning import TrialLearner
-from waybill.processing.mapping import Mapper
-from waybill.processing.reading import Reading
+from waybill.processing.mapping import Mapper, Reading
 
 SEED = 23
 ITEMS = "_waybill_items_order_items"

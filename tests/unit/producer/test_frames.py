@@ -4,8 +4,15 @@ import pytest
 
 from waybill.errors import InputError
 from waybill.producer.wal import DATA, MARK, Damage, Frame, scan
-from waybill.producer.wal.frame import TERMINATOR, FrameWriter, frame_bytes, tag_of
-from waybill.producer.wal.record import decode_headers, encode_headers, read_record
+from waybill.producer.wal.frame import (
+    TERMINATOR,
+    FrameWriter,
+    decode_headers,
+    encode_headers,
+    frame_bytes,
+    read_record,
+    tag_of,
+)
 
 WAL = bytes(range(16))
 TAG = tag_of(WAL, 7)

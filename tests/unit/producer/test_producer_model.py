@@ -34,7 +34,6 @@ from waybill.producer import (
     recovery,
     retry_queue,
     sending,
-    waiting,
 )
 from waybill.producer.checkpoint import CheckpointFile
 from waybill.producer.wal.memory_disk import Killed, MemoryDisk
@@ -66,7 +65,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         clock = Clock()
-        for module in (lossless, maintenance, recovery, retry_queue, sending, waiting):
+        for module in (lossless, maintenance, recovery, retry_queue, sending):
             self.stack.enter_context(mock.patch.object(module, "time", clock))
         self.stack.enter_context(mock.patch.object(sending, "EPOCH_RECORDS", 5))
         self.stack.enter_context(mock.patch.object(sending, "_POLL_EVERY", 3))

@@ -8,7 +8,7 @@ from tests.support import memory_logs
 from tests.support.memory_kafka import Clock, MemoryKafka, MemoryWorld
 
 from waybill.errors import StopError
-from waybill.producer import LosslessProducer, WalFullError, retry_queue, waiting
+from waybill.producer import LosslessProducer, WalFullError, retry_queue
 from waybill.producer.wal.memory_disk import MemoryDisk
 
 FOLDER = Path("/logs/p")
@@ -55,8 +55,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch):
     machine = Machine()
-    for module in (retry_queue, waiting):
-        monkeypatch.setattr(module, "time", machine.kafka.clock)
+    monkeypatch.setattr(retry_queue, "time", machine.kafka.clock)
     return machine
 
 

@@ -1,7 +1,7 @@
 """The waiting room: a record that failed blocks its key, the others follow once it works."""
 
 from waybill.producer.client import Failure
-from waybill.producer.waiting import Entry, WaitingRoom
+from waybill.producer.retry_queue import Entry, WaitingRoom
 
 PLACE = ("t", b"k")
 

@@ -15,8 +15,7 @@ from waybill.cli import app
 from waybill.destinations import open_destination
 from waybill.errors import WaybillError
 from waybill.notices.rendering import Message
-from waybill.notices.sinks import SinkError
-from waybill.notices.webhook import WebhookSink
+from waybill.notices.sinks import SinkError, WebhookSink
 from waybill.settings import DestinationSettings, Settings, TrackerSettings, secret_values
 from waybill.storage import open_tracker
 

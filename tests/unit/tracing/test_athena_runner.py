@@ -13,7 +13,7 @@ from tests.unit.tracing_files.folder_store import FolderStore
 from waybill.errors import RetryError
 from waybill.settings import Settings, TraceSettings
 from waybill.tracing import TRACE_SCHEMA, AthenaTraces, QueryCancelledError, Searched, Watched
-from waybill.tracing.athena_runner import AthenaRunner
+from waybill.tracing.athena_traces import AthenaRunner
 from waybill.tracing.layout import LAYOUT_KEY, Layout
 from waybill.tracing.query import MINUTE_COLUMNS
 

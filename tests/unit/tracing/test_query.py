@@ -20,7 +20,7 @@ from waybill.tracing import (
     bucket_of,
     open_traces,
 )
-from waybill.tracing.athena_runner import literal
+from waybill.tracing.athena_traces import literal
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout
 from waybill.tracing.lookup import Statement
 from waybill.tracing.manifests import Manifest

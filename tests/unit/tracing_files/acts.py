@@ -20,7 +20,7 @@ from waybill.tracing.files import (
     WholeFilePacker,
     appended_spool,
 )
-from waybill.tracing.files.discovery import Discovery
+from waybill.tracing.files.manager import Discovery
 
 RECORDS = [b"%d" % number for number in range(3)]
 BODY = FRAMES.encode(RECORDS)

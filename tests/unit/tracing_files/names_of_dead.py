@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from waybill.tracing.files.names import new_name
+from waybill.tracing.files.spool import new_name
 
 
 def name_of_dead() -> str:

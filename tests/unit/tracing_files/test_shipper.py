@@ -13,7 +13,7 @@ from tests.unit.tracing_files.plain import ENDING, plain_shipper, plain_spool, s
 
 from waybill.errors import InputError, RetryError, ThrottledError
 from waybill.tracing.files import BOOKS, FileManager, FileRecord, Shipper, Spool, ask_for_retry
-from waybill.tracing.files.names import new_name
+from waybill.tracing.files.spool import new_name
 
 
 @pytest.fixture

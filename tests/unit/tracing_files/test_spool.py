@@ -12,7 +12,7 @@ from tests.unit.tracing_files.names_of_dead import name_of_dead
 
 from waybill.errors import RetryError
 from waybill.tracing import Recorder, trace_spool
-from waybill.tracing.files.names import new_name
+from waybill.tracing.files.spool import new_name
 from waybill.tracing.parquet import read_whole
 
 

@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from waybill.processing.spark.application import read_offsets as read_offsets
     from waybill.processing.spark.application import run_processing as run_processing
     from waybill.processing.spark.consumers import Consumers as Consumers
+    from waybill.processing.spark.consumers import Stopping as Stopping
     from waybill.processing.spark.consumers import keep_running as keep_running
     from waybill.processing.spark.memory import give_memory_back as give_memory_back
     from waybill.processing.spark.session import open_session as open_session
-    from waybill.processing.spark.shutdown import Stopping as Stopping
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "application": ["fresh_checkpoints", "read_offsets", "run_processing"],
-        "consumers": ["Consumers", "keep_running"],
+        "consumers": ["Consumers", "Stopping", "keep_running"],
         "memory": ["give_memory_back"],
         "session": ["open_session"],
-        "shutdown": ["Stopping"],
     },
 )

@@ -35,11 +35,10 @@ from waybill.ledger import (
 from waybill.parking import ObjectDescriptor, Parking, SegmentStream, held_pipelines, record_storm
 from waybill.pipelines import Pipeline, topic_of
 from waybill.processing import Counts, Storm, find_storms
-from waybill.processing.spark.consumers import Consumers, keep_running
+from waybill.processing.spark.consumers import Consumers, Stopping, keep_running
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import TaskTexts, Texts
 from waybill.processing.spark.session import open_session
-from waybill.processing.spark.shutdown import Stopping
 from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, StageTask, Task, TaskPlan
 from waybill.settings import Settings
 from waybill.storage import (

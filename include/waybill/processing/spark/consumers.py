@@ -4,20 +4,46 @@ A consumer that stops (a topic that was recreated, a table that does not fit, a 
 leader) is loud in the log and is tried again with back-off; its neighbours flow on. So is one whose
 tracker or Kafka is away: the application outlives that. One that was fenced ends the application:
 another one has taken over.
+
+Asking an application to stop: SIGTERM and SIGINT set a flag that its loop looks at.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FrameType
 
 from pyspark.sql.streaming import StreamingQuery
 
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
-from waybill.processing.spark.shutdown import Stopping
+
+
+class Stopping:
+    """Make it in the main thread, before Spark starts."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    @property
+    def asked(self) -> bool:
+        """Whether somebody asked."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, but wake up when asked; returns whether somebody asked."""
+        return self._event.wait(seconds)
+
+    def _ask(self, _signal: int, _frame: FrameType | None) -> None:
+        self._event.set()
+
 
 _LOG = logging.getLogger(__name__)
 _FIRST_WAIT_S = 2.0

@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from waybill.producer.wal.frame import MARK as MARK
     from waybill.producer.wal.frame import Damage as Damage
     from waybill.producer.wal.frame import Frame as Frame
+    from waybill.producer.wal.frame import HeaderList as HeaderList
+    from waybill.producer.wal.frame import HeadersIn as HeadersIn
+    from waybill.producer.wal.frame import WalRecord as WalRecord
+    from waybill.producer.wal.frame import encode_headers as encode_headers
     from waybill.producer.wal.frame import frame_bytes as frame_bytes
     from waybill.producer.wal.frame import scan as scan
     from waybill.producer.wal.log import WriteAheadLog as WriteAheadLog
-    from waybill.producer.wal.record import HeaderList as HeaderList
-    from waybill.producer.wal.record import HeadersIn as HeadersIn
-    from waybill.producer.wal.record import WalRecord as WalRecord
-    from waybill.producer.wal.record import encode_headers as encode_headers
     from waybill.producer.wal.segment import parse_segment as parse_segment
     from waybill.producer.wal.space import WalFullError as WalFullError
 
@@ -67,9 +67,19 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "disk": ["Disk", "RealDisk", "set_aside"],
-        "frame": ["DATA", "Damage", "Frame", "MARK", "frame_bytes", "scan"],
+        "frame": [
+            "DATA",
+            "Damage",
+            "Frame",
+            "HeaderList",
+            "HeadersIn",
+            "MARK",
+            "WalRecord",
+            "encode_headers",
+            "frame_bytes",
+            "scan",
+        ],
         "log": ["WriteAheadLog"],
-        "record": ["HeaderList", "HeadersIn", "WalRecord", "encode_headers"],
         "segment": ["parse_segment"],
         "space": ["WalFullError"],
     },

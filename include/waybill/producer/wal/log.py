@@ -14,10 +14,16 @@ from pathlib import Path
 from waybill.errors import InputError, RetryError, StopError
 from waybill.producer.wal import poison
 from waybill.producer.wal.disk import Disk, DiskFile, RealDisk, move, set_aside
-from waybill.producer.wal.frame import Damage, Frame, FrameWriter, frame_bytes
+from waybill.producer.wal.frame import (
+    Damage,
+    Frame,
+    FrameWriter,
+    WalRecord,
+    frame_bytes,
+    read_record,
+)
 from waybill.producer.wal.free import PREFIX as FREE_PREFIX
 from waybill.producer.wal.free import FreeFiles, free_path
-from waybill.producer.wal.record import WalRecord, read_record
 from waybill.producer.wal.segment import Segment, parse_segment, segment_path
 from waybill.producer.wal.space import PAGE_BYTES, WalFullError, check_room, check_settings
 from waybill.producer.wal.syncing import Syncer

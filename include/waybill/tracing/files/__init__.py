@@ -34,52 +34,55 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from waybill.tracing.files.asks import ask_for_retry as ask_for_retry
     from waybill.tracing.files.books import FileReader as FileReader
-    from waybill.tracing.files.framing import FRAMES as FRAMES
-    from waybill.tracing.files.framing import LINES as LINES
-    from waybill.tracing.files.framing import Framing as Framing
     from waybill.tracing.files.limits import SpoolLimit as SpoolLimit
-    from waybill.tracing.files.loop import ship_until as ship_until
     from waybill.tracing.files.manager import FileManager as FileManager
-    from waybill.tracing.files.pace import Pace as Pace
+    from waybill.tracing.files.manager import ask_for_retry as ask_for_retry
     from waybill.tracing.files.packer import Cargo as Cargo
     from waybill.tracing.files.packer import DamagedFileError as DamagedFileError
+    from waybill.tracing.files.packer import FileStore as FileStore
     from waybill.tracing.files.packer import MakeBody as MakeBody
     from waybill.tracing.files.packer import Packer as Packer
     from waybill.tracing.files.packer import WholeFilePacker as WholeFilePacker
+    from waybill.tracing.files.packer import put_confirmed as put_confirmed
     from waybill.tracing.files.records import FILE_STATES as FILE_STATES
     from waybill.tracing.files.records import FileRecord as FileRecord
     from waybill.tracing.files.records import FileState as FileState
     from waybill.tracing.files.records import Shipment as Shipment
     from waybill.tracing.files.records import Total as Total
+    from waybill.tracing.files.rolling import FRAMES as FRAMES
+    from waybill.tracing.files.rolling import LINES as LINES
+    from waybill.tracing.files.rolling import Framing as Framing
     from waybill.tracing.files.rolling import RollingFile as RollingFile
     from waybill.tracing.files.rolling import appended_spool as appended_spool
     from waybill.tracing.files.shipper import BOOKS as BOOKS
+    from waybill.tracing.files.shipper import Pace as Pace
     from waybill.tracing.files.shipper import Shipper as Shipper
     from waybill.tracing.files.shipper import ShipReport as ShipReport
+    from waybill.tracing.files.shipper import ship_until as ship_until
     from waybill.tracing.files.spool import Abandoned as Abandoned
     from waybill.tracing.files.spool import Sound as Sound
     from waybill.tracing.files.spool import Spool as Spool
     from waybill.tracing.files.spool import SpoolFile as SpoolFile
-    from waybill.tracing.files.store import FileStore as FileStore
-    from waybill.tracing.files.store import put_confirmed as put_confirmed
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "asks": ["ask_for_retry"],
         "books": ["FileReader"],
-        "framing": ["FRAMES", "Framing", "LINES"],
         "limits": ["SpoolLimit"],
-        "loop": ["ship_until"],
-        "manager": ["FileManager"],
-        "pace": ["Pace"],
-        "packer": ["Cargo", "DamagedFileError", "MakeBody", "Packer", "WholeFilePacker"],
+        "manager": ["FileManager", "ask_for_retry"],
+        "packer": [
+            "Cargo",
+            "DamagedFileError",
+            "FileStore",
+            "MakeBody",
+            "Packer",
+            "WholeFilePacker",
+            "put_confirmed",
+        ],
         "records": ["FILE_STATES", "FileRecord", "FileState", "Shipment", "Total"],
-        "rolling": ["RollingFile", "appended_spool"],
-        "shipper": ["BOOKS", "ShipReport", "Shipper"],
+        "rolling": ["FRAMES", "Framing", "LINES", "RollingFile", "appended_spool"],
+        "shipper": ["BOOKS", "Pace", "ShipReport", "Shipper", "ship_until"],
         "spool": ["Abandoned", "Sound", "Spool", "SpoolFile"],
-        "store": ["FileStore", "put_confirmed"],
     },
 )

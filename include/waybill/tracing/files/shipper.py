@@ -8,6 +8,14 @@ One shipment is in flight at a time. What a SIGKILL leaves, step by step:
              they are discovered again, and not sent again.
   delete     some are deleted: the rest likewise.
   prune      files that are gone are forgotten, or not: forgotten by the next shipper.
+
+How fast objects are sent: as fast as they go, until the store asks for less.
+
+Additive increase, multiplicative decrease, as TCP does it (Chiu and Jain, 1989): each refusal
+halves the rate, each second without one adds to it. Limiters with a fixed rate, which is what
+libraries have, do not follow what the store says.
+
+The shipper's loop: until it is stopped, through outages, and what is left at the end.
 """
 
 from __future__ import annotations
@@ -15,21 +23,87 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from waybill.errors import ThrottledError
-from waybill.tracing.files.discovery import Discovery
-from waybill.tracing.files.manager import FileManager
-from waybill.tracing.files.pace import Pace
-from waybill.tracing.files.packer import Cargo, DamagedFileError, MakeBody, Packer
+from waybill.errors import RetryError, ThrottledError
+from waybill.tracing.files.manager import Discovery, FileManager
+from waybill.tracing.files.packer import (
+    Cargo,
+    DamagedFileError,
+    FileStore,
+    MakeBody,
+    Packer,
+    put_confirmed,
+)
 from waybill.tracing.files.records import FileRecord, Shipment
 from waybill.tracing.files.spool import Spool
-from waybill.tracing.files.store import FileStore, put_confirmed
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+
+_GROWTH_PER_S = 5.0
+"""Objects a second that a second without refusal adds."""
+_LEAST_PER_S = 0.2
+
+
+class Pace:
+    """The rate of one sender. Not for several threads.
+
+    Args:
+        most_per_s: objects a second that are never exceeded.
+        clock: seconds, as ``time.monotonic``.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_per_s: float = 1000.0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._most_per_s = most_per_s
+        self._clock = clock
+        self._sleep = sleep
+        self.rate_per_s = most_per_s
+        """What may be sent at present."""
+        self.refusals = 0
+        self._next_at = clock()
+        self._sent_at = self._next_at
+        self._seen_per_s = most_per_s
+
+    def wait(self) -> None:
+        """Wait until the next object may be sent."""
+        now = self._clock()
+        if self._next_at > now:
+            self._sleep(self._next_at - now)
+            now = self._clock()
+        self._note_speed(now)
+        self._next_at = max(now, self._next_at) + 1 / self.rate_per_s
+
+    def sent(self) -> None:
+        """Note that an object was taken: the rate grows by a little."""
+        grown = self.rate_per_s + _GROWTH_PER_S / self.rate_per_s
+        self.rate_per_s = min(self._most_per_s, grown)
+
+    def refused(self) -> None:
+        """Note that the store asks for less: half of what was really sent, from now on."""
+        self.refusals += 1
+        self.rate_per_s = max(_LEAST_PER_S, min(self.rate_per_s, self._seen_per_s) / 2)
+        self._next_at = self._clock() + 1 / self.rate_per_s
+
+    def _note_speed(self, now: float) -> None:
+        """Follow the rate at which objects really go: its mean over about the last five."""
+        gap_s = max(now - self._sent_at, 1 / self._most_per_s)
+        self._sent_at = now
+        self._seen_per_s += 0.2 * (1 / gap_s - self._seen_per_s)
+
 
 LOG = logging.getLogger(__name__)
 BOOKS = "files.rocksdb"
@@ -250,3 +324,80 @@ def _first(files: Iterable[FileRecord], *, max_bytes: int) -> list[FileRecord]:
         chosen.append(file)
         size += file.size_bytes
     return chosen
+
+
+_IDLE_S = 1.0
+_BACK_OFF_MOST_S = 30.0
+
+
+def ship_until(
+    shipper: Shipper,
+    stop: Callable[[], bool],
+    *,
+    drain_s: float = 20.0,
+) -> ShipReport:
+    """Ship until ``stop()`` is true, then what is left, for at most about ``drain_s``.
+
+    A store that is away is waited out, with back-off up to 30 s.
+
+    Raises:
+        InputError, StopError: going on makes no sense; see ``Shipper.step`` and ``FileManager``.
+    """
+    total = ShipReport()
+    while not stop():
+        report = _step(shipper, stop)
+        if report is None:
+            _sleep(min(_IDLE_S, shipper.roll_s / 2), stop)
+        else:
+            total = total.plus(report)
+    return total.plus(_drain(shipper, drain_s))
+
+
+def _drain(shipper: Shipper, drain_s: float) -> ShipReport:
+    deadline = time.monotonic() + drain_s
+    total = ShipReport()
+    while time.monotonic() < deadline:
+        report = _step(shipper, lambda: time.monotonic() >= deadline, everything=True)
+        if report is None:
+            break
+        total = total.plus(report)
+    left = shipper.files.counts()
+    if left["closed"] + left["shipping"]:
+        LOG.warning("stopped with files in the spool, shipped at the next start: %s", left)
+    return total
+
+
+def _step(
+    shipper: Shipper, stop: Callable[[], bool], *, everything: bool = False
+) -> ShipReport | None:
+    """Ship one shipment, waiting out a store that is away; None also when stopped meanwhile."""
+    from tenacity import (
+        Retrying,
+        retry_if_exception_type,
+        wait_random_exponential,
+    )
+
+    def note(state: RetryCallState) -> None:
+        if state.outcome is not None and state.next_action is not None:
+            shipper.postpone(state.outcome.exception() or RetryError(), state.next_action.sleep)
+
+    retrying = Retrying(
+        retry=retry_if_exception_type(RetryError),
+        wait=wait_random_exponential(multiplier=0.5, max=_BACK_OFF_MOST_S),
+        stop=lambda _: stop(),
+        sleep=lambda delay_s: _sleep(delay_s, stop),
+        before_sleep=note,
+        reraise=True,
+    )
+    try:
+        return retrying(shipper.step, everything=everything)
+    except RetryError as error:
+        shipper.postpone(error, 0.0)
+        return None
+
+
+def _sleep(delay_s: float, stop: Callable[[], bool]) -> None:
+    """Sleep, looking at ``stop`` five times a second."""
+    deadline = time.monotonic() + delay_s
+    while not stop() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, 0.2))

@@ -1,4 +1,4 @@
-"""Options of a command, made from the fields of a request."""
+"""Options of commands: who decided and why, and those made from the fields of a request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
 from annotated_types import Ge
 from pydantic.fields import FieldInfo
 
 from waybill.request import Request
+
+if TYPE_CHECKING:
+    from waybill.access import Decision
+
+
+Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
+Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
+
+
+def decision(who: str | None, why: str = "") -> Decision:
+    """Return a decision of the system user, or of whom they name: the audit log has both."""
+    from waybill.access import Decision
+    from waybill.services import current_user
+
+    user = current_user()
+    return Decision(who or user, why, system_user=user)
+
 
 R = TypeVar("R", bound=Request)
 _TIME = ": 2013-01-31, or RFC 3339; UTC without a zone."
