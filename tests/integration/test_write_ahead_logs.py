@@ -36,7 +36,7 @@ from waybill.ledger import (
     tell_log,
     tell_progress,
 )
-from waybill.reconciliation.checks.delays import look
+from waybill.reconciliation.checks.stranded import look
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 

@@ -20,10 +20,10 @@ from pyiceberg.exceptions import NoSuchTableError
 from sqlalchemy.exc import OperationalError
 
 from waybill.destinations import Destination, open_destination
-from waybill.destinations.lake.delta import storage_options
-from waybill.destinations.lake.iceberg import catalog_uri, io_properties
-from waybill.destinations.lake.places import folder_of
-from waybill.destinations.lake.shape import type_name
+from waybill.destinations.adapters.delta.lake import storage_options
+from waybill.destinations.adapters.iceberg.lake import catalog_uri, io_properties
+from waybill.destinations.per_table.places import folder_of
+from waybill.destinations.per_table.shape import type_name
 from waybill.pipelines import TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 

@@ -33,7 +33,7 @@ from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import AuditLimits, audit
 from waybill.reconciliation.balance_report import balance
 from waybill.reconciliation.checks import run
-from waybill.reconciliation.checks.findings import WatchLimits
+from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.reconciliation.service import BalanceService
 from waybill.settings import AuditSettings
 from waybill.storage import KafkaLog, TrackerStore

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from waybill.settings import DestinationSettings, Settings
+from waybill.settings import BUILT_IN_KINDS, DestinationSettings, Settings
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 
@@ -91,7 +91,9 @@ WORDS = {
     "stack.s3_volume_port": "SeaweedFS volume server; it answers nobody but the S3 server.",
     "stack.s3_filer_port": "SeaweedFS filer; it answers nobody but the S3 server.",
     "stack.airflow_port": "Airflow's UI and API.",
-    "destination.kind": "Kind of warehouse.",
+    "destination.kind": "Kind of warehouse: "
+    + ", ".join(f"`{one}`" for one in BUILT_IN_KINDS)
+    + "; or one that an installed package brings.",
     "destination.dsn": "How to reach it: `postgresql://user:password@host:5432/database`.",
 }
 

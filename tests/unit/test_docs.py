@@ -225,3 +225,39 @@ def test_what_a_room_is_said_to_offer_is_in_its_public_api(room):
     assert spec is not None
     module = importlib.import_module(f"waybill.{room}")
     assert set(CODE.findall(row.split("|")[3])) - set(module.__all__) == set()
+
+
+def walks():
+    """Return the walks of docs/architecture.md: for each, its packages in order, with their files."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## Three walks\n")[2].partition("\n## ")[0]
+    for title, steps in re.findall(r"\*\*(.+?)\*\*\n\n((?:\d+\. .+\n)+)", section):
+        rooms = []
+        for line in steps.splitlines():
+            first, *others = CODE.findall(line.partition(": ")[0])
+            folder = (ROOT / first).parent
+            rooms.append((folder, [ROOT / first, *((folder / name).resolve() for name in others)]))
+        yield pytest.param(rooms, id=title)
+
+
+def test_there_are_three_walks():
+    assert len(list(walks())) == 3
+
+
+@pytest.mark.parametrize("rooms", list(walks()))
+def test_a_walk_enters_no_package_twice_and_goes_along_imports(rooms):
+    folders = [folder for folder, _ in rooms]
+    assert len(set(folders)) == len(folders) >= 5
+    assert [file for _, files in rooms for file in files if not file.is_file()] == []
+    for number, (folder, files) in enumerate(rooms[1:], 1):
+        if {folder.name, folders[number - 1].name} & {"static", "dags"}:
+            continue  # a browser, or Airflow, is between
+        before = rooms[:number]
+        assert any(_imports(files, one) or _imports(those, folder) for one, those in before), folder
+
+
+def _imports(files, folder):
+    parts = folder.relative_to(ROOT).parts
+    dotted = ".".join(part for part in parts if part not in ("include", "plugins"))
+    texts = [file.read_text(encoding="utf-8") for file in files if file.suffix == ".py"]
+    return any(re.search(rf"\b(from|import) {re.escape(dotted)}\b", text) for text in texts)

@@ -17,11 +17,11 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy.engine import make_url
 
-from waybill.destinations.lake.delta import storage_options
-from waybill.destinations.lake.iceberg import catalog_uri, io_properties
-from waybill.destinations.postgres import connection as postgres_destination
-from waybill.destinations.warehouses.addresses import Address
-from waybill.destinations.warehouses.snowflake import session as snowflake
+from waybill.destinations.adapters.delta.lake import storage_options
+from waybill.destinations.adapters.iceberg.lake import catalog_uri, io_properties
+from waybill.destinations.adapters.postgres import connection as postgres_destination
+from waybill.destinations.adapters.snowflake import session as snowflake
+from waybill.destinations.drivers import Address
 from waybill.producer.client import consumer_config, producer_config
 from waybill.settings import KafkaSettings, S3Settings, TrackerSettings, WalSettings
 from waybill.storage import open_log

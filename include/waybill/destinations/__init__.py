@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from waybill.destinations.model import RefusedRow as RefusedRow
     from waybill.destinations.model import RowCount as RowCount
     from waybill.destinations.model import Rows as Rows
-    from waybill.destinations.opening import open_destination as open_destination
     from waybill.destinations.refused import refused_rows as refused_rows
+    from waybill.destinations.registry import is_experimental as is_experimental
+    from waybill.destinations.registry import open_destination as open_destination
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -78,7 +79,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "RowCount",
             "Rows",
         ],
-        "opening": ["open_destination"],
+        "registry": ["is_experimental", "open_destination"],
         "refused": ["refused_rows"],
     },
 )

@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, cast, func, select
 
 from waybill.deployment import active_pipelines
-from waybill.destinations import Finding, open_destination
+from waybill.destinations import Finding, is_experimental, open_destination
 from waybill.errors import InputError, RetryError
 from waybill.loading.rewinds import Rewind, open_rewinds
 from waybill.loading.states import Waiting, all_waiting
 from waybill.pipelines import hint
-from waybill.settings import DestinationKind, DestinationSettings, S3Settings
+from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import (
     commit_sequences,
@@ -24,8 +24,6 @@ from waybill.storage.tracker import (
     staged_objects,
 )
 
-LIVE_TESTED: frozenset[DestinationKind] = frozenset({"postgres", "duckdb", "delta", "iceberg"})
-"""Kinds that this release was tested with as they are; the others by their dialect."""
 _DESTINATION = pipeline_versions.c.declaration["destination"].astext
 _INTO = (
     select(_DESTINATION, pipelines.c.name, pipelines.c.team)
@@ -100,7 +98,7 @@ def destination_lines(
         DestinationLine(
             name,
             configured[name].kind if name in configured else "",
-            name in configured and configured[name].kind in LIVE_TESTED,
+            name in configured and not is_experimental(configured[name].kind),
             tuple(sorted(pipeline for pipeline, _ in into[name])),
             tuple(sorted({team for _, team in into[name]})),
             loaded.get(name, 0),

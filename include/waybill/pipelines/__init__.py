@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.column_types import widened as widened
     from waybill.pipelines.document import read_document as read_document
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
+    from waybill.pipelines.form import brought_connectors as brought_connectors
     from waybill.pipelines.model import ChildTable as ChildTable
     from waybill.pipelines.model import Column as Column
     from waybill.pipelines.model import EventDeclaration as EventDeclaration
@@ -96,7 +97,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "widened",
         ],
         "document": ["read_document"],
-        "form": ["UNKNOWN_PIPELINE"],
+        "form": ["UNKNOWN_PIPELINE", "brought_connectors"],
         "model": [
             "ChildTable",
             "Column",

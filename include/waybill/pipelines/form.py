@@ -7,7 +7,8 @@ which the nearest is offered.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -19,9 +20,12 @@ from pydantic import (
 )
 
 from waybill.pipelines.column_types import COLUMN_TYPES, ColumnType
-from waybill.pipelines.rules import PRESETS, check_schedule
+from waybill.pipelines.schedule import PRESETS, check_schedule
 
 CONNECTORS = ("csv",)
+"""That are part of Waybill."""
+ENTRY_POINTS = "waybill.connectors"
+"""Group under which other packages bring connectors."""
 PACKAGE = "package:"
 """Begins the path of a file in an installed package."""
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -68,6 +72,18 @@ def _location(text: str) -> str:
         if not package.isidentifier() or ".." in parts or not all(parts):
             raise ValueError("a file of a package is package:<name>/<path inside it>")
     return text
+
+
+def brought_connectors() -> dict[str, EntryPoint]:
+    """Return the connectors that installed packages bring; each has a name that can be written."""
+    return {one.name: one for one in entry_points(group=ENTRY_POINTS)}
+
+
+def _connector(name: str) -> str:
+    if name not in CONNECTORS and name not in (brought := brought_connectors()):
+        known = ", ".join((*CONNECTORS, *brought))
+        raise ValueError(f"there is no such connector; there are {known}")
+    return name
 
 
 def _csv_type(text: str) -> str:
@@ -165,13 +181,14 @@ class EventForm(_Form):
 class SourceForm(_Form):
     """Where the records come from."""
 
-    connector: Literal["csv"] = Field(
-        description=f"a connector: {', '.join(CONNECTORS)}", examples=list(CONNECTORS)
+    connector: Annotated[str, AfterValidator(_connector)] = Field(
+        description=f"a connector: {', '.join(CONNECTORS)}, or an installed package's",
+        examples=list(CONNECTORS),
     )
     event: str = Field(description="an event name of this pipeline")
     path: Annotated[
         str, StringConstraints(min_length=1, max_length=4000), AfterValidator(_location)
-    ] = Field(description="a file's path, or package:<name>/<path inside it>")
+    ] = Field("", description="a file's path, or package:<name>/<path inside it>")
     page_rows: int = Field(10_000, ge=1, le=1_000_000, description="a number from 1 to 1000000")
     order_by: list[FieldName] = Field(default=[], description="a list of the source's columns")
     null_values: list[str] = Field(default=[""], description="a list of texts that mean null")
@@ -180,6 +197,18 @@ class SourceForm(_Form):
         description=f"for each column one of {', '.join(CSV_TYPES)}",
         examples=list(CSV_TYPES),
     )
+    options: dict[FieldName, bool | int | float | str] = Field(
+        default={}, max_length=100, description="what the connector of another package asks for"
+    )
+
+    @model_validator(mode="after")
+    def _check_own(self) -> Self:
+        """Refuse fields that the built-in connector lacks, or has no use for."""
+        if self.connector in CONNECTORS and not self.path:
+            raise ValueError("path is missing: a file's path, or package:<name>/<path inside it>")
+        if self.connector in CONNECTORS and self.options:
+            raise ValueError(f"connector {self.connector} has no options")
+        return self
 
 
 class DestinationForm(_Form):

@@ -142,13 +142,16 @@ class Source(_Model):
 
     connector: str
     event: str
-    path: str
+    path: str = ""
+    """Of a file; "": the connector, one that another package brings, reads none."""
     page_rows: int = Field(10_000, ge=1)
     order_by: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("",)
     """Text that stands for null."""
     columns: dict[str, ColumnType] | None = None
     """Types of the source's columns; a column that is not here gets the type its values suggest."""
+    options: dict[str, bool | int | float | str] = {}
+    """What the connector of another package asks for; shown as it is, so no place for secrets."""
 
 
 class Pipeline(_Model):
@@ -175,6 +178,7 @@ class Pipeline(_Model):
     def _fill_in_version(self) -> Self:
         if not self.version:
             content = self.model_dump(mode="json", exclude={"version"})
+            _without_defaults(content["source"], Source)
             for event in content["events"].values():
                 _without_defaults(event, EventDeclaration)
                 _without_defaults(event["table"], TableSpec)
@@ -183,7 +187,9 @@ class Pipeline(_Model):
         return self
 
 
-_LATER_FIELDS = frozenset({"personal", "nested", "depth", "arrays", "children", "soft_delete"})
+_LATER_FIELDS = frozenset(
+    {"personal", "nested", "depth", "arrays", "children", "soft_delete", "options"}
+)
 """Fields that declarations did not always have: versions from before them stay."""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError
+from waybill.pipelines.code_check import MAX_CODE_BYTES, check_code
 from waybill.pipelines.document import Document, read_document
 from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm
 from waybill.pipelines.model import (
@@ -19,15 +20,9 @@ from waybill.pipelines.model import (
     Source,
     TableSpec,
 )
+from waybill.pipelines.nesting_rules import flattens, source_of, unescaped
 from waybill.pipelines.problems import Problem, field_name, hint, shown_name
-from waybill.pipelines.rules import (
-    MAX_CODE_BYTES,
-    check_code,
-    check_rules,
-    flattens,
-    source_of,
-    unescaped,
-)
+from waybill.pipelines.rules import check_rules
 from waybill.pipelines.shape import check_shape
 from waybill.pipelines.source_path import find_file, package_folder
 
@@ -75,7 +70,7 @@ def check(root: Path, source_roots: Sequence[Path] = ()) -> list[Problem]:
 def _outside(examined: _Examined, source_roots: Sequence[Path]) -> list[Problem]:
     """Return the mistake of a source that lies where it must not, here and now."""
     pipeline = examined.pipeline
-    if pipeline is None or pipeline.source.path.startswith(PACKAGE):
+    if pipeline is None or not pipeline.source.path or pipeline.source.path.startswith(PACKAGE):
         return []  # the workers have their own packages; one that is missing here is a warning
     try:
         find_file(pipeline.source.path, examined.directory, source_roots)
@@ -99,6 +94,8 @@ def check_sources(root: Path) -> list[Problem]:
 
 def _absent(path: str, directory: Path) -> str:
     """Return words for a source that is not there, or is no file, or nothing."""
+    if not path:
+        return ""
     if path.startswith(PACKAGE):
         name = path.removeprefix(PACKAGE).partition("/")[0]
         there = package_folder(name) is not None
@@ -329,6 +326,7 @@ def _pipeline(form: PipelineForm, code: str) -> Pipeline:
             order_by=tuple(source.order_by),
             null_values=tuple(source.null_values),
             columns=source.columns,
+            options=source.options,
         ),
         events={name: _event(form, name) for name in form.events},
         transformation_code=code,

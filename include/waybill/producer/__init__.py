@@ -18,21 +18,22 @@ Guarantees
 How the parts fit, in the order a message walks
   lossless       what callers open: ``produce``, marks, what is parked, forks, ``flush`` and
                  ``close``; ``batch`` checks many
-  wal/           append-only segments: the record is here first (``frame``, ``record``, ``segment``,
+  wal/           append-only segments: the record is here first (``frame``, ``segment``,
                  ``log``; ``free`` and ``space`` for room, ``syncing`` and ``poison`` for the disk's
                  word, ``disk`` and ``memory_disk`` below them)
   sending        hands it to librdkafka, stamped with (WAL id, segment, lsn); ``client`` has the
                  configuration, the stamp and the errors, sorted
   delivery       counts reports by epoch: the low watermark
   callbacks      the caller's ``on_delivery``, called outside of librdkafka
-  retry_queue    failures: again, alone, or to the caller; ``waiting`` is the room where they wait
-  retry_log      a small log for records set aside: ``retry/``; ``parking_place``: ``parked/``
+  retry_queue    failures: again, alone, or to the caller; with the room where they wait
+  retry_log      small logs for records set aside: ``retry/`` and ``parked/``
   maintenance    the background thread; checkpoints (``checkpoint``), after which segments are free
 
 How it begins and ends
-  parts          opens the files of a directory and puts the producer together
-  environment    what lies outside: disk, lock, Kafka; ``background``: threads. Tests bring theirs
-  lock, forks    one live process a directory; which one a fork uses
+  parts          opens a directory and puts the producer together; ``files``: what lies there
+  environment    what lies outside: disk, lock (one live process a directory), Kafka, threads.
+                 Tests bring theirs
+  forks          which directory a fork uses
   recovery       what an opening does with the log of a dead process
   tail           reads topics for stamps
   model          what callers are handed: statistics, what was recovered, what cannot be delivered

@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from waybill.settings.destinations import DestinationKind as DestinationKind
+from waybill.settings.destinations import BUILT_IN_KINDS as BUILT_IN_KINDS
 from waybill.settings.destinations import DestinationSettings as DestinationSettings
+from waybill.settings.destinations import brought_kinds as brought_kinds
 from waybill.settings.secrets import require_no_login, require_url
 from waybill.settings.secrets import secret_values as secret_values
 from waybill.settings.section import Section

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from importlib.metadata import EntryPoint, entry_points
+from typing import Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from waybill.settings.secrets import require_url
 from waybill.settings.section import Section
 
-DestinationKind = Literal[
+BUILT_IN_KINDS = (
     "postgres",
     "duckdb",
     "delta",
@@ -19,13 +20,21 @@ DestinationKind = Literal[
     "redshift",
     "databricks",
     "clickhouse",
-]
+)
+ENTRY_POINTS = "waybill.destinations"
+"""Group under which other packages bring kinds of destinations."""
+
+
+def brought_kinds() -> dict[str, EntryPoint]:
+    """Return the kinds that installed packages bring. Cost: a look at each installed package."""
+    return {one.name: one for one in entry_points(group=ENTRY_POINTS)}
 
 
 class DestinationSettings(Section):
     """How to reach one destination; pipelines name it."""
 
-    kind: DestinationKind = "postgres"
+    kind: str = "postgres"
+    """One of ``BUILT_IN_KINDS``, or one that an installed package brings."""
     dsn: SecretStr
     """postgres: a libpq URL; duckdb: a file; delta, iceberg: a folder or ``s3://…``; the others:
     a URL of their own form (docs/destinations.md)."""
@@ -45,6 +54,14 @@ class DestinationSettings(Section):
     """While nothing is to be loaded, the destination's own books are compared so often, so that
     one which was put back to an older point is seen; null: only when it is opened, and by loads.
     One that is paid by the time it is awake may like null."""
+
+    @field_validator("kind")
+    @classmethod
+    def _check_kind(cls, kind: str) -> str:
+        if kind not in BUILT_IN_KINDS and kind not in brought_kinds():
+            known = ", ".join((*BUILT_IN_KINDS, *sorted(brought_kinds())))
+            raise ValueError(f"there is no such kind of destination; there are {known}")
+        return kind
 
     @model_validator(mode="after")
     def _check_dsn(self) -> Self:

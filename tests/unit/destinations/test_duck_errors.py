@@ -1,6 +1,6 @@
 import pytest
 
-from waybill.destinations.duckdb.errors import DuckError, sorted_error
+from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 

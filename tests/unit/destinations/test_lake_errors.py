@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waybill.destinations.lake.errors import sorter
+from waybill.destinations.per_table.errors import sorter
 from waybill.errors import InputError, RetryError
 
 

@@ -1,11 +1,11 @@
 import pytest
 from tests.unit.destinations.orders import spec_of
 
+from waybill.destinations.adapters.postgres.schema import SPELLING, sql_type
 from waybill.destinations.merging import KEPT_COLUMNS
-from waybill.destinations.postgres.schema import SPELLING, sql_type
 from waybill.destinations.specs import union
-from waybill.destinations.sql import tables
-from waybill.destinations.sql.tables import ORDINARY, FoundColumn, FoundTable
+from waybill.destinations.transactional import tables
+from waybill.destinations.transactional.tables import ORDINARY, FoundColumn, FoundTable
 from waybill.errors import InputError
 from waybill.pipelines import Column, TableSpec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from waybill.reconciliation.checks.habits import (
+from waybill.reconciliation.checks.quiet import (
     HISTORY_WEEKS,
     SLOT_MINUTES,
     WEEK,

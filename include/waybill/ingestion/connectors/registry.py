@@ -1,18 +1,24 @@
-"""From a declaration to its connector."""
+"""From a declaration to its connector: Waybill's own, or one that another package brings.
+
+A package brings a connector by an entry point of the group ``waybill.connectors``: its name is what
+declarations say as ``source.connector``, its object is called with (source, the pipeline's folder,
+folders of the settings that sources may lie in) and returns a ``Connector``. What it asks for
+stands in ``source.options``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from waybill.errors import InputError
 from waybill.ingestion.connectors.base import Connector
 from waybill.ingestion.connectors.csv_file import CsvConnector
-from waybill.pipelines import Source
+from waybill.pipelines import Source, brought_connectors
 
-CONNECTORS: Mapping[str, Callable[[Source, Path, Sequence[Path]], Connector]] = {
-    "csv": CsvConnector
-}
+Opener: TypeAlias = Callable[[Source, Path, Sequence[Path]], Connector]
+CONNECTORS: Mapping[str, Opener] = {"csv": CsvConnector}
 
 
 def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -> Connector:
@@ -24,10 +30,21 @@ def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -
         roots: folders outside of it that sources may lie in (``sources.roots`` of the settings).
 
     Raises:
-        InputError: no such connector.
+        InputError: no such connector, or the package that brings it cannot be imported.
     """
-    make = CONNECTORS.get(source.connector)
-    if make is None:
-        known = ", ".join(sorted(CONNECTORS))
-        raise InputError(f"source.connector: expected one of {known}; found {source.connector!r}")
-    return make(source, base_dir, roots)
+    opener = CONNECTORS.get(source.connector) or _brought(source.connector)
+    return opener(source, base_dir, roots)
+
+
+def _brought(name: str) -> Opener:
+    brought = brought_connectors()
+    if name not in brought:
+        known = ", ".join(sorted({*CONNECTORS, *brought}))
+        raise InputError(f"source.connector: expected one of {known}; found {name!r}")
+    try:
+        return brought[name].load()  # type: ignore[no-any-return]
+    except Exception as error:
+        raise InputError(
+            f"source.connector: {name!r} is brought by {brought[name].value}, which cannot be "
+            f"imported: {error!r}"
+        ) from error

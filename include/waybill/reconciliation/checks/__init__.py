@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from waybill.reconciliation.checks.findings import WatchLimits as WatchLimits
     from waybill.reconciliation.checks.findings import span as span
+    from waybill.reconciliation.checks.limits import WatchLimits as WatchLimits
     from waybill.reconciliation.checks.run import Watched as Watched
     from waybill.reconciliation.checks.run import WatchParts as WatchParts
     from waybill.reconciliation.checks.run import tell as tell
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "findings": ["WatchLimits", "span"],
+        "findings": ["span"],
+        "limits": ["WatchLimits"],
         "run": ["WatchParts", "Watched", "tell", "watch"],
     },
 )

@@ -1,76 +1,11 @@
-"""What an eager check finds: one thing that is out of the usual now, in words and in numbers.
-
-Objectives and thresholds of the eager checks.
-
-What eager checks told before and that has not ended: findings that stand.
-
-A breach that somebody closed by name while its cause goes on stands as well (``auditing``): it is
-known, and is not told again before it was over once. Who closes a drift says that the table's rows
-are right as they are: they are from the next count on.
-"""
+"""What an eager check finds: one thing that is out of the usual now, in words and in numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, Self, get_args
-
-from sqlalchemy import text
-
-from waybill.reconciliation.checks.delays import Stage
-from waybill.reconciliation.checks.habits import DriftLimits
-from waybill.reconciliation.checks.parked import JumpLimits
-from waybill.settings import AuditSettings
-from waybill.storage import TrackerStore
-
-
-@dataclass(frozen=True, slots=True)
-class WatchLimits:
-    """What the settings say."""
-
-    quiet_after_s: float = 1200.0
-    """A shorter silence is never an alarm."""
-    late_after_s: Mapping[Stage, float] = field(
-        default_factory=lambda: {"ingestion": 1800.0, "transformation": 600.0, "destination": 900.0}
-    )
-    """How long an event may wait before each stage, a run be overdue."""
-    late_of_pipelines: Mapping[str, Mapping[Stage, float]] = field(default_factory=dict)
-    """Other objectives, by a pipeline's name or id."""
-    log_unseen_s: float = 600.0
-    """How long a write-ahead log that holds events may go unseen."""
-    jump: JumpLimits = field(default_factory=JumpLimits)
-    drift: DriftLimits = field(default_factory=DriftLimits)
-
-    @classmethod
-    def of(cls, settings: AuditSettings) -> Self:
-        """Return the limits of the settings."""
-        return cls(
-            quiet_after_s=settings.quiet_after_s,
-            late_after_s={
-                "ingestion": settings.late_ingestion_s,
-                "transformation": settings.late_transformation_s,
-                "destination": settings.late_destination_s,
-            },
-            late_of_pipelines=settings.late_of_pipelines,
-            log_unseen_s=settings.log_unseen_s,
-            jump=JumpLimits(
-                settings.parked_jump_share,
-                settings.parked_jump_times,
-                settings.parked_jump_events,
-            ),
-            drift=DriftLimits(
-                settings.drift_every_s,
-                settings.drift_small_rows,
-                settings.drift_exact_every_s,
-            ),
-        )
-
-    def late_after(self, stage: Stage, *names: str) -> float:
-        """Return the objective of a stage, for a pipeline by its name or id."""
-        own = [self.late_of_pipelines[name] for name in names if name in self.late_of_pipelines]
-        return next((one[stage] for one in own if stage in one), self.late_after_s[stage])
-
+from typing import Any, Literal, get_args
 
 Kind = Literal["quiet", "late", "parked_jump", "drift", "stranded"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -123,44 +58,3 @@ def span(seconds: float) -> str:
 def events(number: int) -> str:
     """Return "1 event", "1,200 events"."""
     return f"{number:,} event{'' if number == 1 else 's'}"
-
-
-_STANDING = text("""
-SELECT DISTINCT ON (kind, pipeline_id, event_name, stage)
-  kind, pipeline_id, event_name, stage, gap, detail FROM breaches
-WHERE kind = ANY(:kinds) AND (state = 'open' OR detail ->> 'stands' = 'true')
-ORDER BY kind, pipeline_id, event_name, stage, id DESC
-""")
-_ACCEPTED = text("""
-SELECT kind, pipeline_id, event_name, stage, max(ended_at) AS ended_at FROM breaches
-WHERE kind = 'drift' AND state = 'closed' GROUP BY 1, 2, 3, 4
-""")
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """All that was told and matters still."""
-
-    standing: Mapping[Key, Finding] = field(default_factory=dict)
-    """Open, or closed by name and not over yet."""
-    accepted: Mapping[Key, datetime] = field(default_factory=dict)
-    """When drifts were closed by name, the last time each."""
-
-
-def read_told(tracker: TrackerStore) -> Told:
-    """Return what stands, and which drifts were accepted."""
-    with tracker.transaction() as connection:
-        rows = connection.execute(_STANDING, {"kinds": list(KINDS)})
-        standing = [_finding_of(row) for row in rows]
-        accepted = {
-            (row.kind, row.pipeline_id, row.event_name, row.stage): row.ended_at
-            for row in connection.execute(_ACCEPTED)
-        }
-    return Told({one.key: one for one in standing}, accepted)
-
-
-def _finding_of(row: Any) -> Finding:
-    detail = {name: value for name, value in row.detail.items() if name not in ("words", "stands")}
-    names = {name: getattr(row, name) for name in ("event_name", "stage", "gap")}
-    words = str(row.detail.get("words", ""))
-    return Finding(row.kind, row.pipeline_id, words, detail=detail, **names)

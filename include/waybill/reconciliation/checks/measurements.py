@@ -17,9 +17,9 @@ from sqlalchemy import Connection, text
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import WAITING_COUNTS, topic_positions, waiting_asked
-from waybill.reconciliation.checks.delays import Oldest
-from waybill.reconciliation.checks.habits import HISTORY_WEEKS, SLOT_MINUTES, WEEK
+from waybill.reconciliation.checks.ages import Oldest
 from waybill.reconciliation.checks.parked import WINDOW_MINUTES, Window
+from waybill.reconciliation.checks.quiet import HISTORY_WEEKS, SLOT_MINUTES, WEEK
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.topics import read_stops
 

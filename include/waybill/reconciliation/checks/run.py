@@ -17,10 +17,12 @@ from waybill.errors import WaybillError
 from waybill.ledger import read_logs
 from waybill.pipelines import Pipeline
 from waybill.reconciliation import BreachKey, open_breach, settle
-from waybill.reconciliation.checks import delays, habits
-from waybill.reconciliation.checks.delays import Lateness
-from waybill.reconciliation.checks.findings import Finding, Key, WatchLimits, read_told
-from waybill.reconciliation.checks.habits import Place
+from waybill.reconciliation.checks import drift, habits, stranded
+from waybill.reconciliation.checks.drift import Place
+from waybill.reconciliation.checks.findings import Finding, Key
+from waybill.reconciliation.checks.lateness import Lateness
+from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.checks.open_findings import read_told
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import KafkaLog, TrackerStore
 
@@ -120,7 +122,7 @@ class _Look:
             (late.in_log, lambda one: (one.kind, one.stage) == ("late", "transformation")),
             (late.staged, lambda one: (one.kind, one.stage) == ("late", "destination")),
         ]
-        places = habits.places_of(list(self._pipelines.values()))
+        places = drift.places_of(list(self._pipelines.values()))
         return found + [self._drift(name, tables) for name, tables in places]
 
     def standing(self, concerns: Concerns) -> list[Finding]:
@@ -138,8 +140,7 @@ class _Look:
             )
 
     def _stranded(self) -> list[Finding]:
-        logs = read_logs(self._parts.tracker)
-        return delays.look_at_stranded(logs, self._parts.limits.log_unseen_s)
+        return stranded.look(read_logs(self._parts.tracker), self._parts.limits.log_unseen_s)
 
     def _drift(self, destination: str, places: list[Place]) -> tuple[Check, Concerns]:
         keys = {one.key for one in places}
@@ -148,7 +149,7 @@ class _Look:
             settings = self._parts.destinations.get(destination)
             if settings is None:
                 return self.standing(concerns)
-            return habits.look_at_drift(
+            return drift.look(
                 destination,
                 settings,
                 places,

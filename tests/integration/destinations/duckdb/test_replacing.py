@@ -7,7 +7,7 @@ import pytest
 from tests.unit.destinations.orders import SPEC, Order, commit_of
 
 from waybill.destinations import CountLook, open_destination
-from waybill.destinations.duckdb import engine
+from waybill.destinations.adapters.duckdb import engine
 from waybill.settings import DestinationSettings
 
 

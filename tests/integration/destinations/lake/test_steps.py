@@ -8,8 +8,8 @@ from tests.support.lake_warehouses import delta_bucket, delta_folder, iceberg_bu
 from tests.unit.destinations.orders import SPEC, Order, rows_of, spec_of, totals
 
 from waybill.destinations import Commit, CountLook
-from waybill.destinations.lake import tombstones
-from waybill.destinations.lake.books import MOST_BYTES
+from waybill.destinations.per_table import tombstones
+from waybill.destinations.per_table.books import MOST_BYTES
 from waybill.errors import RetryError
 from waybill.pipelines import ChildTable, Column, TableSpec
 

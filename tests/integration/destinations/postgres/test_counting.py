@@ -17,7 +17,7 @@ from tests.unit.destinations.orders import (
 )
 
 from waybill.destinations import CountLook, open_destination
-from waybill.destinations.postgres import counting
+from waybill.destinations.adapters.postgres import books
 from waybill.settings import DestinationSettings
 
 pytestmark = pytest.mark.serves
@@ -52,8 +52,8 @@ def count(destination, spec=SPEC, **look):
 @pytest.mark.parametrize("version", [180_000, 150_000])
 def test_a_tables_rows_are_known_after_any_loads(destination, dsn, monkeypatch, version):
     """With a MERGE that tells what it did, and with one that does not; with refused rows."""
-    if version < counting._MERGE_TELLS:
-        monkeypatch.setattr(counting, "merge_tells", lambda _session: False)
+    if version < books._MERGE_TELLS:
+        monkeypatch.setattr(books, "merge_tells", lambda _session: False)
     draw = random.Random(version)
     destination.ensure_table(SPEC)
     ask(dsn, "ALTER TABLE shop.orders ADD CHECK (what IS DISTINCT FROM 'green' OR id % 3 > 0)")

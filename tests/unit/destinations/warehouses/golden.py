@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from waybill.destinations.lake.shape import Plan, shape_of
+from waybill.destinations.adapters.bigquery.dialect import BIGQUERY
+from waybill.destinations.adapters.clickhouse import statements as clickhouse
+from waybill.destinations.adapters.databricks import statements as databricks
+from waybill.destinations.adapters.redshift.dialect import REDSHIFT
+from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
+from waybill.destinations.per_table.shape import Plan, shape_of
 from waybill.destinations.specs import child_spec
-from waybill.destinations.warehouses import books, schema, staging
-from waybill.destinations.warehouses.bigquery.dialect import BIGQUERY
-from waybill.destinations.warehouses.clickhouse import statements as clickhouse
-from waybill.destinations.warehouses.databricks import statements as databricks
-from waybill.destinations.warehouses.dialect import Dialect
-from waybill.destinations.warehouses.redshift.dialect import REDSHIFT
-from waybill.destinations.warehouses.schema import FoundColumn
-from waybill.destinations.warehouses.snowflake.dialect import SNOWFLAKE
+from waybill.destinations.transactional.staged import books, schema, staging
+from waybill.destinations.transactional.staged.dialect import Dialect
+from waybill.destinations.transactional.staged.schema import FoundColumn
 from waybill.pipelines import ChildTable, Column, TableSpec
 
 FOLDER = Path(__file__).parents[1] / "golden"

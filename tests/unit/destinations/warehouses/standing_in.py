@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tests.support import warehouse_drivers, warehouse_lake_drivers
 
 from waybill.destinations import Destination, open_destination
-from waybill.destinations.warehouses.redshift.session import RedshiftSession
+from waybill.destinations.adapters.redshift.session import RedshiftSession
 from waybill.settings import DestinationSettings
 
 DSNS = {
@@ -38,7 +38,9 @@ def over(kind: str, wire, monkeypatch) -> Iterator[Destination]:
         monkeypatch.setitem(sys.modules, name, module)
     numbers = itertools.count(1)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(numbers) << 80))
-    monkeypatch.setattr("waybill.destinations.lake.books._now", lambda: "2026-11-22T20:00:00+00:00")
+    monkeypatch.setattr(
+        "waybill.destinations.per_table.books._now", lambda: "2026-11-22T20:00:00+00:00"
+    )
     monkeypatch.setattr(RedshiftSession, "bucket", lambda self: warehouse_drivers.WireBucket(wire))
     with open_destination("warehouse", settings_of(kind)) as destination:
         yield destination

@@ -14,14 +14,14 @@ from tests.unit.destinations.warehouses.golden import (
 from tests.unit.destinations.warehouses.standing_in import over, settings_of
 
 from waybill.destinations import open_destination
-from waybill.destinations.warehouses.clickhouse.dialect import (
+from waybill.destinations.adapters.clickhouse.dialect import (
     ERRORS,
     field_of,
     literal,
     quoted,
     sql_type,
 )
-from waybill.destinations.warehouses.errors import WarehouseError
+from waybill.destinations.drivers import WarehouseError
 from waybill.errors import InputError, RetryError, StopError
 
 COUNTS = {
@@ -151,7 +151,6 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(monkeypatch):
     with open_destination("warehouse", settings_of("clickhouse")) as destination:
         with pytest.raises(InputError, match="pip install 'clickhouse-connect"):
             destination.check()
-        assert destination.experimental is True
         assert "Experimental" in type(destination).__doc__
 
 

@@ -17,10 +17,10 @@ from tests.unit.destinations.warehouses.golden import (
 from tests.unit.destinations.warehouses.standing_in import over, settings_of
 
 from waybill.destinations import open_destination
-from waybill.destinations.lake.shape import Plan
-from waybill.destinations.warehouses.databricks.dialect import ERRORS, field_of, sql_type
-from waybill.destinations.warehouses.databricks.session import warehouse_error
-from waybill.destinations.warehouses.databricks.statements import alterations
+from waybill.destinations.adapters.databricks.dialect import ERRORS, field_of, sql_type
+from waybill.destinations.adapters.databricks.session import warehouse_error
+from waybill.destinations.adapters.databricks.statements import alterations
+from waybill.destinations.per_table.shape import Plan
 from waybill.errors import InputError, RetryError, StopError
 
 COUNTS = {
@@ -180,7 +180,6 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(monkeypatch):
     with open_destination("warehouse", settings_of("databricks")) as destination:
         with pytest.raises(InputError, match="pip install 'databricks-sql-connector"):
             destination.check()
-        assert destination.experimental is True
         assert "Experimental" in type(destination).__doc__
 
 

@@ -9,10 +9,10 @@ from tests.unit.destinations.warehouses.standing_in import KINDS, settings_of
 
 from waybill.destinations import Commit, open_destination
 from waybill.destinations.batch import batches_of
-from waybill.destinations.warehouses.errors import WarehouseError
-from waybill.destinations.warehouses.limits import Limits, beyond
-from waybill.destinations.warehouses.schema import FoundColumn, check_names, plan
-from waybill.destinations.warehouses.staging import key_texts
+from waybill.destinations.drivers import WarehouseError
+from waybill.destinations.limits import Limits, beyond
+from waybill.destinations.transactional.staged.schema import FoundColumn, check_names, plan
+from waybill.destinations.transactional.staged.staging import key_texts
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 from waybill.pipelines import Column, TableSpec

@@ -1,0 +1,1 @@
+"""Engines: each supplies what its way of committing asks of it, and is registered by name."""

@@ -1,0 +1,220 @@
+"""A Delta table behind SQL, as the lake room knows tables.
+
+A load's merge is one Delta commit. What Waybill says of it, up to which commit number it brought
+rows and what became of them, is that commit's ``userMetadata``, so that both are there or neither.
+``DESCRIBE HISTORY`` forgets after the table's log retention (30 days), so the newest stamp is also
+copied to ``waybill._waybill_loads`` after the merge; whichever is of the higher version counts.
+
+Two merges of one table conflict in Delta, and the second fails. One that began after another had
+committed, on books read before that, is found by the table's version, which is compared before the
+merge; between this look and the merge the lease of the loader, and the merge's own guard by
+version, are what keeps a second loader from doing harm.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from waybill.destinations.adapters.databricks import statements
+from waybill.destinations.adapters.databricks.dialect import field_of, literal, quoted
+from waybill.destinations.adapters.databricks.session import DatabricksSession
+from waybill.destinations.adapters.databricks.statements import LOADS, METADATA
+from waybill.destinations.per_table.books import Record
+from waybill.destinations.per_table.model import FILE, OP, Bounds, Changes, ConflictError, Stamp
+from waybill.destinations.per_table.shape import Plan
+
+_PREFIX = "waybill."
+_LOOK = 100
+"""Commits that are looked at for the newest stamp."""
+_CONSTRAINT = "delta.constraints."
+
+
+@dataclass(slots=True)
+class DatabricksTable:
+    """One table: see ``LakeTable``. Experimental.
+
+    Args:
+        session: with the catalog.
+        schema_name: of the table.
+        name: of the table.
+    """
+
+    session: DatabricksSession
+    schema_name: str
+    name: str
+    _fields: pa.Schema | None = None
+    _checks: dict[str, str] = field(default_factory=dict)
+    _version: int = -1
+    _stamp: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """Return its name with its schema."""
+        return f"{quoted(self.schema_name)}.{quoted(self.name)}"
+
+    def refresh(self) -> bool:
+        """Read what it is now."""
+        rows = self.session.query(
+            "SELECT column_name AS name, full_data_type AS type, is_nullable = 'YES' AS nullable "
+            f"FROM information_schema.columns WHERE table_schema = {literal(self.schema_name)} "
+            f"AND table_name = {literal(self.name)} ORDER BY ordinal_position"
+        ).to_pylist()
+        self._fields = pa.schema(
+            [field_of(r["name"], r["type"], nullable=bool(r["nullable"])) for r in rows]
+        )
+        if rows:
+            self._make_books()
+            self._read_history()
+            self._read_checks()
+        return bool(rows)
+
+    def fields(self) -> pa.Schema:
+        """Return its columns."""
+        if self._fields is None:
+            raise ConflictError(f"{self.place} was not read yet")
+        return self._fields
+
+    def checks(self) -> Mapping[str, str]:
+        """Return its CHECK constraints."""
+        return self._checks
+
+    def last_number(self, destination: str) -> int | None:
+        """Return the greatest commit number of a destination that the table has."""
+        found: int | None = self._stamp.get("numbers", {}).get(destination)
+        return found
+
+    def record(self) -> Record | None:
+        """Return the newest books."""
+        text = self._stamp.get("record")
+        return None if text is None else Record.from_text(text)
+
+    def count(self) -> int:
+        """Return how many rows it has: Delta knows it from metadata."""
+        rows = self.session.query(f"SELECT COUNT(*) AS n FROM {self.place}")
+        return int(rows["n"][0].as_py())
+
+    def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
+        """Read columns of rows within the bounds; all lie in file 0."""
+        names = ", ".join(quoted(name) for name in columns)
+        rows = self.session.query(f"SELECT {names} FROM {self.place}{statements.within(bounds)}")
+        fields = [pa.field(name, self.fields().field(name).type) for name in columns]
+        arrays = [rows[f.name].cast(f.type) for f in fields]
+        files = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
+        schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
+        return pa.table([*arrays, files], schema=schema).to_reader()
+
+    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+        """Merge the changed rows and leave the stamp, in one commit.
+
+        Raises:
+            ConflictError: there is a newer version of the table.
+        """
+        told = self._next_stamp(stamp)
+        if changes is None:
+            self._keep(told, self._version)
+            return
+        names = [f.name for f in self.fields() if f.name in changes.rows.column_names]
+        with self.session.staged(changes.rows.select([*names, OP])) as source:
+            if self._newest()[0]["version"] != self._version:
+                raise ConflictError(f"{self.place} has a newer version than was read")
+            self.session.execute(f"SET {METADATA} = {_packed(told)}")
+            self.session.execute(statements.merge(self.place, source, names, changes.key))
+            self.session.execute(f"RESET {METADATA}")
+        self._keep(told, self._newest()[0]["version"])
+
+    def append(self, rows: pa.Table) -> None:
+        """Add rows, whatever others do."""
+        with self.session.staged(rows) as source:
+            names = ", ".join(quoted(name) for name in rows.column_names)
+            self.session.execute(f"INSERT INTO {self.place} ({names}) SELECT {names} FROM {source}")
+
+    def replace(self, column: str, value: str, rows: pa.Table) -> None:
+        """Refuse: nothing here tells whether others wrote meanwhile, and theirs would be lost."""
+        del column, value, rows
+        raise ConflictError(f"rows of {self.place} are not replaced")
+
+    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
+        """Make the table, and Waybill's own."""
+        made = statements.creation(self.schema_name, self.name, schema, partitions)
+        self._make_books()
+        for statement in made:
+            self.session.execute(statement)
+
+    def alter(self, plan: Plan) -> None:
+        """Bring its columns to a plan."""
+        for statement in statements.alterations(self.place, self.fields(), plan):
+            self.session.execute(statement)
+
+    def drop(self) -> None:
+        """Remove the table, and its lines in the books."""
+        self.session.execute(f"DROP TABLE IF EXISTS {self.place}")
+        self.session.execute(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
+
+    def _make_books(self) -> None:
+        if not self.session.has_books:
+            for statement in statements.CREATE_BOOKS:
+                self.session.execute(statement)
+            self.session.has_books = True
+
+    def _newest(self, limit: int = 1) -> list[dict[str, Any]]:
+        rows = self.session.query(f"DESCRIBE HISTORY {self.place} LIMIT {limit}")
+        return list(rows.select(["version", "userMetadata"]).to_pylist())
+
+    def _read_history(self) -> None:
+        entries = self._newest(_LOOK)
+        self._version = entries[0]["version"]
+        known = [
+            (entry["version"], entry["userMetadata"])
+            for entry in entries
+            if str(entry["userMetadata"] or "").startswith(_PREFIX)
+        ]
+        kept = self.session.query(
+            f"SELECT version, stamp FROM {LOADS} WHERE place = {literal(self.place)} "
+            "ORDER BY version DESC, at DESC LIMIT 1"
+        ).to_pylist()
+        known = [(row["version"], row["stamp"]) for row in kept] + known
+        newest = max(known, key=lambda pair: int(pair[0]), default=None)
+        self._stamp = {} if newest is None else _unpacked(newest[1])
+
+    def _read_checks(self) -> None:
+        rows = self.session.query(f"SHOW TBLPROPERTIES {self.place}").to_pylist()
+        self._checks = {
+            row["key"].removeprefix(_CONSTRAINT): row["value"]
+            for row in rows
+            if row["key"].startswith(_CONSTRAINT)
+        }
+
+    def _next_stamp(self, stamp: Stamp) -> dict[str, Any]:
+        numbers = dict(self._stamp.get("numbers", {}))
+        if stamp.destination:
+            numbers[stamp.destination] = stamp.number
+        record = self._stamp.get("record") if stamp.record is None else stamp.record.to_text()
+        return {"numbers": numbers, "record": record}
+
+    def _keep(self, told: dict[str, Any], version: int) -> None:
+        """Copy a stamp to where it outlives the table's log; of no rows it is only there."""
+        self._stamp, self._version = told, version
+        if told["record"] is not None:
+            self.session.execute(
+                f"INSERT INTO {LOADS} VALUES ({literal(self.place)}, {version}, "
+                f"{literal(_packed(told))}, CURRENT_TIMESTAMP())"
+            )
+
+
+def _packed(stamp: dict[str, Any]) -> str:
+    """Return a stamp in letters that need no quotes."""
+    return _PREFIX + base64.urlsafe_b64encode(orjson.dumps(stamp)).decode().rstrip("=")
+
+
+def _unpacked(text: str) -> dict[str, Any]:
+    packed = text.removeprefix(_PREFIX)
+    found: dict[str, Any] = orjson.loads(
+        base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
+    )
+    return found

@@ -1,0 +1,1 @@
+"""Delta Lake as a destination, by delta-rs."""

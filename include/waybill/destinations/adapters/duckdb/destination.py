@@ -1,0 +1,108 @@
+"""DuckDB as a destination: what unique and foreign keys refuse is found by trial.
+
+DuckDB has no savepoints: a row that a key refuses costs the whole transaction. It is rolled back,
+the shortest beginning of the batch that fails is sought by halving, each trial rolled back; its
+last row is the one, and the load begins anew without it. Cost: log2(rows) merges a refused row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from waybill.destinations.adapters.duckdb.engine import DuckEngine
+from waybill.destinations.batch import Frame, Place, TableBatch
+from waybill.destinations.transactional.destination import SqlDestination
+from waybill.destinations.transactional.engine import Table
+from waybill.destinations.transactional.session import Refused, SqlError
+from waybill.settings import DestinationSettings, S3Settings
+
+
+class DuckDestination(SqlDestination):
+    """One DuckDB file, as ``waybill.destinations.Destination`` says.
+
+    Args:
+        name: commit numbers are kept under it.
+        path: the file.
+        options: memory_limit, threads, temp_directory.
+
+    Raises:
+        InputError: an option that there is not, or a path that is none.
+    """
+
+    def __init__(self, name: str, path: str, options: Mapping[str, str]) -> None:
+        engine = DuckEngine(name, path, options)
+        super().__init__(name, engine)
+        self._file = engine.session
+
+    def _merge_all(
+        self, batches: Sequence[TableBatch], tables: Mapping[Place, Table]
+    ) -> list[Refused]:
+        known: list[Refused] = [{} for _ in batches]
+        passed = [0] * len(batches)
+        while True:
+            at = self._first_that_fails(batches, tables, known)
+            if at is None:
+                return known
+            index, error = at
+            ordinal = self._culprit(batches[: index + 1], tables, known, passed[index])
+            known[index][ordinal] = error
+            passed[index] = ordinal
+            self._file.restart()
+
+    def _first_that_fails(
+        self,
+        batches: Sequence[TableBatch],
+        tables: Mapping[Place, Table],
+        known: list[Refused],
+    ) -> tuple[int, SqlError] | None:
+        """Merge in order; return where a row refuses, or None, with all that is refused known."""
+        found = []
+        for index, batch in enumerate(batches):
+            batch.outcomes[:] = 0
+            try:
+                found.append(self._merge_one(index, batch, tables, known[index]))
+            except SqlError as error:
+                if error.refused_code is None:
+                    raise
+                return index, error
+        known[:] = found
+        return None
+
+    def _culprit(
+        self,
+        batches: Sequence[TableBatch],
+        tables: Mapping[Place, Table],
+        known: Sequence[Refused],
+        passed: int,
+    ) -> int:
+        """Return the last row of the shortest beginning of the last batch that fails."""
+        low, high = passed, int(batches[-1].columns.num_rows)
+        while high - low > 1:
+            middle = (low + high) // 2
+            self._file.restart()
+            trial = [*batches[:-1], _beginning(batches[-1], middle)]
+            cut = [*known[:-1], {n: e for n, e in known[-1].items() if n < middle}]
+            if self._first_that_fails(trial, tables, cut) is None:
+                low = middle
+            else:
+                high = middle
+        return high - 1
+
+
+def _beginning(batch: TableBatch, rows: int) -> TableBatch:
+    frames = [
+        Frame(frame.commit_number, frame.rows, frame.start, min(frame.end, rows))
+        for frame in batch.frames
+        if frame.start < rows
+    ]
+    return TableBatch(
+        batch.spec, frames, batch.columns.slice(0, rows), batch.context.slice(0, rows)
+    )
+
+
+def open_duckdb(
+    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
+) -> DuckDestination:
+    """Open a file; it is looked at on first use."""
+    options = {key: value.get_secret_value() for key, value in settings.options.items()}
+    return DuckDestination(name, settings.dsn.get_secret_value(), options)

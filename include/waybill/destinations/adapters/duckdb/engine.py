@@ -1,0 +1,177 @@
+"""DuckDB as the common load needs it. A stage is the batch itself, read from Arrow, not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from waybill.destinations.adapters.duckdb.books import DuckBooks
+from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
+from waybill.destinations.adapters.duckdb.replacing import can_replace, replace_rows
+from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
+from waybill.destinations.adapters.duckdb.screening import screen
+from waybill.destinations.batch import Place, TableBatch
+from waybill.destinations.merging import MergeStatements, literal, quoted
+from waybill.destinations.transactional.engine import Merged, Table, items_of
+from waybill.destinations.transactional.session import Refused, SqlError
+from waybill.destinations.transactional.table_load import parked_verdicts
+from waybill.errors import WaybillError
+from waybill.pipelines import Column, TableSpec
+
+_STAGED = ("_waybill_id", "_waybill_source_version", "_waybill_intake_version", "_waybill_op")
+_VERDICTS = "n bigint, outcome smallint, winner bigint, touch boolean"
+
+
+class DuckEngine:
+    """One file.
+
+    Args:
+        name: the destination's name.
+        path: the file.
+        options: as ``Session`` takes them.
+
+    Raises:
+        InputError: an option that there is not, or a path that is none.
+    """
+
+    dialect = "duckdb"
+
+    def __init__(self, name: str, path: str, options: Mapping[str, str]) -> None:
+        self.session = Session(path, name, options)
+        self.books = DuckBooks()
+        self._name = name
+
+    def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
+        """Bring tables to their declarations; see the protocol."""
+        return ensure_tables(self.session, specs)
+
+    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
+        """Say what tables are; see the protocol."""
+        return look_at_tables(self.session, specs)
+
+    def take_tables(self, batches: Sequence[TableBatch]) -> None:
+        """Do nothing: who holds the file is alone."""
+
+    def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
+        """Let the batch be read as the stage, but for rows without a key and those refused."""
+        self.create_working(statements.verdict, _VERDICTS)
+        found = _without_key(batch) | self._no_json(batch)
+        self.session.register(statements.stage, _staged(batch, refused | found))
+        for index, child in enumerate(batch.spec.children):
+            self.session.register(items_of(statements.stage, index), batch.items(child))
+        return {n: error for n, error in found.items() if n not in refused}
+
+    def create_working(self, name: str, columns: str) -> None:
+        """Make a working table; see the protocol."""
+        self.session.execute(f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} ({columns})")
+
+    def create_like(self, name: str, like: str) -> None:
+        """Make an empty working table with the columns of another."""
+        self.session.execute(
+            f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} AS SELECT * FROM {quoted(like)} "
+            "LIMIT 0"
+        )
+
+    def analyze(self, name: str) -> None:
+        """Do nothing: DuckDB counts as it goes."""
+
+    def merge_news(self, _statements: MergeStatements, _batch: TableBatch) -> Merged | None:
+        """Leave it to be judged: what was merged cannot be undone without the whole load."""
+        return None
+
+    def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:
+        """Leave out what the table's constraints do not take, merge the rest.
+
+        Raises:
+            SqlError: a unique or foreign key refuses a row; the transaction is lost.
+        """
+        session = self.session
+        refused = screen(session, statements, batch)
+        if refused:
+            session.append(statements.verdict, parked_verdicts(refused))
+        judged = judged or bool(refused)
+        if can_replace(session, statements.spec):
+            change = replace_rows(session, statements, judged=judged)
+        else:
+            change = -self._rows(statements.spec)
+            session.execute(statements.merge(judged=judged))
+            change += self._rows(statements.spec)
+        for index, child in enumerate(statements.spec.children):
+            session.execute(statements.clear_items(child))
+            session.execute(statements.write_items(child, items_of(statements.stage, index)))
+        return Merged(change, refused, parked=True)
+
+    def count(self, spec: TableSpec) -> int | None:
+        """Return about how many rows a table has; None: there is no such table."""
+        rows = self.session.query(
+            "SELECT estimated_size AS rows FROM duckdb_tables() "
+            "WHERE database_name = current_database() "
+            f"AND lower(schema_name) = lower({literal(spec.schema_name)}) "
+            f"AND lower(table_name) = lower({literal(spec.name)})"
+        )
+        return int(rows["rows"][0].as_py()) if rows.num_rows else None
+
+    def drop(self, spec: TableSpec) -> None:
+        """Drop a table."""
+        self.session.execute(f"DROP TABLE {quoted(spec.schema_name)}.{quoted(spec.name)}")
+
+    def sorted_error(self, error: SqlError) -> WaybillError:
+        """Return the error to raise, in words."""
+        return sorted_error(error, self._name)
+
+    def _rows(self, spec: TableSpec) -> int:
+        table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
+        return int(self.session.query(f"SELECT count(*) AS n FROM {table}")["n"][0].as_py())
+
+    def _no_json(self, batch: TableBatch) -> Refused:
+        """Return the rows of which a JSON column, or an item's, holds no JSON."""
+        refused = self._no_json_in(batch.spec.columns, _numbered(batch.columns))
+        for child in batch.spec.children:
+            refused |= self._no_json_in(child.columns, batch.items(child))
+        return refused
+
+    def _no_json_in(self, columns: Sequence[Column], rows: pa.Table) -> Refused:
+        refused: Refused = {}
+        for column in columns:
+            if column.type != "json":
+                continue
+            self.session.register("waybill_documents", rows.select(["_waybill_n", column.name]))
+            bad = self.session.query(
+                "SELECT _waybill_n AS n FROM waybill_documents "
+                f"WHERE NOT json_valid({quoted(column.name)})"
+            )
+            error = DuckError(f"column {column.name!r}: no JSON", "ConversionException")
+            refused |= dict.fromkeys(bad["n"].to_pylist(), error)
+        return refused
+
+
+def _without_key(batch: TableBatch) -> Refused:
+    refused: Refused = {}
+    for name in batch.spec.key:
+        column = batch.columns.column(name)
+        if column.null_count:
+            words = f"NOT NULL constraint failed: {batch.spec.name}.{name}"
+            places = np.flatnonzero(column.is_null().to_numpy())
+            error = DuckError(words, "ConstraintException")
+            refused |= dict.fromkeys(map(int, places), error)
+    return refused
+
+
+def _staged(batch: TableBatch, refused: Refused) -> pa.Table:
+    """Return a batch as a stage. Cost: no copy, but where rows are left out."""
+    names = [column.name for column in batch.spec.columns]
+    rows = _numbered(batch.columns.select(names))
+    for name in _STAGED:
+        rows = rows.append_column(name, batch.context[name])
+    if refused:
+        kept = np.ones(rows.num_rows, np.bool_)
+        kept[list(refused)] = False
+        rows = rows.filter(pa.array(kept))
+    return rows
+
+
+def _numbered(rows: pa.Table) -> pa.Table:
+    return rows.add_column(0, "_waybill_n", pa.array(np.arange(rows.num_rows, dtype=np.int64)))

@@ -1,0 +1,1 @@
+"""Iceberg as a destination, by pyiceberg."""

@@ -1,0 +1,158 @@
+"""The books as PostgreSQL keeps them: commit numbers are taken by a unique index.
+
+What a MERGE did to a table's number of rows, and what the server estimates.
+
+From PostgreSQL 17 on MERGE tells what it did. Before, and where rows are refused, the rows whose
+keys are in the stage are counted before and after: an index look-up a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from waybill.destinations.merging import MergeStatements, literal, quoted
+from waybill.destinations.model import LoadOutcome
+from waybill.destinations.transactional.books import (
+    COMMITS,
+    SCHEMA,
+    TABLES,
+    TOMBSTONES,
+    is_of,
+    listed,
+    values_of,
+)
+from waybill.destinations.transactional.session import Session
+from waybill.pipelines import TableSpec
+from waybill.storage import AdvisoryLock
+
+_CREATE = (
+    f"CREATE SCHEMA IF NOT EXISTS {quoted(SCHEMA)}",
+    f"CREATE TABLE IF NOT EXISTS {COMMITS} (destination text NOT NULL, "
+    "commit_number bigint NOT NULL, counts jsonb, parked jsonb, "
+    "loaded_at timestamptz NOT NULL DEFAULT now(), batch text, "
+    "PRIMARY KEY (destination, commit_number))",
+    f"ALTER TABLE {COMMITS} ADD COLUMN IF NOT EXISTS batch text",
+    f"CREATE TABLE IF NOT EXISTS {TOMBSTONES} (table_schema text NOT NULL, "
+    "table_name text NOT NULL, key_hash bytea NOT NULL, key text NOT NULL, "
+    "_waybill_id text NOT NULL, _waybill_source_version bigint NOT NULL, "
+    "_waybill_intake_version bigint NOT NULL, "
+    "deleted_at timestamptz NOT NULL, PRIMARY KEY (table_schema, table_name, key_hash))",
+    f"CREATE TABLE IF NOT EXISTS {TABLES} (table_schema text NOT NULL, table_name text NOT NULL, "
+    "rows bigint NOT NULL, baseline bigint, gap bigint NOT NULL DEFAULT 0, "
+    "looked_at timestamptz, counted_at timestamptz, PRIMARY KEY (table_schema, table_name))",
+)
+_ALL_EXIST = (
+    "SELECT count(*) = 3 AND bool_or(c.relname = '_waybill_commits' AND EXISTS (SELECT 1 "
+    "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'batch' "
+    "AND NOT a.attisdropped)) AS found FROM pg_catalog.pg_class c "
+    "JOIN pg_catalog.pg_namespace n "
+    f"ON n.oid = c.relnamespace WHERE n.nspname = '{SCHEMA}' "
+    "AND c.relname IN ('_waybill_commits', '_waybill_tombstones', '_waybill_row_counts')"
+)
+
+
+class PostgresBooks:
+    """The books of one database."""
+
+    def create(self, session: Session) -> None:
+        """Create the tables unless they are there; see the protocol."""
+        with session.transaction():
+            if session.query(_ALL_EXIST)["found"][0].as_py():
+                return
+            session.query(AdvisoryLock.DESTINATION_BOOKS.sql())
+            for statement in _CREATE:
+                session.execute(statement)
+
+    def claim(self, session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
+        """Take the commits that nobody loaded; return them. Waits for a loader that is at it.
+
+        Numbers are inserted in order, so that two loaders never wait for each other.
+        """
+        rows = session.query(
+            f"INSERT INTO {COMMITS} (destination, commit_number) "
+            f"SELECT {literal(destination)}, number "
+            f"FROM unnest(ARRAY[{listed(numbers)}]::bigint[]) AS given (number) ORDER BY number "
+            "ON CONFLICT DO NOTHING RETURNING commit_number"
+        )
+        return set(rows["commit_number"].to_pylist())
+
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write the outcomes beside the numbers taken by ``claim``."""
+        values = values_of(outcomes, batches)
+        session.execute(
+            f"UPDATE {COMMITS} AS c SET counts = v.counts::jsonb, parked = v.parked::jsonb, "
+            f"batch = v.batch::text FROM (VALUES {values}) AS v (number, counts, parked, batch) "
+            f"WHERE c.destination = {literal(destination)} AND c.commit_number = v.number"
+        )
+
+    def key_text(self, spec: TableSpec) -> str:
+        """Return the expression that gives stage row ``s``'s key as text, one text for one key."""
+        return _text([f"s.{quoted(name)}" for name in spec.key])
+
+    def key_hash(self, spec: TableSpec) -> str:
+        """Return the expression of its hash: short enough for an index, whatever the key."""
+        return _hash(self.key_text(spec))
+
+
+def rekeyed(spec: TableSpec, types: Sequence[str]) -> list[str]:
+    """Return statements that spell the keys in tombstones anew, after a key column was widened.
+
+    Args:
+        spec: the table.
+        types: of its key columns, as they are now.
+    """
+    parts = [f"(key::jsonb->>{place})::{kind}" for place, kind in enumerate(types)]
+    text = _text(parts)
+    return [f"UPDATE {TOMBSTONES} SET key = {text}, key_hash = {_hash(text)} WHERE {is_of(spec)}"]
+
+
+def _text(parts: Sequence[str]) -> str:
+    return f"jsonb_build_array({', '.join(parts)})::text"
+
+
+def _hash(text: str) -> str:
+    return f"sha256(convert_to({text}, 'UTF8'))"
+
+
+_MERGE_TELLS = 170_000
+_LONGEST_COUNT = "5min"
+
+
+def merge_tells(session: Session) -> bool:
+    """Tell whether the server's MERGE says what it did."""
+    rows = session.query("SELECT current_setting('server_version_num')::int AS version")
+    return bool(rows["version"][0].as_py() >= _MERGE_TELLS)
+
+
+def merge_counted(session: Session, merge: str) -> tuple[int, int]:
+    """Run a MERGE; return the rows that it changed, and the rows added less those taken away."""
+    rows = session.query(
+        f"WITH done AS ({merge} RETURNING merge_action() AS did) "
+        "SELECT count(*) AS changed, "
+        "count(*) FILTER (WHERE did = 'INSERT') - count(*) FILTER (WHERE did = 'DELETE') "
+        "AS change FROM done"
+    )
+    return int(rows["changed"][0].as_py()), int(rows["change"][0].as_py())
+
+
+def rows_of_stage(session: Session, statements: MergeStatements) -> int:
+    """Return how many of the target's rows have a key that is in the stage."""
+    rows = session.query(statements.count_met())
+    return int(rows["rows"][0].as_py())
+
+
+def estimate(session: Session, spec: TableSpec) -> int | None:
+    """Return about how many rows a table has; None: there is none. A count after it is limited."""
+    rows = session.query(
+        "SELECT c.reltuples::bigint AS rows FROM pg_catalog.pg_class c "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        f"WHERE n.nspname = {literal(spec.schema_name)} AND c.relname = {literal(spec.name)}"
+    )
+    session.execute(f"SET LOCAL statement_timeout = '{_LONGEST_COUNT}'")
+    return int(rows["rows"][0].as_py()) if rows.num_rows else None

@@ -1,0 +1,174 @@
+"""Tables brought to their declarations, in a short transaction of their own under an advisory lock.
+
+So two loaders do not race, and no load holds a table's exclusive lock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from waybill.destinations.adapters.postgres.books import rekeyed
+from waybill.destinations.adapters.postgres.connection import Session
+from waybill.destinations.adapters.postgres.errors import PostgresError
+from waybill.destinations.batch import Place
+from waybill.destinations.merging import literal, quoted
+from waybill.destinations.specs import with_children
+from waybill.destinations.transactional.engine import Table
+from waybill.destinations.transactional.session import SqlError
+from waybill.destinations.transactional.tables import (
+    ORDINARY,
+    FoundColumn,
+    FoundTable,
+    Plan,
+    Spelling,
+    check_names,
+    plans,
+    shown,
+    tables_of,
+)
+from waybill.errors import InputError
+from waybill.mappings import rules_of
+from waybill.pipelines import TableSpec
+from waybill.storage import AdvisoryLock
+
+_LOG = logging.getLogger(__name__)
+_BAD_DEFINITION_CLASSES = ("42", "54", "22", "0A", "2B")
+_KINDS = {"r": ORDINARY, "p": ORDINARY}
+_OTHER_KIND = "a view or foreign table"
+
+
+def _rekey(spec: TableSpec) -> list[str]:
+    kinds = {column.name: SPELLING.sql_type(column.type) for column in spec.columns}
+    return rekeyed(spec, [kinds[name] for name in spec.key])
+
+
+SPELLING = Spelling(
+    title="PostgreSQL",
+    names=rules_of("postgres"),
+    types={
+        "bool": "boolean",
+        "int32": "integer",
+        "int64": "bigint",
+        "float64": "double precision",
+        "string": "text",
+        "timestamp": "timestamp with time zone",
+        "date": "date",
+        "bytes": "bytea",
+        "json": "jsonb",
+    },
+    decimal="numeric",
+    keyed=True,
+    adds_required=True,
+    rekey=_rekey,
+)
+
+
+def sql_type(name: str) -> str:
+    """Return PostgreSQL's type of a column type, spelt as its catalogue does."""
+    return SPELLING.sql_type(name)
+
+
+def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table]:
+    """Bring tables to their declarations. Cost: one query when nothing is to be done.
+
+    Raises:
+        InputError: a conflict; names table, column, found, expected.
+        RetryError: the server is away, or the table is locked for too long.
+    """
+    for spec in specs:
+        check_names(SPELLING, spec)
+    with session.transaction():
+        planned = _planned(session, specs)
+    if not any(one.statements for one in planned.values()):
+        return tables_of(specs, planned)
+    with session.transaction():
+        session.query(AdvisoryLock.DESTINATION_TABLES.sql())
+        planned = _planned(session, specs)
+        for one in planned.values():
+            for statement in one.statements:
+                _LOG.info("%s", statement)
+                _change(session, one.table.spec, statement)
+    return tables_of(specs, planned)
+
+
+def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
+    """Return tables as they are until the transaction ends; None: they are to be changed.
+
+    Cost: two queries.
+
+    Raises:
+        InputError: a conflict; names table, column, found, expected.
+    """
+    tables = [one for spec in specs for one in with_children(spec)]
+    names = ", ".join(f"{quoted(one.schema_name)}.{quoted(one.name)}" for one in tables)
+    session.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE")  # as the merge will
+    planned = _planned(session, specs)
+    if any(one.statements for one in planned.values()):
+        return None
+    return tables_of(specs, planned)
+
+
+def _change(session: Session, spec: TableSpec, statement: str) -> None:
+    try:
+        session.execute(statement)
+    except SqlError as error:
+        state = (error.sqlstate if isinstance(error, PostgresError) else None) or ""
+        if state == "23502":
+            raise InputError(
+                f"table {shown(spec)} has rows, and a new column of it is declared NOT NULL: "
+                f"{error.words}; declare the column nullable, or add it to the table with a default"
+            ) from error
+        if state[:2] in _BAD_DEFINITION_CLASSES and state != "42501":
+            raise InputError(
+                f"table {shown(spec)} cannot be made as it is declared: {error.words} ({state})"
+            ) from error
+        raise
+
+
+def _planned(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Plan]:
+    places = [(one.schema_name, one.name) for spec in specs for one in with_children(spec)]
+    return plans(SPELLING, specs, inspect(session, places))
+
+
+def inspect(session: Session, places: Sequence[Place]) -> dict[Place, FoundTable]:
+    """Return what the catalogue has of these tables."""
+    wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in places)
+    columns = session.query(
+        "SELECT n.nspname AS schema, c.relname AS name, c.relkind::text AS kind, "
+        "a.attname AS column, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type, "
+        "a.attnotnull AS not_null, (a.atthasdef OR a.attidentity <> '') AS has_default "
+        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 "
+        "AND NOT a.attisdropped "
+        f"WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND (n.nspname, c.relname) IN ({wanted})"
+    )
+    found: dict[Place, FoundTable] = {}
+    for row in columns.to_pylist():
+        table = found.setdefault(
+            (row["schema"], row["name"]), FoundTable(_KINDS.get(row["kind"], _OTHER_KIND), {})
+        )
+        table.columns[row["column"]] = FoundColumn(row["type"], row["not_null"], row["has_default"])
+    if found:
+        _add_unique(session, wanted, found)
+    return found
+
+
+def _add_unique(session: Session, wanted: str, found: Mapping[Place, FoundTable]) -> None:
+    indexes = session.query(
+        "SELECT n.nspname AS schema, c.relname AS name, i.indexrelid::bigint AS index, "
+        "a.attname AS column FROM pg_catalog.pg_index i "
+        "JOIN pg_catalog.pg_class c ON c.oid = i.indrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN unnest(i.indkey::smallint[]) WITH ORDINALITY AS k (number, place) "
+        "ON k.place <= i.indnkeyatts "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number "
+        "WHERE i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL "
+        f"AND i.indexprs IS NULL AND (n.nspname, c.relname) IN ({wanted})"
+    )
+    columns: dict[tuple[Place, int], set[str]] = {}
+    for row in indexes.to_pylist():
+        place = (row["schema"], row["name"])
+        columns.setdefault((place, row["index"]), set()).add(row["column"])
+    for (place, _), names in columns.items():
+        found[place].unique.append(frozenset(names))

@@ -1,0 +1,223 @@
+"""What the destination keeps of Waybill's books: commits with their outcomes, and tombstones.
+
+``_waybill_commits``     (destination, commit_number), counts, what was parked, when, and the id of
+                         the micro-batch (null in rows of older releases)
+``_waybill_tombstones``  (table, hash of the key), key, id and versions of the delete
+``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
+                         were there beside them, what the last count missed, when that was
+
+All are in schema ``waybill`` and are made when they are missing. A commit's counts are
+{"rows": [[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded,
+duplicate, parked], …], "replays": {replay id: {outcome: rows}}}; in books of older releases just
+the list of rows.
+
+An engine says how it spells the tables and a key, and how a load takes commit numbers for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from waybill.destinations.batch import group_inputs
+from waybill.destinations.merging import MergeStatements, literal, quoted
+from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
+from waybill.destinations.transactional.session import Session
+from waybill.pipelines import TableSpec
+
+_LOG = logging.getLogger(__name__)
+SCHEMA = "waybill"
+COMMITS = f"{quoted(SCHEMA)}.{quoted('_waybill_commits')}"
+TOMBSTONES = f"{quoted(SCHEMA)}.{quoted('_waybill_tombstones')}"
+TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_row_counts')}"
+
+
+class Books(Protocol):
+    """How an engine keeps them."""
+
+    def create(self, session: Session) -> None:
+        """Create the tables unless they are there; safe when several loaders do it at once."""
+        ...
+
+    def claim(self, session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
+        """Take the commits that nobody loaded; return them. Waits for a loader that is at it."""
+        ...
+
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write the outcomes of the numbers taken by ``claim``, and the batch of each."""
+        ...
+
+    def key_text(self, spec: TableSpec) -> str:
+        """Return the expression that gives stage row ``s``'s key as text, one text for one key."""
+        ...
+
+    def key_hash(self, spec: TableSpec) -> str:
+        """Return the expression of its hash: short enough for an index, whatever the key."""
+        ...
+
+
+def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
+    """Return which of these commits are loaded, as of now."""
+    rows = session.query(f"SELECT commit_number FROM {COMMITS} WHERE {of(destination, numbers)}")
+    return set(rows["commit_number"].to_pylist())
+
+
+def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dict[int, LoadOutcome]:
+    """Return number to outcome of the commits that were loaded before, as the batches they are.
+
+    A number that was loaded for another batch is left out: after the tracker was put back to an
+    older point its numbers are given again.
+    """
+    if not commits:
+        return {}
+    rows = session.query(
+        "SELECT commit_number, batch, CAST(counts AS text) AS counts, "
+        "CAST(parked AS text) AS parked, CAST(loaded_at AS text) AS loaded_at "
+        f"FROM {COMMITS} WHERE {of(destination, [commit.number for commit in commits])}"
+    )
+    found = {row["commit_number"]: row for row in rows.to_pylist()}
+    outcomes = {}
+    for commit in commits:
+        row = found.get(commit.number)
+        if row is None:
+            continue
+        outcome = _outcome(row)
+        if is_same(commit, row["batch"], outcome.counts):
+            outcomes[commit.number] = outcome
+        else:
+            warn_other(destination, commit, row["loaded_at"])
+    return outcomes
+
+
+def forget(destination: str, numbers: Sequence[int]) -> str:
+    """Return the statement that forgets commits which were loaded for other batches."""
+    return f"DELETE FROM {COMMITS} WHERE {of(destination, numbers)}"
+
+
+def is_same(commit: Commit, batch: str | None, counts: Sequence[OutcomeCount]) -> bool:
+    """Tell whether what was loaded under a number is this commit.
+
+    Args:
+        commit: that comes now.
+        batch: that was loaded; None, or empty: it was not kept.
+        counts: of what was loaded, for when one of the batches is not known.
+    """
+    if commit.batch and batch:
+        return commit.batch == batch
+    then = {
+        (c.pipeline_id, c.event_name, c.intake_minute): (c.in_first, c.in_replayed) for c in counts
+    }
+    return then == group_inputs(commit)
+
+
+def warn_other(destination: str, commit: Commit, at: str, table: str = "") -> None:
+    """Log that a number comes back with another batch."""
+    _LOG.warning(
+        "destination %r: commit %d was loaded at %s%s with other events than it has now: the "
+        "tracker was put back to an older point, or a second Waybill loads under this name. Its "
+        "rows are judged by their versions",
+        destination, commit.number, at, f" (table {table})" if table else "",
+    )  # fmt: skip
+
+
+def held(session: Session, destination: str, after: int) -> Held:
+    """Return the newest commit, and all after one."""
+    own = f"destination = {literal(destination)}"
+    rows = session.query(
+        f"SELECT commit_number FROM {COMMITS} WHERE {own} "
+        f"AND (commit_number > {int(after)} OR commit_number = "
+        f"(SELECT max(commit_number) FROM {COMMITS} WHERE {own}))"
+    )
+    numbers = frozenset(map(int, rows["commit_number"].to_pylist()))
+    return Held(max(numbers, default=0), numbers)
+
+
+def check_expected(session: Session, destination: str, newest: int | None) -> None:
+    """Refuse to go on without a commit that the destination took.
+
+    Raises:
+        BehindError: it is not there.
+    """
+    if newest and not loaded(session, destination, [newest]):
+        raise BehindError(
+            f"destination {destination!r} took commit {newest} and does not have it: it was put "
+            "back to an older point, or another server answers for it. It is compared and loaded "
+            "again"
+        )
+
+
+def has_tombstones(session: Session, spec: TableSpec) -> bool:
+    """Say whether a table has any."""
+    rows = session.query(f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found")
+    return bool(rows["found"][0].as_py())
+
+
+def bury(session: Session, books: Books, statements: MergeStatements) -> None:
+    """Keep tombstones of a stage's deletes."""
+    text, key_hash = books.key_text(statements.spec), books.key_hash(statements.spec)
+    session.execute(statements.drop_tombstones(TOMBSTONES, key_hash))
+    session.execute(statements.write_tombstones(TOMBSTONES, text, key_hash))
+
+
+def values_of(outcomes: Sequence[LoadOutcome], batches: Mapping[int, str]) -> str:
+    """Return rows of (commit number, counts, what was parked, batch) for a VALUES list."""
+    return ", ".join(
+        f"({outcome.commit_number}, {_json(_packed(outcome))}, "
+        f"{_json(outcome.parked[0]) if outcome.parked else 'NULL'}, "
+        f"{batch_text(batches, outcome.commit_number)})"
+        for outcome in outcomes
+    )
+
+
+def batch_text(batches: Mapping[int, str], number: int) -> str:
+    """Return a commit's batch for a statement; NULL: not known."""
+    batch = batches.get(number, "")
+    return literal(batch) if batch else "NULL"
+
+
+def of(destination: str, numbers: Sequence[int]) -> str:
+    """Return the condition that keeps to some commits of a destination."""
+    return f"destination = {literal(destination)} AND commit_number IN ({listed(numbers)})"
+
+
+def is_of(spec: TableSpec) -> str:
+    """Return the condition that keeps to a table's rows of the books."""
+    return f"table_schema = {literal(spec.schema_name)} AND table_name = {literal(spec.name)}"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers for a statement, in order."""
+    return ", ".join(str(int(number)) for number in sorted(numbers))
+
+
+def _outcome(row: Mapping[str, Any]) -> LoadOutcome:
+    packed = orjson.loads(row["counts"])
+    if isinstance(packed, list):
+        packed = {"rows": packed, "replays": {}}
+    counts = [OutcomeCount(*item) for item in packed["rows"]]
+    parked = () if row["parked"] is None else (orjson.loads(row["parked"]),)
+    return LoadOutcome(int(row["commit_number"]), counts, packed["replays"], parked, None)
+
+
+def _packed(outcome: LoadOutcome) -> dict[str, Any]:
+    rows = [
+        [
+            c.pipeline_id, c.event_name, c.intake_minute, c.in_first, c.in_replayed,
+            c.delivered, c.superseded, c.duplicate, c.parked,
+        ]
+        for c in outcome.counts
+    ]  # fmt: skip
+    return {"rows": rows, "replays": outcome.replays}
+
+
+def _json(value: object) -> str:
+    return literal(orjson.dumps(value).decode())

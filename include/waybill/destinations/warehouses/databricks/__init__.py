@@ -1,6 +1,0 @@
-"""Databricks as a destination: Delta tables over SQL; experimental.
-
-There is no transaction across tables: exactly once is per table and commit, as for Delta tables
-that Waybill writes by itself (``waybill.destinations.lake``), whose verdicts, books, tombstones and
-children these are. See ``table``.
-"""

@@ -1,0 +1,68 @@
+"""Check a transformation's source text. It is compiled, never executed or imported."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+
+from waybill.pipelines.problems import hint, shown_name
+
+FUNCTION = "transform"
+MAX_CODE_BYTES = 1024**2
+
+
+def check_code(code: str) -> list[tuple[int, str]]:
+    """Return (line, message) of what keeps the text from being a transformation."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+            compile(tree, "<transformation>", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return [(error.lineno or 1, f"expected Python; found: {error.msg}")]
+    except (ValueError, RecursionError, MemoryError) as error:
+        return [(1, f"expected Python; found: {shown_name(str(error) or type(error).__name__)}")]
+    return _check_function(tree)
+
+
+def _check_function(tree: ast.Module) -> list[tuple[int, str]]:
+    names: dict[str, int] = {}
+    wrong: list[tuple[int, str]] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == FUNCTION:
+            wrong = _check_signature(node)
+        for name in _bound(node):
+            names.setdefault(name, node.lineno)
+    if FUNCTION in names:
+        return wrong
+    said = f"expected a function 'def {FUNCTION}(event)'; found none"
+    return [(1, said + hint(FUNCTION, names, ask="is it"))]
+
+
+def _check_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[int, str]]:
+    if isinstance(node, ast.AsyncFunctionDef):
+        return [(node.lineno, f"expected 'def {FUNCTION}(event)'; found an async function")]
+    taken = node.args
+    places = len(taken.posonlyargs) + len(taken.args)
+    needed = places - len(taken.defaults)
+    named = sum(default is None for default in taken.kw_defaults)
+    if needed > 1 or named or (places == 0 and taken.vararg is None):
+        return [
+            (
+                node.lineno,
+                f"expected 'def {FUNCTION}(event)', which is called with one event;"
+                f" found a function of {needed + named} arguments",
+            )
+        ]
+    return []
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """Return the names that a top-level statement binds."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return [alias.asname or alias.name for alias in node.names]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return []
