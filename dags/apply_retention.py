@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.maintenance import ApplyRetentionOperator
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "apply_retention",

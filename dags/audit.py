@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.notifiers.audit import AuditFailedNotifier
 from waybill_airflow.operators.audit import AuditOperator
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "audit",

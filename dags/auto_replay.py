@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, XComArg
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.auto_replay import (
     NOTES,
     KeepAutoReplaysOperator,
     PlanAutoReplaysOperator,
 )
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "auto_replay",

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.maintenance import CleanUpParkedFilesOperator
 from waybill_airflow.params import grace
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "clean_up_parked_files",

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.replay import ProbeHeldPipelinesOperator
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "probe_held_pipelines",

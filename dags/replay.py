@@ -14,9 +14,9 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill.replay import ReplayRequest
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 from waybill_airflow.params import params_of
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "replay",

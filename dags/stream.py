@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
-from waybill_airflow.pausing import paused_at_creation
 
 CLUSTERS = ("default",)
 SHIFT = timedelta(hours=6)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.watch import WatchOperator
-from waybill_airflow.pausing import paused_at_creation
 
 with DAG(
     "watch",

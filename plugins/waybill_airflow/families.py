@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
+from waybill_airflow.dag_pausing import paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
-from waybill_airflow.pausing import paused_at_creation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from waybill import services
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.parking import Parking
-from waybill.parking.browsing import read, segments_in_order
+from waybill.parking.queries import read_segment_events, segments_in_order
 from waybill.storage import open_objects, open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]
@@ -70,7 +70,7 @@ def parked_values(settings):
         stages = {p.id: p.stage for p in Parking(tracker, objects).partitions()}
         for segment in segments_in_order(tracker):
             kept = found.setdefault(stages[segment.partition_id], Counter())
-            kept.update(event.value for event in read(tracker, objects, segment))
+            kept.update(event.value for event in read_segment_events(tracker, objects, segment))
     return found
 
 

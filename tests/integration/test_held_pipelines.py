@@ -13,18 +13,18 @@ from tests.support import orders, parked_orders
 from typer.testing import CliRunner
 
 from waybill.access import Decision
-from waybill.cli import holding, lazy
+from waybill.cli import holds, lazy
 from waybill.deployment.registry import deploy
 from waybill.errors import InputError
 from waybill.parking.holds import (
     BREAKER,
     begin_probe,
     end_probe,
+    held_partitions,
     held_pipelines,
     read_holds,
     record_storm,
     to_replay,
-    waiting,
 )
 from waybill.replay import probing
 from waybill.replay.probing import probe_held
@@ -239,7 +239,7 @@ def test_a_sample_is_taken_from_all_partitions_and_of_fresh_events_where_there_a
     deployed(lot, tmp_path, fixed=False)
     hold_orders(lot, range(1000), attempt=1)
     hold_orders(lot, range(1000, 2000), number=2)
-    assert waiting(lot.tracker, ID)[0][1] == 2000
+    assert held_partitions(lot.tracker, ID)[0][1] == 2000
     [found] = probe(lot).probes
     assert 70 < found.events < 130, "half of 200, as drawn"
 
@@ -300,7 +300,7 @@ def run(lot, tmp_path, monkeypatch):
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
     app = lazy.typer.Typer()
     for name in ("holds", "hold", "release"):
-        app.command(name)(getattr(holding, name))
+        app.command(name)(getattr(holds, name))
 
     def run_one(*arguments):
         done = CliRunner().invoke(app, list(arguments))

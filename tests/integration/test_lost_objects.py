@@ -18,7 +18,7 @@ from waybill.deployment.registry import deploy
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
 from waybill.ledger.commit import StagedObject, write_counts
-from waybill.loading.quarantine import lost_objects, recover, settle_lost
+from waybill.loading.quarantine import lost_objects, recover_lost, settle_lost
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.reconciliation import audit
 from waybill.reconciliation.balance_report import balance
@@ -84,7 +84,7 @@ class Processed:
         return commit_batch(self.loads.tracker, done, nothing_parked), key
 
     def recover(self, *, again: bool = False):
-        return recover(self.loads.tracker, self.loads.objects, self.log, self.run, again=again)
+        return recover_lost(self.loads.tracker, self.loads.objects, self.log, self.run, again=again)
 
     def balance(self):
         """The books, with each event counted as taken in."""
@@ -156,7 +156,7 @@ def test_a_lost_object_of_an_older_release_says_why_it_stays(loads, kafka):
     assert loads.position == last
     log = open_log(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
     run = stages_at(loads.tracker, fetch=loads.objects.get)
-    assert recover(loads.tracker, loads.objects, log, run).left == 1
+    assert recover_lost(loads.tracker, loads.objects, log, run).left == 1
     assert "older release" in lost_objects(loads.tracker)[0].not_recovered
 
 

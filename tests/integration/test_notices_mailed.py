@@ -9,7 +9,7 @@ import pytest
 from tests.integration import parking_lot
 from tests.support.told import certificate, declare, end_waits, mail_server, note
 
-from waybill.notices import send_notices, send_test, waiting
+from waybill.notices import send_notices, send_test, waiting_notices
 from waybill.settings import NoticeSettings
 
 pytestmark = pytest.mark.serves
@@ -40,7 +40,7 @@ def test_owners_with_an_address_get_mail_the_others_go_to_the_fallback(lot, mail
     note(lot, "pl-2")
     settings = by_mail(mailbox)
     assert send_notices(lot.tracker, settings).messages == 1
-    [item] = waiting(lot.tracker)
+    [item] = waiting_notices(lot.tracker)
     assert "owner 'the flight team' is no mail address; write one in pipeline.yaml" in item.problem
     end_waits(lot)
     settings = by_mail(mailbox, fallback_to="all@example.org")
@@ -98,7 +98,7 @@ def test_a_refused_address_is_kept_and_its_answer_is_shown_as_text(lot, mailbox)
     mailbox.refused.add(ANN)
     report = send_notices(lot.tracker, by_mail(mailbox))
     assert (report.messages, report.failed) == (1, 1)
-    [item] = waiting(lot.tracker)
+    [item] = waiting_notices(lot.tracker)
     assert "550" in item.problem
     assert "\x1b" not in item.problem
     end_waits(lot)

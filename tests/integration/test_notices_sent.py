@@ -28,7 +28,7 @@ from waybill.notices import (
     SinkAwayError,
     outbox,
     send_notices,
-    waiting,
+    waiting_notices,
 )
 from waybill.settings import NoticeSettings, TrackerSettings
 
@@ -116,7 +116,7 @@ def test_what_is_not_taken_is_kept_with_its_id_and_tells_why(lot, webhook, answe
     webhook.answer = answer
     report = send_notices(lot.tracker, by_web(webhook))
     assert (report.messages, report.failed, report.stuck) == (0, 1, [])
-    [item] = waiting(lot.tracker)
+    [item] = waiting_notices(lot.tracker)
     assert item.problem == f"the webhook answered {answer}: said\\r\\nso"
     assert (item.attempts, item.notices, unsent(lot)) == (1, 1, 1)
     assert send_notices(lot.tracker, by_web(webhook)).failed == 0  # it is not due yet
@@ -128,7 +128,7 @@ def test_what_is_not_taken_is_kept_with_its_id_and_tells_why(lot, webhook, answe
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert first["text"] == second["text"]
     assert unsent(lot) == 0
-    assert waiting(lot.tracker) == []
+    assert waiting_notices(lot.tracker) == []
 
 
 def test_waits_double_up_to_the_longest_and_what_waits_for_long_is_said(lot, webhook):
@@ -175,7 +175,7 @@ def test_a_server_that_hangs_or_is_gone_costs_three_tries_and_other_sinks_nothin
     report = send_notices(lot.tracker, settings, [*open_sinks(settings), kept])
     assert (report.messages, report.failed) == (9, 3)
     assert len(kept.taken) == 9
-    problems = {item.problem for item in waiting(lot.tracker)}
+    problems = {item.problem for item in waiting_notices(lot.tracker)}
     assert problems == {"", "the webhook did not answer: ReadTimeout"}
     webhook.hang_s = 0.0
     report = send_notices(lot.tracker, settings, [*open_sinks(settings), kept])
@@ -183,7 +183,7 @@ def test_a_server_that_hangs_or_is_gone_costs_three_tries_and_other_sinks_nothin
     nowhere = by_web(webhook, webhook_url="http://127.0.0.1:1/hook/s3cret")
     end_waits(lot)
     assert send_notices(lot.tracker, nowhere).failed == 3
-    assert "s3cret" not in repr(waiting(lot.tracker))
+    assert "s3cret" not in repr(waiting_notices(lot.tracker))
 
 
 def test_one_owner_whose_message_fails_holds_up_nobody(lot, webhook):
@@ -195,7 +195,7 @@ def test_one_owner_whose_message_fails_holds_up_nobody(lot, webhook):
     for n in range(6):
         note(lot, f"pl-{n}", n=n)
     assert send_notices(lot.tracker, by_web(webhook)).messages == 5
-    assert [item.owner for item in waiting(lot.tracker)] == ["owner-2", "owner-2"]
+    assert [item.owner for item in waiting_notices(lot.tracker)] == ["owner-2", "owner-2"]
 
 
 def test_an_error_nobody_thought_of_holds_up_nobody(lot):
@@ -207,7 +207,7 @@ def test_an_error_nobody_thought_of_holds_up_nobody(lot):
     sink = Kept(fails=lambda message: None if message.text else "")
     report = send_notices(lot.tracker, NoticeSettings(), [sink])
     assert (report.messages, report.failed) == (1, 1)
-    [item] = waiting(lot.tracker)
+    [item] = waiting_notices(lot.tracker)
     assert item.problem == "unexpected: KeyError: 'partitions'"
 
 
@@ -245,7 +245,7 @@ def test_killed_anywhere_nothing_is_lost_and_doubles_are_known_by_their_id(lot, 
         end_waits(lot)
         send_notices(lot.tracker, settings)
         assert unsent(lot) == 0
-        assert waiting(lot.tracker) == []
+        assert waiting_notices(lot.tracker) == []
         assert len({content["id"] for content in webhook.contents}) == 1
         assert len({content["text"] for content in webhook.contents}) == 1
         assert f"number: {kill_at}" in webhook.contents[0]["text"]
@@ -289,7 +289,7 @@ def test_what_is_being_marked_is_not_put_into_another_message(lot):
         other.start()
         other.join(2)
     other.join()
-    assert [item.message_id for item in waiting(lot.tracker) if item.sink] == []
+    assert [item.message_id for item in waiting_notices(lot.tracker) if item.sink] == []
     assert unsent(lot) == 1  # by the sink that has not told it
 
 
@@ -318,7 +318,7 @@ def test_a_notice_is_sent_when_every_sink_has_it_and_a_removed_sink_keeps_nothin
     send_notices(lot.tracker, NoticeSettings(), [good, bad])
     assert len(good.taken) == 1
     send_notices(lot.tracker, NoticeSettings(), [good])
-    assert (len(good.taken), unsent(lot), waiting(lot.tracker)) == (1, 0, [])
+    assert (len(good.taken), unsent(lot), waiting_notices(lot.tracker)) == (1, 0, [])
 
 
 def test_the_log_is_told_by_default_and_nothing_is_lost_without_a_sink(lot, caplog):
@@ -387,7 +387,9 @@ def test_what_was_sent_is_forgotten_after_its_time_and_what_was_not_never(lot):
     assert lot.sql("SELECT count(*)::int FROM notices") == [(2,)]
     send_notices(lot.tracker, NoticeSettings(), [away])
     assert lot.sql("SELECT detail->>'n' FROM notices") == [("2",)]
-    assert waiting(lot.tracker)[0].next_try_at - waiting(lot.tracker)[0].since > timedelta(0)
+    assert waiting_notices(lot.tracker)[0].next_try_at - waiting_notices(lot.tracker)[
+        0
+    ].since > timedelta(0)
 
 
 def test_a_notice_of_new_events_says_how_many_there_are_by_now(lot, webhook):

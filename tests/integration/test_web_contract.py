@@ -107,7 +107,7 @@ def test_a_client_made_from_the_description_finds_the_api(web):
 
 def test_every_status_that_a_route_gives_is_in_the_description(web, monkeypatch):
     """``Web.ask`` compares each answer of every test; here the ways to ask that all routes share."""
-    from waybill_airflow.web.opened import OPENED
+    from waybill_airflow.web.services import OPENED
 
     own, others, _ = web.two_teams()
     seen = set()

@@ -340,7 +340,7 @@ def test_what_is_wrong_is_said_in_words(web, path, code, words):
 
 
 def test_a_tracker_that_is_away_is_said(web, monkeypatch):
-    from waybill_airflow.web.opened import OPENED
+    from waybill_airflow.web.services import OPENED
 
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://127.0.0.1:1/nowhere")
     OPENED.close()

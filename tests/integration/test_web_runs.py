@@ -153,7 +153,7 @@ def test_a_look_at_a_run_reads_nothing_that_grows(web):
     """The page asks every few seconds: each table of parked events is read by an index."""
     from sqlalchemy import event as happening
 
-    from waybill_airflow.web.opened import desk
+    from waybill_airflow.web.services import desk
 
     own, _, _ = web.two_teams()
     run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]

@@ -121,7 +121,7 @@ def test_a_cancel_of_what_was_sent_whole_says_that_too(web, partition):
 
 
 def test_many_replays_cost_as_many_statements_as_one(web, partition):
-    from waybill_airflow.web.opened import desk
+    from waybill_airflow.web.services import desk
 
     asked = []
 

@@ -90,7 +90,7 @@ class Web:
 
     def grant(self, grants):
         """Replace the grants for the rest of the test."""
-        from waybill_airflow.web.opened import OPENED
+        from waybill_airflow.web.services import OPENED
 
         self.patch.setenv("WAYBILL_ACCESS__GRANTS", json.dumps(grants))
         OPENED.close()
@@ -174,7 +174,7 @@ def _web_lot(_postgres, _s3):
 @pytest.fixture
 def web(airflow_app, _web_lot, monkeypatch, tmp_path):
     """The application over an empty tracker and bucket."""
-    from waybill_airflow.web.opened import OPENED
+    from waybill_airflow.web.services import OPENED
 
     s3 = _web_lot.settings["s3"]
     for name, value in {

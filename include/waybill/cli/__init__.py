@@ -24,9 +24,9 @@ COMMANDS = {
         "waybill.cli.pipelines:app",
         more={
             "deploy": "waybill.cli.pipelines:deploy",
-            "holds": "waybill.cli.holding:holds",
-            "hold": "waybill.cli.holding:hold",
-            "release": "waybill.cli.holding:release",
+            "holds": "waybill.cli.holds:holds",
+            "hold": "waybill.cli.holds:hold",
+            "release": "waybill.cli.holds:release",
             "reread": "waybill.cli.topics:reread",
         },
     ),
@@ -37,11 +37,11 @@ COMMANDS = {
         "Events that could not go on: look, take, discard, replay.",
         "waybill.cli.parked:app",
         more={
-            "replay": "waybill.cli.replaying:replay",
+            "replay": "waybill.cli.replays:replay",
             "auto-replay": "waybill.cli.auto_replay:auto_replay",
-            "recheck": "waybill.cli.rechecking:recheck",
-            "lost": "waybill.cli.rechecking:lost",
-            "dry-run": "waybill.cli.dry_running:dry_run",
+            "recheck": "waybill.cli.rechecks:recheck",
+            "lost": "waybill.cli.rechecks:lost",
+            "dry-run": "waybill.cli.dry_runs:dry_run",
         },
     ),
     "destination": Later(

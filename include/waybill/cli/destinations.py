@@ -142,7 +142,7 @@ def lost(
     as_json: AsJson = False,
 ) -> None:
     """List staged objects that are gone or damaged. `watch` makes them again each minute."""
-    from waybill.cli.rechecking import show_ids, with_ids
+    from waybill.cli.rechecks import show_ids, with_ids
     from waybill.services import (
         lost_object_ids,
         lost_objects,

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from waybill.events.identity import source_version as source_version
     from waybill.events.identity import topic_name as topic_name
     from waybill.events.identity import wall_us as wall_us
-    from waybill.events.returning import GoingBack as GoingBack
-    from waybill.events.returning import going_back as going_back
+    from waybill.events.reentry import GoingBack as GoingBack
+    from waybill.events.reentry import going_back as going_back
     from waybill.events.times import instant as instant
     from waybill.events.times import rfc3339 as rfc3339
     from waybill.events.times import window as window
@@ -81,7 +81,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_name",
             "wall_us",
         ],
-        "returning": ["GoingBack", "going_back"],
+        "reentry": ["GoingBack", "going_back"],
         "times": ["instant", "rfc3339", "window", "window_edge"],
     },
 )

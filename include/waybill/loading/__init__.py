@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from waybill.loading.quarantine import WaitingError as WaitingError
     from waybill.loading.quarantine import check_in_log as check_in_log
     from waybill.loading.quarantine import lost_objects as lost_objects
-    from waybill.loading.quarantine import recover as recover
+    from waybill.loading.quarantine import recover_lost as recover_lost
     from waybill.loading.quarantine import settle_lost as settle_lost
     from waybill.loading.rewinds import Rewind as Rewind
     from waybill.loading.rewinds import open_rewinds as open_rewinds
@@ -62,7 +62,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "WaitingError",
             "check_in_log",
             "lost_objects",
-            "recover",
+            "recover_lost",
             "settle_lost",
         ],
         "rewinds": ["Rewind", "open_rewinds", "settle_rewinds"],

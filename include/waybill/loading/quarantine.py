@@ -172,7 +172,7 @@ def lost_objects(tracker: TrackerStore, destination: str | None = None) -> list[
         return [LostObject(*row) for row in rows]
 
 
-def recover(
+def recover_lost(
     tracker: TrackerStore, objects: ObjectStore, log: KafkaLog, run: Run, *, again: bool = False
 ) -> Recovery:
     """Make lost staged objects again from their events in Kafka. Safe to run twice at once.
@@ -435,6 +435,6 @@ __all__ = [
     "check_in_log",
     "lost_objects",
     "note_lost",
-    "recover",
+    "recover_lost",
     "settle_lost",
 ]

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from waybill.mappings.flattening import whole_fields as whole_fields
     from waybill.mappings.inference import type_of as type_of
     from waybill.mappings.inference import type_of_all as type_of_all
-    from waybill.mappings.laying_over import over as over
     from waybill.mappings.naming import NameRules as NameRules
     from waybill.mappings.naming import name_fields as name_fields
     from waybill.mappings.naming import plain_name as plain_name
     from waybill.mappings.naming import rules_of as rules_of
     from waybill.mappings.naming import table_name as table_name
-    from waybill.mappings.proposing import key_names as key_names
-    from waybill.mappings.proposing import propose as propose
-    from waybill.mappings.proposing import propose_key as propose_key
-    from waybill.mappings.proposing import propose_version as propose_version
+    from waybill.mappings.overlay import over as over
+    from waybill.mappings.proposals import key_names as key_names
+    from waybill.mappings.proposals import propose as propose
+    from waybill.mappings.proposals import propose_key as propose_key
+    from waybill.mappings.proposals import propose_version as propose_version
     from waybill.mappings.versions import MappingVersion as MappingVersion
     from waybill.mappings.versions import history as history
     from waybill.mappings.versions import in_force as in_force
@@ -69,9 +69,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "flattening": ["decode_path", "encode_path", "fields_of", "flatten", "whole_fields"],
         "inference": ["type_of", "type_of_all"],
-        "laying_over": ["over"],
+        "overlay": ["over"],
         "naming": ["NameRules", "name_fields", "plain_name", "rules_of", "table_name"],
-        "proposing": ["key_names", "propose", "propose_key", "propose_version"],
+        "proposals": ["key_names", "propose", "propose_key", "propose_version"],
         "versions": [
             "MappingVersion",
             "history",

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, and_, cast, func, select
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
 from waybill.mappings.evolution import Given, Named
-from waybill.mappings.laying_over import translated_source
+from waybill.mappings.overlay import translated_source
 from waybill.pipelines import EventDeclaration
 from waybill.storage.tracker import mapping_versions
 

@@ -18,9 +18,9 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from waybill.errors import InputError
 from waybill.mappings.evolution import learn
-from waybill.mappings.laying_over import over
 from waybill.mappings.names_given import child_tables, names_given
 from waybill.mappings.naming import NameRules
+from waybill.mappings.overlay import over
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import mapping_versions, pipeline_versions

@@ -23,7 +23,7 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.notices.outbox import Waiting as Waiting
-    from waybill.notices.outbox import waiting as waiting
+    from waybill.notices.outbox import waiting_notices as waiting_notices
     from waybill.notices.rendering import Message as Message
     from waybill.notices.rendering import Named as Named
     from waybill.notices.sending import SendReport as SendReport
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "outbox": ["Waiting", "waiting"],
+        "outbox": ["Waiting", "waiting_notices"],
         "rendering": ["Message", "Named"],
         "sending": ["SendReport", "send_notices", "send_test"],
         "sinks": ["Sink", "SinkAwayError", "SinkError", "open_sinks"],

@@ -211,7 +211,7 @@ def put_off(connection: Connection, claimed: Claim, problem: str, *, wait_s: flo
     connection.execute(_PUT_OFF, {**values, "problem": words[:_LONGEST_PROBLEM]})
 
 
-def waiting(tracker: TrackerStore) -> list[Waiting]:
+def waiting_notices(tracker: TrackerStore) -> list[Waiting]:
     """Return what is on its way, then what is in no message yet. Changes nothing."""
     with tracker.transaction() as connection:
         known = owners(connection)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from waybill.parking.auto_replays import read_marks as read_marks
     from waybill.parking.auto_replays import remove_mark as remove_mark
     from waybill.parking.auto_replays import set_mark as set_mark
-    from waybill.parking.browsing import read as read
-    from waybill.parking.browsing import segments_in_order as segments_in_order
     from waybill.parking.damage import Damage as Damage
     from waybill.parking.damage import Unreadable as Unreadable
     from waybill.parking.discards import TooManyCutsError as TooManyCutsError
@@ -46,12 +44,12 @@ if TYPE_CHECKING:
     from waybill.parking.holds import Hold as Hold
     from waybill.parking.holds import begin_probe as begin_probe
     from waybill.parking.holds import end_probe as end_probe
+    from waybill.parking.holds import held_partitions as held_partitions
     from waybill.parking.holds import held_pipelines as held_pipelines
     from waybill.parking.holds import read_holds as read_holds
     from waybill.parking.holds import record_storm as record_storm
     from waybill.parking.holds import release as release
     from waybill.parking.holds import to_replay as to_replay
-    from waybill.parking.holds import waiting as waiting
     from waybill.parking.identities import ANY_REPLAY as ANY_REPLAY
     from waybill.parking.identities import ID_BYTES as ID_BYTES
     from waybill.parking.identities import NO_ID as NO_ID
@@ -92,6 +90,8 @@ if TYPE_CHECKING:
     from waybill.parking.quarantine import park_made_again as park_made_again
     from waybill.parking.quarantine import park_mended as park_mended
     from waybill.parking.quarantine import quarantine_missing as quarantine_missing
+    from waybill.parking.queries import read_segment_events as read_segment_events
+    from waybill.parking.queries import segments_in_order as segments_in_order
     from waybill.parking.reading import read_segment as read_segment
     from waybill.parking.recording import OF_LOADS as OF_LOADS
     from waybill.parking.replays import Beside as Beside
@@ -124,7 +124,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "remove_mark",
             "set_mark",
         ],
-        "browsing": ["read", "segments_in_order"],
+        "queries": ["read_segment_events", "segments_in_order"],
         "damage": ["Damage", "Unreadable"],
         "discards": ["TooManyCutsError"],
         "event": ["ParkedEvent"],
@@ -140,7 +140,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "record_storm",
             "release",
             "to_replay",
-            "waiting",
+            "held_partitions",
         ],
         "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify"],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],

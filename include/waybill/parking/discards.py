@@ -43,7 +43,6 @@ from sqlalchemy import (
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import instant
-from waybill.parking.cutting import cut
 from waybill.parking.event import ParkedEvent
 from waybill.parking.marks import mark, now_in, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter, Segment
@@ -58,6 +57,7 @@ from waybill.parking.selection import (
     select_segments,
     to_segment,
 )
+from waybill.parking.splits import cut
 from waybill.parking.transitions import Moved, move
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments

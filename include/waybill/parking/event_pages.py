@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, tuple_
 
 from waybill.errors import InputError
-from waybill.parking import browsing
+from waybill.parking import queries
 from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
 from waybill.parking.marks import now_in
@@ -95,12 +95,12 @@ def _lines(
     damage: Damage,
 ) -> Iterator[tuple[Segment, int, ParkedEvent | None]]:
     """Yield lines with their places; one without an event: too much was damaged, stop here."""
-    for segment in browsing.segments_in_order(tracker, *wanted):
+    for segment in queries.segments_in_order(tracker, *wanted):
         begun = place is not None and place[-2] == segment.id
         first = max(0, place[-1]) if begun and place is not None else 0
         if damage.segments >= _MOST_DAMAGED:
             yield segment, first, None
-        lines = enumerate(browsing.read(tracker, objects, segment, damage))
+        lines = enumerate(queries.read_segment_events(tracker, objects, segment, damage))
         for index, event in islice(lines, first, None):
             yield segment, index, event
 

@@ -17,10 +17,10 @@ from functools import partial
 from itertools import groupby
 from typing import TypeAlias
 
-from waybill.parking.browsing import events_of, read_frame
 from waybill.parking.event import ParkedEvent
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.queries import events_of, read_frame
 from waybill.parking.reading import check_segment
 from waybill.storage import ObjectStore, TrackerStore
 

@@ -55,10 +55,10 @@ from sqlalchemy import (
 
 from waybill.errors import InputError
 from waybill.events import instant, rfc3339
-from waybill.parking.browsing import FIELDS, JOINED
 from waybill.parking.marks import HAS_MARK, IS_UNMARKED
 from waybill.parking.model import Partition, PartitionFilter, PartitionPage
 from waybill.parking.names import storable
+from waybill.parking.queries import FIELDS, JOINED
 from waybill.parking.selection import (
     IS_HELD,
     IS_KEPT,

@@ -13,13 +13,13 @@ from sqlalchemy import ColumnElement, Connection, exists, select
 from waybill.access import Decision
 from waybill.events import window
 from waybill.parking import (
-    browsing,
-    cleaning,
+    cleanup,
     discards,
     holds,
     merging,
     pages,
     quarantine,
+    queries,
     refreshing,
     replays,
     sampling,
@@ -79,7 +79,7 @@ class Parking:
         self, wanted: PartitionFilter | None = None, *, limit: int | None = None
     ) -> list[Partition]:
         """Return the partitions that match, sorted by name; without a filter all of them."""
-        return browsing.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
+        return queries.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
 
     def page(
         self,
@@ -123,11 +123,11 @@ class Parking:
 
     def groups(self, partition_id: int) -> list[FingerprintGroup]:
         """Return a partition's parked and replaying events by fingerprint, most events first."""
-        return browsing.read_groups(self._tracker, partition_id)
+        return queries.read_groups(self._tracker, partition_id)
 
     def object_keys(self, partition_id: int, *, limit: int) -> list[str]:
         """Return objects that hold what is parked, replaying or quarantined, the newest first."""
-        return browsing.read_object_keys(self._tracker, partition_id, limit=limit)
+        return queries.read_object_keys(self._tracker, partition_id, limit=limit)
 
     def timelines(
         self,
@@ -143,9 +143,7 @@ class Parking:
         Raises:
             InputError: an edge is no time, or the window is empty.
         """
-        return browsing.read_timelines(
-            self._tracker, ids, since=since, until=until, buckets=buckets
-        )
+        return queries.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
 
     def partition(self, partition_id: int) -> Partition:
         """Return one partition.
@@ -153,7 +151,7 @@ class Parking:
         Raises:
             InputError: there is none with this id.
         """
-        return browsing.read_partition(self._tracker, partition_id)
+        return queries.read_partition(self._tracker, partition_id)
 
     def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> Partition:
         """Return the partition with these names.
@@ -168,7 +166,7 @@ class Parking:
             InputError: there is none; names the first name that is wrong, and the nearest right
             one.
         """
-        return browsing.find_partition(
+        return queries.find_partition(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
@@ -179,7 +177,7 @@ class Parking:
 
         Cost: two look-ups by index, however much is parked.
         """
-        return browsing.find_exactly(
+        return queries.find_exactly(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
@@ -189,7 +187,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        return browsing.resolve_pipeline(self._tracker, name)
+        return queries.resolve_pipeline(self._tracker, name)
 
     def require_names(self, stage: str | None, error_type: str | None) -> None:
         """Refuse a stage or error type that is neither Waybill's own nor ever parked anything.
@@ -197,7 +195,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        browsing.require_names(self._tracker, stage, error_type)
+        queries.require_names(self._tracker, stage, error_type)
 
     def events(  # noqa: PLR0913 - each may be left out
         self,
@@ -220,11 +218,11 @@ class Parking:
             CorruptSegmentError: without ``damage``: a segment is damaged, or its object is gone
                 though its row stands.
         """
-        return browsing.read_events(
+        return queries.read_events(
             self._tracker,
             self._objects,
             partition_id,
-            browsing.Wanted(states, *window(since, until), limit, fingerprint),
+            queries.Wanted(states, *window(since, until), limit, fingerprint),
             damage,
         )
 
@@ -243,7 +241,7 @@ class Parking:
 
         Cost: one read of the store for each of at most ``n`` segments.
         """
-        return browsing.read_sample(
+        return queries.read_sample(
             self._tracker,
             self._objects,
             partition_id,
@@ -282,7 +280,7 @@ class Parking:
         Raises:
             CorruptSegmentError: it is damaged, or its object is gone though its row stands.
         """
-        return browsing.read(self._tracker, self._objects, segment)
+        return queries.read_segment_events(self._tracker, self._objects, segment)
 
     # What changes something
 
@@ -389,7 +387,7 @@ class Parking:
 
     def replay_size(self, replay_id: UUID) -> int:
         """Return how many segments a replay took; of those cut or rewritten since, the parts."""
-        return browsing.count_segments(self._tracker, *_own(replay_id))
+        return queries.count_segments(self._tracker, *_own(replay_id))
 
     def replay_groups(self, replay_id: UUID) -> Iterator[list[Segment]]:
         """Yield what a replay has still to send: groups of segments whose events go out merged.
@@ -397,7 +395,7 @@ class Parking:
         In replay order. Memory: a page of rows, and one group's.
         """
         own = segments.c.replay_id == replay_id, segments.c.state == "replaying"
-        return merging.groups(browsing.segments_in_order(self._tracker, *own))
+        return merging.groups(queries.segments_in_order(self._tracker, *own))
 
     def read_group(self, group: Sequence[Segment]) -> GroupReading:
         """Read a group of segments, each checked whole before the first event is given.
@@ -450,7 +448,7 @@ class Parking:
 
         Of those that were cut or rewritten since, the parts.
         """
-        return list(browsing.segments_in_order(self._tracker, *_own(replay_id)))
+        return list(queries.segments_in_order(self._tracker, *_own(replay_id)))
 
     def mark_replayed(
         self, replay_id: UUID, segment_ids: Sequence[int], beside: Beside | None = None
@@ -569,7 +567,7 @@ class Parking:
                 share of the object's bytes; the object is deleted after one more grace.
             rewrite_from_bytes: of objects at least this large.
         """
-        return cleaning.clean_up(
+        return cleanup.clean_up(
             self._tracker,
             self._objects,
             grace_s=grace_s,

@@ -25,13 +25,13 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError, StopError
 from waybill.notices import Kind, write_notice
-from waybill.parking.browsing import read, segments_in_order
-from waybill.parking.cutting import new_cut_key, swap
 from waybill.parking.marks import IS_UNMARKED, now_in
 from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError, PackedObject
+from waybill.parking.queries import read_segment_events, segments_in_order
 from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
+from waybill.parking.splits import new_cut_key, swap
 from waybill.parking.transitions import move
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, notices, replays, segments
@@ -338,7 +338,7 @@ def _state(
 
 
 def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -> None:
-    number = sum(1 for _ in read(tracker, objects, segment))
+    number = sum(1 for _ in read_segment_events(tracker, objects, segment))
     if number != segment.count:
         raise CorruptSegmentError(
             segment.object_key, segment.position, f"it holds {number} events, not {segment.count}"

@@ -72,9 +72,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.schema import CreateTable
 
 from waybill.access import write_audit
-from waybill.parking.cleaning import tracker_now
-from waybill.parking.cutting import cut_segment
-from waybill.parking.cutting import is_decided as cut_is_decided
+from waybill.parking.cleanup import tracker_now
 from waybill.parking.marks import IS_MARKED, IS_UNMARKED
 from waybill.parking.model import RefreshReport
 from waybill.parking.object_keys import read_object_directory, refused_message, unloaded_commit
@@ -82,6 +80,8 @@ from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.parking.quarantine import raise_alarm
 from waybill.parking.rewriting import can_commit, first_moved
 from waybill.parking.selection import HELD, lock_partition
+from waybill.parking.splits import cut_segment
+from waybill.parking.splits import is_decided as cut_is_decided
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,

@@ -45,8 +45,7 @@ from sqlalchemy import (
 from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
 from waybill.events import instant
-from waybill.parking import browsing
-from waybill.parking.cutting import Sides, cut
+from waybill.parking import queries
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
 from waybill.parking.marks import IS_UNMARKED_ALONE
@@ -63,6 +62,7 @@ from waybill.parking.selection import (
     select_segments,
     to_segment,
 )
+from waybill.parking.splits import Sides, cut
 from waybill.parking.transitions import move
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import replays, segments
@@ -459,7 +459,7 @@ def _cut_at_limit(
     readable = [segment for segment in group if _is_readable(tracker, objects, segment, known)]
     if len(readable) < len(group):
         return
-    stream = merged(group, lambda segment: browsing.read(tracker, objects, segment))
+    stream = merged(group, lambda segment: queries.read_segment_events(tracker, objects, segment))
     for _, (segment, _event) in zip(range(number), stream, strict=False):
         quotas[segment.id] += 1
     chosen: list[int] = []
@@ -474,7 +474,7 @@ def _is_readable(
     tracker: TrackerStore, objects: ObjectStore, segment: Segment, known: _Known
 ) -> bool:
     try:
-        for _ in browsing.read(tracker, objects, segment):
+        for _ in queries.read_segment_events(tracker, objects, segment):
             pass
     except CorruptSegmentError as error:
         known.damaged[segment.id] = error

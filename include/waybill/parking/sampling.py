@@ -19,13 +19,13 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, select, text
 
 from waybill.events import instant, window
-from waybill.parking.browsing import read, segments_in_order
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
 from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.queries import read_segment_events, segments_in_order
 from waybill.parking.selection import REPLAY_ORDER, overlaps, select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import segments
@@ -320,7 +320,7 @@ def _read(
 ) -> Iterator[ParkedEvent]:
     """Return a segment's events; of one that is damaged none, and ``needed`` are noted as such."""
     try:
-        return read(tracker, objects, segment)
+        return read_segment_events(tracker, objects, segment)
     except CorruptSegmentError as error:
         sample.damage.note(error, needed)
         return iter(())

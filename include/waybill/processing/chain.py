@@ -19,9 +19,9 @@ from waybill.pipelines import UNKNOWN_PIPELINE
 from waybill.processing.failures import Fault, describe
 from waybill.processing.isolation import run_isolated
 from waybill.processing.mapping import MappingFault
+from waybill.processing.outcomes import SortedOut, sort_out
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
-from waybill.processing.sorting import SortedOut, sort_out
 from waybill.processing.staged import staged_batch, system_columns
 from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
 from waybill.storage import ObjectMissingError

@@ -5,7 +5,7 @@ states     how each minute stands, for pages
 rounds     one round: all that changed and all that moves, in one moment; on it snapshot (that
            moment), verdicts (what the counts say), sums, ranges (beside the minutes), to_do (what
            there is to do), writing (what is written, and told)
-naming     the ids of a breach's events, once the minute's traces are in (ids)
+missing_ids     the ids of a breach's events, once the minute's traces are in (ids)
 """
 
 from typing import TYPE_CHECKING
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from waybill.reconciliation.minutes import Span as Span
     from waybill.reconciliation.minutes import Verdict as Verdict
     from waybill.reconciliation.minutes import minute_states as minute_states
-    from waybill.reconciliation.naming import NamedMinute as NamedMinute
-    from waybill.reconciliation.naming import NamingLimits as NamingLimits
-    from waybill.reconciliation.naming import NamingReport as NamingReport
-    from waybill.reconciliation.naming import name_breaches as name_breaches
+    from waybill.reconciliation.missing_ids import NamedMinute as NamedMinute
+    from waybill.reconciliation.missing_ids import NamingLimits as NamingLimits
+    from waybill.reconciliation.missing_ids import NamingReport as NamingReport
+    from waybill.reconciliation.missing_ids import name_breaches as name_breaches
     from waybill.reconciliation.queue import last_report as last_report
     from waybill.reconciliation.rounds import AuditLimits as AuditLimits
     from waybill.reconciliation.rounds import AuditReport as AuditReport
@@ -61,7 +61,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "settle",
         ],
         "minutes": ["Cell", "Grid", "MOST_ROWS", "MinuteState", "Span", "Verdict", "minute_states"],
-        "naming": ["NamedMinute", "NamingLimits", "NamingReport", "name_breaches"],
+        "missing_ids": ["NamedMinute", "NamingLimits", "NamingReport", "name_breaches"],
         "queue": ["last_report"],
         "rounds": ["AuditLimits", "AuditReport", "audit"],
         "service": [

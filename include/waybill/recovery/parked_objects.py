@@ -42,7 +42,7 @@ from waybill.parking import (
     fingerprint,
     park_made_again,
     park_mended,
-    read,
+    read_segment_events,
     segments_in_order,
     storable,
 )
@@ -344,7 +344,7 @@ def _known_places(
     return {
         (event.kafka_partition, event.kafka_offset)
         for other in others
-        for event in read(tracker, objects, other, damage)
+        for event in read_segment_events(tracker, objects, other, damage)
     }
 
 

@@ -20,9 +20,9 @@ from waybill.parking import (
     Partition,
     begin_probe,
     end_probe,
+    held_partitions,
     read_holds,
     to_replay,
-    waiting,
 )
 from waybill.pipelines import Pipeline
 from waybill.processing import Trial, TrialLearner, mappings_in_force, rules_for
@@ -125,7 +125,7 @@ def _probe(
     pass_rate: float,
     trial: Trial,
 ) -> Probe:
-    found = waiting(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
+    found = held_partitions(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
     sample = _telling(list(_sample(parking, found, seed=hold.probes)))
     report = dry_run(pipeline, trial, whole(sample))
     passed = _passed(report)

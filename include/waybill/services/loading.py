@@ -110,7 +110,7 @@ def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery
             return loading.Recovery()
         timeout_s = settings.spark.event_timeout_s
         run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
-        return loading.recover(tracker, objects, open_log(settings.kafka), run, again=again)
+        return loading.recover_lost(tracker, objects, open_log(settings.kafka), run, again=again)
 
 
 def settle_lost_objects(settings: Settings, name: str, decision: Decision) -> list[LostObject]:

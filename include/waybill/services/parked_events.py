@@ -204,10 +204,10 @@ def send_notices(settings: Settings) -> SendReport:
 
 def waiting_notices(settings: Settings) -> list[Waiting]:
     """Return what owners are still to be told, and what keeps it."""
-    from waybill.notices import waiting
+    from waybill.notices import waiting_notices
 
     with open_tracker(settings.tracker) as tracker:
-        return waiting(tracker)
+        return waiting_notices(tracker)
 
 
 def send_test_notice(settings: Settings, owner: str, *, who: str) -> dict[str, str]:

@@ -33,10 +33,11 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.tracing.athena_traces import AthenaTraces as AthenaTraces
+    from waybill.tracing.backends import open_traces as open_traces
     from waybill.tracing.compaction import CompactionReport as CompactionReport
     from waybill.tracing.compaction import Compactor as Compactor
     from waybill.tracing.duckdb_traces import DuckDbTraces as DuckDbTraces
-    from waybill.tracing.expiring import expire_traces as expire_traces
+    from waybill.tracing.expiry import expire_traces as expire_traces
     from waybill.tracing.layout import Hour as Hour
     from waybill.tracing.layout import bucket_of as bucket_of
     from waybill.tracing.projection import table_statements as table_statements
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from waybill.tracing.query import TraceQuery as TraceQuery
     from waybill.tracing.recorder import Recorder as Recorder
     from waybill.tracing.recorder import open_recorder as open_recorder
-    from waybill.tracing.selection import open_traces as open_traces
     from waybill.tracing.shipping import TracePacker as TracePacker
     from waybill.tracing.shipping import run_shipper as run_shipper
     from waybill.tracing.shipping import trace_spool as trace_spool
@@ -66,12 +66,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "athena_traces": ["AthenaTraces"],
         "compaction": ["CompactionReport", "Compactor"],
         "duckdb_traces": ["DuckDbTraces"],
-        "expiring": ["expire_traces"],
+        "expiry": ["expire_traces"],
         "layout": ["Hour", "bucket_of"],
         "projection": ["table_statements"],
         "query": ["MINUTE_SCHEMA", "TraceQuery"],
         "recorder": ["Recorder", "open_recorder"],
-        "selection": ["open_traces"],
+        "backends": ["open_traces"],
         "shipping": ["TracePacker", "run_shipper", "trace_spool"],
         "store": ["TraceStore"],
         "trace": ["OUTCOMES", "PHASES", "THROUGH", "TRACE_SCHEMA", "Trace", "traces"],

@@ -13,19 +13,19 @@ from starlette.datastructures import MutableHeaders
 
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill_airflow.web import (
-    books,
-    deciding,
+    balance,
+    decisions,
     destinations,
-    looking,
     mappings,
     pages,
+    parked,
     runs,
     trails,
 )
 from waybill_airflow.web.guard import refuse_foreign, signed_in
 from waybill_airflow.web.models import problems
-from waybill_airflow.web.opened import OPENED
 from waybill_airflow.web.parameters import refuse_unknown
+from waybill_airflow.web.services import OPENED
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -134,7 +134,7 @@ def make_app() -> FastAPI:
     )
     app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
-    for part in (pages, looking, deciding, runs, books, destinations, mappings, trails):
+    for part in (pages, parked, decisions, runs, balance, destinations, mappings, trails):
         app.include_router(part.router)
     return app
 

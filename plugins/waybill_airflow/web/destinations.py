@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from waybill.events import rfc3339
 from waybill.loading import DestinationLine, destination_lines
 from waybill_airflow.web.guard import Viewer
-from waybill_airflow.web.opened import OPENED, desk
+from waybill_airflow.web.services import OPENED, desk
 
 router = APIRouter(prefix="/api", tags=["destinations"])
 

@@ -21,7 +21,7 @@ from waybill.access import Access, access_of
 from waybill.errors import InputError
 from waybill.parking import Partition
 from waybill.settings import Permission
-from waybill_airflow.web.opened import OPENED, desk
+from waybill_airflow.web.services import OPENED, desk
 
 _SAFE = ("GET", "HEAD")
 _HEADER = "x-waybill"

@@ -12,7 +12,7 @@ from waybill.mappings import history
 from waybill_airflow.web.guard import PipelineViewer
 from waybill_airflow.web.mapping_models import MappingOut, Mappings, VersionOut, Versions
 from waybill_airflow.web.models import problems
-from waybill_airflow.web.opened import desk
+from waybill_airflow.web.services import desk
 
 router = APIRouter(prefix="/api", tags=["mappings"])
 _NOT_THERE = problems(_404="No such pipeline is deployed, or it has no such event or version.")

@@ -23,7 +23,7 @@ from waybill.replay import refuse_held, refuse_ingestion
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
-from waybill_airflow.web.opened import desk
+from waybill_airflow.web.services import desk
 
 router = APIRouter(prefix="/api", tags=["runs"])
 

@@ -15,7 +15,7 @@ from waybill.access import Access
 from waybill.trails import Asked, Question, TooManyQuestionsError, ask_for_ids, ask_for_key
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Viewer, require
-from waybill_airflow.web.opened import trails
+from waybill_airflow.web.services import trails
 from waybill_airflow.web.trail_models import Queries, QueryOut, TrailBody
 
 router = APIRouter(prefix="/api", tags=["trails"])

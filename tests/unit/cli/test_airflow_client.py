@@ -114,7 +114,7 @@ def test_what_a_task_left_is_read_and_nothing_where_it_left_nothing(
 def test_a_failed_replay_says_why_on_the_command_line(
     airflow: Airflow,
 ) -> None:
-    from waybill.cli import replaying
+    from waybill.cli import replays
     from waybill.settings import Settings
 
     airflow.states, airflow.left["reason"] = ["running", "failed"], "the canary stopped: of 10"
@@ -122,5 +122,5 @@ def test_a_failed_replay_says_why_on_the_command_line(
     given = AirflowSettings(url=url, user="admin", password=SecretStr("x"))
     settings = Settings().model_copy(update={"airflow": given})
     conf = {"pipeline": "orders", "error_type": "null_value"}
-    state, _, reason = replaying._launch(settings, conf, follow=True)
+    state, _, reason = replays._launch(settings, conf, follow=True)
     assert (state, reason) == ("failed", "the canary stopped: of 10")

@@ -13,7 +13,7 @@ from tests.support.replays import dry_run_request
 import waybill.cli.demo.command
 from waybill.cli import stack
 from waybill.cli.demo import progress
-from waybill.cli.dry_running import show
+from waybill.cli.dry_runs import show
 from waybill.ledger import StageCounts
 from waybill.reconciliation.balance_report import PipelineBalance
 from waybill.reconciliation.parked_sums import STAGES

@@ -6,7 +6,7 @@ import pytest
 from tests.support.mapped import RULES, declared, types
 
 from waybill.errors import InputError
-from waybill.mappings.proposing import key_names, propose, propose_key, propose_version
+from waybill.mappings.proposals import key_names, propose, propose_key, propose_version
 
 
 @pytest.mark.parametrize(

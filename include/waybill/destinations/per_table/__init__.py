@@ -1,7 +1,6 @@
-"""Delta Lake and Iceberg as destinations: tables of files that change by commits of their own.
+"""Loads that are one commit a table: Delta Lake, Iceberg, ClickHouse, Databricks.
 
-Neither has transactions across tables, so that a load is not one transaction but one commit a
-table. Exactly once is per table and commit number.
+None has transactions across tables, so that exactly once is per table and commit number.
 
 Invariants, beside those of ``waybill.destinations``
   L1  A table's commit that changes rows for some commit numbers says so itself: the last number of
@@ -16,12 +15,14 @@ Invariants, beside those of ``waybill.destinations``
 ``model``        what loads ask of a table, whatever its format
 ``shape``        columns that must be, and what has to change for them
 ``books``        what a commit says of the loads
-``judging``      verdicts: DuckDB joins keys, Arrow compares contents
+``verdicts``     verdicts: DuckDB joins keys, Arrow compares contents
 ``constraints``  rows that a table does not take
 ``tombstones``   deleted keys, a table of its own
 ``children``     tables of items
 ``table_load``   one table's part of a load
+``rewriting``    files that are written anew
+``places``       folders and buckets of tables
+``errors``       what a library says, and what the caller must do
+``examination``  all that loads need, tried on a table of its own
 ``destination``  the load
-``delta_table``, ``delta``      by delta-rs
-``iceberg_table``, ``iceberg``  by pyiceberg
 """

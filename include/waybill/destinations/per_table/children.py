@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import KEPT_COLUMNS, quoted
-from waybill.destinations.per_table.judging import INTAKE, SOURCE
 from waybill.destinations.per_table.model import (
     DELETE,
     FILE,
@@ -28,6 +27,7 @@ from waybill.destinations.per_table.model import (
     Stamp,
 )
 from waybill.destinations.per_table.shape import check_unchanged
+from waybill.destinations.per_table.verdicts import INTAKE, SOURCE
 from waybill.destinations.specs import ITEM, child_spec
 from waybill.errors import RetryError
 from waybill.pipelines import ChildTable

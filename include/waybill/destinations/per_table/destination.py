@@ -26,13 +26,13 @@ from waybill.destinations.model import (
     Park,
     RowCount,
 )
-from waybill.destinations.per_table import examining
+from waybill.destinations.per_table import examination
 from waybill.destinations.per_table.books import joined, stored_outcome
-from waybill.destinations.per_table.judging import open_duckdb
 from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable, Stamp
 from waybill.destinations.per_table.shape import Plan, check_names, plan, shape_of
 from waybill.destinations.per_table.table_load import Hook, TableLoad, Workplace
 from waybill.destinations.per_table.tombstones import Tombstones
+from waybill.destinations.per_table.verdicts import open_duckdb
 from waybill.destinations.specs import union, with_children
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.pipelines import TableSpec
@@ -85,7 +85,7 @@ class LakeDestination:
 
     def examine(self, schema_name: str) -> list[Finding]:
         """Try all that loads need; see the protocol."""
-        return examining.examine(self, self._lake, schema_name, self._speaking)
+        return examination.examine(self, self._lake, schema_name, self._speaking)
 
     def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are per table
         """Return the newest commit of each table; see the protocol."""

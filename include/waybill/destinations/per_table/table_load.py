@@ -21,7 +21,6 @@ from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 from waybill.destinations.per_table.books import Record
 from waybill.destinations.per_table.children import Items
 from waybill.destinations.per_table.constraints import Refusals, refusals_of
-from waybill.destinations.per_table.judging import Judge, Verdicts
 from waybill.destinations.per_table.model import (
     DELETE,
     OP,
@@ -35,6 +34,7 @@ from waybill.destinations.per_table.model import (
 )
 from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.tombstones import Tombstones, key_text
+from waybill.destinations.per_table.verdicts import Judge, Verdicts
 
 if TYPE_CHECKING:
     import duckdb

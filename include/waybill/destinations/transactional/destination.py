@@ -23,9 +23,9 @@ from waybill.destinations.model import (
 )
 from waybill.destinations.refused import refused_rows
 from waybill.destinations.specs import union
-from waybill.destinations.transactional import books, counting
+from waybill.destinations.transactional import books, row_counts
 from waybill.destinations.transactional.engine import Engine, Table
-from waybill.destinations.transactional.examining import examine
+from waybill.destinations.transactional.examination import examine
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import TableLoad
 from waybill.errors import InputError, RetryError, StopError, WaybillError
@@ -104,7 +104,7 @@ class SqlDestination:
             self._make_books()
             for look in looks:
                 with self._session.transaction():
-                    found.append(counting.count_rows(self._engine, look))
+                    found.append(row_counts.count_rows(self._engine, look))
         return [one for one in found if one is not None]
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class SqlDestination:
         table = tables[batch.spec.schema_name, batch.spec.name]
         load = TableLoad(self._engine, batch, table, str(index))
         refused = load.run(known)
-        counting.note_change(self._session, batch.spec, load.change)
+        row_counts.note_change(self._session, batch.spec, load.change)
         return refused
 
     def _forget(self) -> None:

@@ -1,6 +1,6 @@
 """Drift: a destination's table has other rows than loads put there: somebody deleted, or wrote.
 
-Loads note by how much they change a table's number of rows (``destinations.transactional.counting``).
+Loads note by how much they change a table's number of rows (``transactional.row_counts``).
 A table is counted when it is due; until it is again, what was found stands: the destination's own
 books keep it. Who closes the breach by name accepts what is there as right from then on.
 """

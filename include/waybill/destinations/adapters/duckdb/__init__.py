@@ -4,7 +4,7 @@
 ``errors``       DuckDB's exceptions to what the caller must do
 ``schema``       tables brought to their declarations
 ``books``        the books without unique indexes: who holds the file is alone
-``screening``    rows that a table's NOT NULL and CHECK do not take, found by asking
-``engine``       all of it, as the load that engines of SQL share needs it (``destinations.transactional``)
+``constraints``  rows that a table's NOT NULL and CHECK do not take, found by asking
+``engine``       all of it, as the load that is one transaction needs it (``transactional``)
 ``destination``  rows that unique or foreign keys refuse, found by trial and rolled back
 """

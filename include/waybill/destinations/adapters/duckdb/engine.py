@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from waybill.destinations.adapters.duckdb.books import DuckBooks
 from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.constraints import screen
 from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
-from waybill.destinations.adapters.duckdb.replacing import can_replace, replace_rows
+from waybill.destinations.adapters.duckdb.replacement import can_replace, replace_rows
 from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
-from waybill.destinations.adapters.duckdb.screening import screen
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.transactional.engine import Merged, Table, items_of

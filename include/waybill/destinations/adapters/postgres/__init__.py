@@ -6,6 +6,6 @@
 ``books``        commit numbers are taken by a unique index; how keys are spelt in tombstones
 ``counting``     what a MERGE did, what the server estimates
 ``staging``      a batch into temporary tables, with the types of their targets
-``refusing``     the rows that PostgreSQL does not take, found by halving under savepoints
-``engine``       all of it, as the load that engines of SQL share needs it (``destinations.transactional``)
+``refusals``     the rows that PostgreSQL does not take, found by halving under savepoints
+``engine``       all of it, as the load that is one transaction needs it (``transactional``)
 """

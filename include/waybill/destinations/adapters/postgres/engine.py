@@ -11,7 +11,7 @@ from waybill.destinations.adapters.postgres import books
 from waybill.destinations.adapters.postgres.books import PostgresBooks
 from waybill.destinations.adapters.postgres.connection import Session
 from waybill.destinations.adapters.postgres.errors import sorted_error
-from waybill.destinations.adapters.postgres.refusing import halve, merge_by_halves
+from waybill.destinations.adapters.postgres.refusals import halve, merge_by_halves
 from waybill.destinations.adapters.postgres.schema import ensure_tables, look_at_tables
 from waybill.destinations.adapters.postgres.staging import (
     create_items,

@@ -36,7 +36,7 @@ from waybill.destinations.model import (
 )
 from waybill.destinations.refused import refused_rows
 from waybill.destinations.specs import union
-from waybill.destinations.transactional.staged import books, examining
+from waybill.destinations.transactional.staged import books, examination
 from waybill.destinations.transactional.staged.schema import Table, ensure_table
 from waybill.destinations.transactional.staged.session import Session
 from waybill.destinations.transactional.staged.table_load import (
@@ -89,7 +89,7 @@ class WarehouseDestination:
 
     def examine(self, schema_name: str) -> list[Finding]:
         """Try all that loads need; see the protocol."""
-        return examining.examine(self._session, schema_name)
+        return examination.examine(self._session, schema_name)
 
     def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are of all
         """Return what the books say of commits after one; see the protocol."""

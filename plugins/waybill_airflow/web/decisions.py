@@ -12,7 +12,7 @@ from waybill.errors import InputError
 from waybill.parking import Partition, TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
-from waybill_airflow.web.opened import desk
+from waybill_airflow.web.services import desk
 
 router = APIRouter(prefix="/api", tags=["deciding"])
 _NO_PARTITION = models.problems(_404="There is no such partition.")

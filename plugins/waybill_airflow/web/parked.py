@@ -17,10 +17,10 @@ from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES, dumps, error_type, window_edge
 from waybill.parking import ParkedFilter, Sort
 from waybill_airflow.web import models
+from waybill_airflow.web.event_view import shown_event
 from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
-from waybill_airflow.web.opened import desk
 from waybill_airflow.web.parameters import either
-from waybill_airflow.web.showing import shown_event
+from waybill_airflow.web.services import desk
 
 router = APIRouter(prefix="/api", tags=["looking"])
 

@@ -237,7 +237,7 @@ def count_segments(tracker: TrackerStore, *conditions: ColumnElement[bool]) -> i
         return int(connection.execute(query).scalar_one())
 
 
-def read(
+def read_segment_events(
     tracker: TrackerStore, objects: ObjectStore, segment: Segment, damage: Damage | None = None
 ) -> Iterator[ParkedEvent]:
     """Yield one segment's events; see ``Parking.read``. ``damage`` takes what is damaged.
@@ -259,7 +259,7 @@ def _read(
     query = select_segments(segments.c.source_id == segment.id)
     with tracker.transaction() as connection:
         successors = [to_segment(row) for row in connection.execute(query)]
-    parts = [read(tracker, objects, successor, damage) for successor in successors]
+    parts = [read_segment_events(tracker, objects, successor, damage) for successor in successors]
     return heapq.merge(*parts, key=lambda event: event.kafka_offset)
 
 
@@ -321,7 +321,7 @@ def read_events(
     own = _own(partition_id, wanted.states, wanted.fingerprint)
     given = 0
     for segment in segments_in_order(tracker, *own, *overlaps(*edges)):
-        for event in read(tracker, objects, segment, damage):
+        for event in read_segment_events(tracker, objects, segment, damage):
             if wanted.limit is not None and given >= wanted.limit:
                 return
             if _in_window(event, *edges):
@@ -371,7 +371,7 @@ def read_sample(  # noqa: PLR0913 - conditions of one partition's events
     for segment in picked:
         quota = quotas[segment.id]
         wanted_lines = {index * segment.count // quota for index in range(quota)}
-        lines = enumerate(read(tracker, objects, segment, damage))
+        lines = enumerate(read_segment_events(tracker, objects, segment, damage))
         events.extend(event for index, event in lines if index in wanted_lines)
     return events
 

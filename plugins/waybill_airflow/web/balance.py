@@ -18,7 +18,7 @@ from waybill.settings import Permission
 from waybill_airflow.web import balance_models as models
 from waybill_airflow.web.guard import Discarder, PipelineViewer, Viewer, require
 from waybill_airflow.web.models import problems
-from waybill_airflow.web.opened import desk
+from waybill_airflow.web.services import desk
 
 router = APIRouter(prefix="/api", tags=["balance"])
 _MOST_IDS = 1000

@@ -61,7 +61,7 @@ def replay(
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
     found = replayable(settings, request)
     if request.dry_run:
-        from waybill.cli.dry_running import report_dry_run
+        from waybill.cli.dry_runs import report_dry_run
 
         report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return

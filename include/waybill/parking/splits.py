@@ -23,7 +23,6 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, func, select, update
 
-from waybill.parking.browsing import events_of, read_frame
 from waybill.parking.event import ParkedEvent
 from waybill.parking.identities import ID_BYTES, NO_ID, Identity, unpack_ids
 from waybill.parking.model import Segment
@@ -34,6 +33,7 @@ from waybill.parking.packed import (
     SegmentDescriptor,
     directory,
 )
+from waybill.parking.queries import events_of, read_frame
 from waybill.parking.selection import HELD, lock_partition
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
