@@ -29,7 +29,7 @@ from waybill.events import Event, decode, encode
 from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, ReplayConditions, new_key
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
-from waybill.replay.marking import Limits
+from waybill.replay.marking import MarkingLimits
 from waybill.replay.run import ReplayParts, ReplayRun, replay
 from waybill.storage import TrackerStore
 
@@ -151,7 +151,7 @@ class Play:
         try:
             producer: Any = MortalProducer(self.log, fate, self.draw)
             parts = ReplayParts(mortal(self.world.parking, fate), producer, self.world.pipeline)
-            parts.limits = Limits(events=self.draw.choice((1, 3, 100)))
+            parts.limits = MarkingLimits(events=self.draw.choice((1, 3, 100)))
             replay(parts, self.run)
             self.run = None
             self.world.numbers["replays"] += 1

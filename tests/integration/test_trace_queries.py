@@ -21,7 +21,7 @@ from waybill.trails.queries import Beat, TooManyQuestionsError
 from waybill.trails.question import ask_for_ids
 from waybill.trails.runner import Runner
 from waybill.trails.service import TrailService
-from waybill.trails.trail import Books
+from waybill.trails.trail import TrailBooks
 
 pytestmark = pytest.mark.serves
 
@@ -49,7 +49,7 @@ def make_runner(tracker):
     made_ones = []
 
     def make(traces, parked=lambda _: None):
-        books = Books(tracker, lambda batches: batches, parked)
+        books = TrailBooks(tracker, lambda batches: batches, parked)
         runner = Runner(books, lambda: traces, shipped_after_s=5.0)
         made_ones.append(runner)
         return runner
@@ -324,7 +324,7 @@ def kill_while_it_looks(tracker):
             slow = MemoryTraces()
             slow.waits = True
             with TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own:
-                books = Books(own, lambda batches: batches, lambda _: None)
+                books = TrailBooks(own, lambda batches: batches, lambda _: None)
                 desk = TrailService(own, Runner(books, lambda: slow, shipped_after_s=5.0))
                 desk.ask(ONE, who="anna", limit_s=0.0)
                 slow.began.wait(WAIT_S)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from waybill.ledger import BatchProgress
-from waybill.replay.throttle import Look, ReplayThrottle
+from waybill.replay.throttle import LoadLook, ReplayThrottle
 
 LOOK_S, SEND_S = 0.03, 25e-6
 
@@ -67,14 +67,14 @@ class SimulatedConsumer:
         self.now += SEND_S
         self.sent.append(self.now)
 
-    def look(self) -> Look:
+    def look(self) -> LoadLook:
         self.now += LOOK_S
         self.run(self.now)
         done = [b for b in self.batches[self._told :] if b.committed_s <= self.now]
         self._told += len(done)
         _, live, sent = max(end for end in self._ended if end[0] <= self.now)
         come = int(np.searchsorted(self._live, self.now)) + len(self.sent)
-        return Look(self.now, come - live - sent, tuple(done))
+        return LoadLook(self.now, come - live - sent, tuple(done))
 
     def run(self, until: float) -> None:
         """Begin all batches that begin before a time."""

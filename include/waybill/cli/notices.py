@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from waybill.notices import Waiting
+    from waybill.notices import WaitingNotice
 
 app = typer.Typer(no_args_is_help=True, help="What owners are told: see what waits, send, test.")
 
@@ -75,7 +75,7 @@ def test(
         raise typer.Exit(2)
 
 
-def _show(found: list[Waiting]) -> None:
+def _show(found: list[WaitingNotice]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -110,7 +110,7 @@ def _show(found: list[Waiting]) -> None:
         console.print(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
 
 
-def _what(item: Waiting) -> str:
+def _what(item: WaitingNotice) -> str:
     from waybill.cli.parked_views import plain
 
     return plain(f"{item.kind} in {item.pipeline}")

@@ -52,7 +52,7 @@ GroupKey = tuple[str, str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RowFrame:
     """Where one ``Rows`` lies in its table's batch."""
 
     commit_number: int
@@ -66,7 +66,7 @@ class TableBatch:
     """All rows of a load for one table."""
 
     spec: TableSpec
-    frames: list[Frame]
+    frames: list[RowFrame]
     columns: pa.Table
     """The user's columns, by the spec, and the items of its children."""
     context: pa.Table
@@ -106,7 +106,7 @@ class TableBatch:
         arrays = [pa.array(rows), pa.array(places), *(fields[name] for name in names)]
         return pa.table(arrays, names=["_waybill_n", ITEM, *names])
 
-    def frame_of(self, ordinal: int) -> Frame:
+    def frame_of(self, ordinal: int) -> RowFrame:
         """Return the frame a row came in."""
         return next(frame for frame in self.frames if frame.start <= ordinal < frame.end)
 
@@ -139,7 +139,7 @@ def _batch(items: Sequence[tuple[int, Rows]], table: TableSpec | None) -> TableB
     spec = table or union([rows.table for _, rows in items])
     frames, at = [], 0
     for number, rows in items:
-        frames.append(Frame(number, rows, at, at + rows.data.num_rows))
+        frames.append(RowFrame(number, rows, at, at + rows.data.num_rows))
         at += rows.data.num_rows
     return TableBatch(
         spec,
@@ -276,7 +276,7 @@ def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
     return OutcomeCount(key[0], key[1], key[2], **numbers)
 
 
-def _outcome_rows(batch: TableBatch, frame: Frame) -> pa.Table:
+def _outcome_rows(batch: TableBatch, frame: RowFrame) -> pa.Table:
     length = frame.end - frame.start
     context = batch.context.slice(frame.start, length)
     codes = pa.array(batch.outcomes[frame.start : frame.end])

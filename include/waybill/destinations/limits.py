@@ -28,7 +28,7 @@ Reasons = dict[int, tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ValueLimits:
     """What the values of an engine's columns may be."""
 
     text_bytes: int | None = None
@@ -39,7 +39,7 @@ class Limits:
     """Texts may hold U+0000."""
 
 
-def beyond(batch: TableBatch, limits: Limits) -> Reasons:
+def beyond(batch: TableBatch, limits: ValueLimits) -> Reasons:
     """Return the rows with a value, or an item's value, that the engine cannot hold."""
     found: Reasons = {}
     for column in batch.spec.columns:
@@ -54,14 +54,16 @@ def beyond(batch: TableBatch, limits: Limits) -> Reasons:
     return found
 
 
-def _places(column: Column, values: pa.ChunkedArray, limits: Limits) -> Iterator[tuple[int, str]]:
+def _places(
+    column: Column, values: pa.ChunkedArray, limits: ValueLimits
+) -> Iterator[tuple[int, str]]:
     for wrong, words in _breaches(column, values, limits):
         hits = np.flatnonzero(pa.compute.fill_null(wrong, fill_value=False).to_numpy())
         yield from ((int(place), words) for place in hits)
 
 
 def _breaches(
-    column: Column, values: pa.ChunkedArray, limits: Limits
+    column: Column, values: pa.ChunkedArray, limits: ValueLimits
 ) -> Iterator[tuple[pa.ChunkedArray, str]]:
     compute = pa.compute
     kind = column.type
@@ -88,7 +90,7 @@ def _breaches(
         )
 
 
-def _bounds(kind: str, limits: Limits) -> tuple[int, int]:
+def _bounds(kind: str, limits: ValueLimits) -> tuple[int, int]:
     """Return the first number that is in, and the first that is beyond: days, or microseconds."""
     low = limits.first_day.toordinal() - _EPOCH
     high = limits.last_day.toordinal() - _EPOCH + 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.destinations.batch import Frame, TableBatch
+from waybill.destinations.batch import RowFrame, TableBatch
 from waybill.destinations.model import RefusedRow
 from waybill.events import loads
 from waybill.pipelines import ChildTable, Column, TableSpec
@@ -36,7 +36,7 @@ def refused_rows(batch: TableBatch, reasons: Mapping[int, tuple[str, str]]) -> l
 
 def _of_frame(
     batch: TableBatch,
-    frame: Frame,
+    frame: RowFrame,
     ordinals: Sequence[int],
     reasons: Mapping[int, tuple[str, str]],
 ) -> list[RefusedRow]:
@@ -52,7 +52,7 @@ def _of_frame(
 
 def _row(
     batch: TableBatch,
-    frame: Frame,
+    frame: RowFrame,
     system: Mapping[str, Any],
     payload: dict[str, Any],
     reason: tuple[str, str],

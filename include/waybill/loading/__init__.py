@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waybill.loading.loader import Loader as Loader
     from waybill.loading.quarantine import LeftError as LeftError
     from waybill.loading.quarantine import LostObject as LostObject
-    from waybill.loading.quarantine import Recovery as Recovery
+    from waybill.loading.quarantine import RecoveryReport as RecoveryReport
     from waybill.loading.quarantine import Run as Run
     from waybill.loading.quarantine import WaitingError as WaitingError
     from waybill.loading.quarantine import check_in_log as check_in_log
@@ -57,7 +57,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "quarantine": [
             "LeftError",
             "LostObject",
-            "Recovery",
+            "RecoveryReport",
             "Run",
             "WaitingError",
             "check_in_log",

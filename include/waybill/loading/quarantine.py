@@ -92,7 +92,7 @@ class LostObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryReport:
     """What a run made again."""
 
     recovered: int = 0
@@ -174,7 +174,7 @@ def lost_objects(tracker: TrackerStore, destination: str | None = None) -> list[
 
 def recover_lost(
     tracker: TrackerStore, objects: ObjectStore, log: KafkaLog, run: Run, *, again: bool = False
-) -> Recovery:
+) -> RecoveryReport:
     """Make lost staged objects again from their events in Kafka. Safe to run twice at once.
 
     Args:
@@ -211,7 +211,7 @@ def recover_lost(
             left += 1
         elif _replace(tracker, objects, item, result):
             recovered, rows = recovered + 1, rows + item.rows
-    return Recovery(recovered, rows, left)
+    return RecoveryReport(recovered, rows, left)
 
 
 class LeftError(WaybillError):
@@ -429,7 +429,7 @@ def settle_lost(tracker: TrackerStore, destination: str, decision: Decision) -> 
 __all__ = [
     "LeftError",
     "LostObject",
-    "Recovery",
+    "RecoveryReport",
     "Run",
     "WaitingError",
     "check_in_log",

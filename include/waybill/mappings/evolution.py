@@ -26,7 +26,7 @@ _ITEM_NAME = "value"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedField:
     """Names that were given in one table, or to the child tables of one."""
 
     last: Mapping[str, str] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Named:
 class Given:
     """Names that were given once, whatever became of the columns and tables since."""
 
-    columns: Named = Named()
-    children: Named = Named()
-    items: Mapping[str, Named] = field(default_factory=dict)
+    columns: NamedField = NamedField()
+    children: NamedField = NamedField()
+    items: Mapping[str, NamedField] = field(default_factory=dict)
     """Columns of child tables, by the child's source."""
     tables: frozenset[str] = frozenset()
     """Other tables of the schema."""
@@ -170,7 +170,7 @@ def _children(
         child = children.get(source)
         if child is None and len(children) >= _MOST_CHILDREN:
             continue
-        names = _Names(rules, given.items.get(source, Named()), declared, of_items=True)
+        names = _Names(rules, given.items.get(source, NamedField()), declared, of_items=True)
         columns = _grown(child.columns if child else (), items, names)
         if child is not None:
             children[source] = child.model_copy(update={"columns": columns})
@@ -238,7 +238,7 @@ class _Names:
     """Names new columns of one table."""
 
     rules: NameRules
-    given: Named
+    given: NamedField
     declared: EventDeclaration
     of_items: bool = False
     """Of a child table, which has the parent's key columns as well."""

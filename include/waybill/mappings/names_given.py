@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, cast, func, select
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
-from waybill.mappings.evolution import Given, Named
+from waybill.mappings.evolution import Given, NamedField
 from waybill.mappings.overlay import translated_source
 from waybill.pipelines import EventDeclaration
 from waybill.storage.tracker import mapping_versions
@@ -60,8 +60,8 @@ class _Names:
                 self._last[source] = one["name"]
             self._spent.add(one["name"])
 
-    def named(self) -> Named:
-        return Named(self._last, frozenset(self._spent))
+    def named(self) -> NamedField:
+        return NamedField(self._last, frozenset(self._spent))
 
 
 def _last_before_deploys(

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from waybill.notices.outbox import Waiting as Waiting
+    from waybill.notices.outbox import WaitingNotice as WaitingNotice
     from waybill.notices.outbox import waiting_notices as waiting_notices
     from waybill.notices.rendering import Message as Message
-    from waybill.notices.rendering import Named as Named
+    from waybill.notices.rendering import NamedCounts as NamedCounts
     from waybill.notices.sending import SendReport as SendReport
     from waybill.notices.sending import send_notices as send_notices
     from waybill.notices.sending import send_test as send_test
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "outbox": ["Waiting", "waiting_notices"],
-        "rendering": ["Message", "Named"],
+        "outbox": ["WaitingNotice", "waiting_notices"],
+        "rendering": ["Message", "NamedCounts"],
         "sending": ["SendReport", "send_notices", "send_test"],
         "sinks": ["Sink", "SinkAwayError", "SinkError", "open_sinks"],
         "writing": ["KINDS", "Kind", "write_first", "write_notice"],

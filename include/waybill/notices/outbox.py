@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from waybill.notices.rendering import MOST_NAMED, Message, Named
+from waybill.notices.rendering import MOST_NAMED, Message, NamedCounts
 from waybill.notices.writing import KINDS, NOBODY, Owned, by_owner, owners
 from waybill.storage import TrackerStore
 
@@ -103,7 +103,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingNotice:
     """Notices that no sink, or not all of them, took: in a message, or not yet."""
 
     owner: str
@@ -187,13 +187,13 @@ def read_message(
     return Message(claimed.id, claimed.owner, tuple(named), counts, claimed.attempts - 1)
 
 
-def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> Named:
+def _read(row: Any, known: dict[str, Owned], quoted: Collection[str]) -> NamedCounts:
     owned = known.get(row.pipeline_id)
     names = {name: getattr(row, name) for name in ("event_name", "stage", "error_type")}
     detail = {name: value for name, value in names.items() if value is not None} | row.detail
     if row.kind == "first" and row.parked is not None:
         detail["parked_now"] = row.parked
-    found = Named(row.kind, owned.name if owned else row.pipeline_id, row.made_at, detail)
+    found = NamedCounts(row.kind, owned.name if owned else row.pipeline_id, row.made_at, detail)
     return found if row.pipeline_id in quoted else found.with_messages_hidden()
 
 
@@ -211,12 +211,12 @@ def put_off(connection: Connection, claimed: Claim, problem: str, *, wait_s: flo
     connection.execute(_PUT_OFF, {**values, "problem": words[:_LONGEST_PROBLEM]})
 
 
-def waiting_notices(tracker: TrackerStore) -> list[Waiting]:
+def waiting_notices(tracker: TrackerStore) -> list[WaitingNotice]:
     """Return what is on its way, then what is in no message yet. Changes nothing."""
     with tracker.transaction() as connection:
         known = owners(connection)
         found = [
-            Waiting(
+            WaitingNotice(
                 owner=row.owner,
                 notices=row.notices,
                 since=row.made_at,
@@ -231,7 +231,7 @@ def waiting_notices(tracker: TrackerStore) -> list[Waiting]:
         for row in connection.execute(_LOOSE):
             owned = known.get(row.pipeline_id)
             found.append(
-                Waiting(
+                WaitingNotice(
                     owner=owned.owner if owned else NOBODY,
                     notices=row.notices,
                     since=row.made_at,

@@ -43,7 +43,7 @@ _OWN_WORDS = frozenset({"event_name", "stage", "error_type", "message"})
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedCounts:
     """One notice that a message names."""
 
     kind: str
@@ -52,11 +52,11 @@ class Named:
     made_at: datetime
     detail: Mapping[str, Any]
 
-    def without_messages(self) -> Named:
+    def without_messages(self) -> NamedCounts:
         """Return it without error messages, which can hold values of events."""
         return replace(self, detail=_without_messages(self.detail))
 
-    def with_messages_hidden(self) -> Named:
+    def with_messages_hidden(self) -> NamedCounts:
         """Return it with words in the place of error messages, however deep."""
         return replace(self, detail=_hidden_messages(self.detail))
 
@@ -73,7 +73,7 @@ class Message:
     id: UUID
     """The same each time that it is sent."""
     owner: str
-    named: tuple[Named, ...]
+    named: tuple[NamedCounts, ...]
     counts: Mapping[str, int]
     """{kind: notices}, all of them."""
     attempts: int = 0
@@ -147,7 +147,7 @@ def _counted(kind: str, number: int) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
-def _lines(item: Named) -> Iterator[str]:
+def _lines(item: NamedCounts) -> Iterator[str]:
     if item.kind == "digest":
         yield from _digest(item)
         return
@@ -179,7 +179,7 @@ def _plain(value: Any, depth: int = 0) -> str:
     return f"{value:,}" if depth and type(value) is int else str(value)
 
 
-def _digest(item: Named) -> Iterator[str]:
+def _digest(item: NamedCounts) -> Iterator[str]:
     numbers = item.detail
     partitions = numbers["partitions"]
     yield (

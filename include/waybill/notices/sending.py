@@ -19,7 +19,7 @@ from waybill.notices.outbox import (
     read_message,
     settle,
 )
-from waybill.notices.rendering import Message, Named, one_line
+from waybill.notices.rendering import Message, NamedCounts, one_line
 from waybill.notices.sinks import Sink, SinkAwayError, SinkError, open_sinks
 from waybill.settings import NoticeSettings
 from waybill.storage import TrackerStore
@@ -85,7 +85,7 @@ def send_notices(
 def send_test(settings: NoticeSettings, owner: str, *, who: str) -> dict[str, str]:
     """Send a test message to an owner by each sink; returns {sink: problem, empty if none}."""
     now = datetime.now(UTC)
-    named = Named("test", "no pipeline", now, {"asked by": who})
+    named = NamedCounts("test", "no pipeline", now, {"asked by": who})
     words = "This is a test: nothing happened, and nothing is to be done."
     message = Message(uuid4(), owner, (named,), {"test": 1}, words=words)
     answers: dict[str, str] = {}

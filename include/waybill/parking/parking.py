@@ -372,7 +372,7 @@ class Parking:
             InputError: no such partition; this run's replay was cancelled; who or run is empty; a
                 time is none; a limit below 1.
         """
-        asked = replays.Asked(
+        asked = replays.ReplayAsked(
             partition_id, who, run_id, conditions or ReplayConditions(), rate_per_s, step
         )
         return replays.begin_replay(self._tracker, self._objects, asked)

@@ -218,7 +218,7 @@ _ABOUT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplayAsked:
     """Who begins a replay, and how it is to go."""
 
     partition_id: int
@@ -248,7 +248,7 @@ class _Limit:
     """Ids, those of the group that are wanted."""
 
 
-def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: Asked) -> Replay:
+def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: ReplayAsked) -> Replay:
     """Take the parked segments that were asked for; see ``Parking.begin_replay``."""
     _check(asked)
     with tracker.transaction() as connection:
@@ -272,7 +272,7 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: Asked) -> R
             _cut_at_limit(tracker, objects, cut_through, known)
 
 
-def _check(asked: Asked) -> None:
+def _check(asked: ReplayAsked) -> None:
     required_text(asked.who, "who")
     required_text(asked.run_id, "run_id")
     most = asked.conditions.max_events
@@ -281,7 +281,7 @@ def _check(asked: Asked) -> None:
     _ = asked.conditions.window, asked.conditions.parked_window
 
 
-def _already(connection: Connection, asked: Asked) -> Replay | None:
+def _already(connection: Connection, asked: ReplayAsked) -> Replay | None:
     known = read_replay(
         connection,
         replays.c.partition_id == asked.partition_id,
@@ -306,7 +306,7 @@ def _already(connection: Connection, asked: Asked) -> Replay | None:
 # Which segments
 
 
-def _maybe(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
+def _maybe(asked: ReplayAsked, known: _Known) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment: it is parked, and some of it may be wanted."""
     conditions = asked.conditions
     since, until = conditions.parked_window
@@ -329,7 +329,7 @@ def count_parked(tracker: TrackerStore, partition_id: int, conditions: ReplayCon
     """Count the events of segments that may be wanted; see ``Parking.count_parked``."""
     with tracker.transaction() as connection:
         as_of: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-        asked = Asked(partition_id, "", "", conditions)
+        asked = ReplayAsked(partition_id, "", "", conditions)
         query = select(func.coalesce(func.sum(segments.c.count), 0))
         wanted = (*_maybe(asked, _Known(as_of)), IS_UNMARKED_ALONE)
         return int(connection.execute(query.where(*wanted)).scalar_one())
@@ -343,7 +343,7 @@ def _surely(conditions: ReplayConditions) -> ColumnElement[bool]:
     return and_(true(), *found)
 
 
-def _doubtful(connection: Connection, asked: Asked, known: _Known) -> list[Segment]:
+def _doubtful(connection: Connection, asked: ReplayAsked, known: _Known) -> list[Segment]:
     """Return segments that a condition may cut through, and that nobody has looked into."""
     query = select_segments(
         *_maybe(asked, known),
@@ -353,7 +353,7 @@ def _doubtful(connection: Connection, asked: Asked, known: _Known) -> list[Segme
     return [to_segment(row) for row in connection.execute(query.limit(_PAGE))]
 
 
-def _wanted(asked: Asked, known: _Known) -> list[ColumnElement[bool]]:
+def _wanted(asked: ReplayAsked, known: _Known) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment that is wanted, without the limit."""
     inside_ids = [number for number, side in known.sides.items() if side == "in"]
     outside_ids = [number for number, side in known.sides.items() if side == "out"]
@@ -406,7 +406,7 @@ def _resolve(
 
 
 def _cut_through_limit(
-    connection: Connection, asked: Asked, known: _Known
+    connection: Connection, asked: ReplayAsked, known: _Known
 ) -> tuple[list[Segment], int] | None:
     """Find where the limit ends; return the group that it cuts through, and how much of it is in.
 
@@ -425,7 +425,9 @@ def _cut_through_limit(
     return None
 
 
-def _groups_of(connection: Connection, asked: Asked, known: _Known) -> Iterator[list[Segment]]:
+def _groups_of(
+    connection: Connection, asked: ReplayAsked, known: _Known
+) -> Iterator[list[Segment]]:
     query = select_segments(*_wanted(asked, known)).execution_options(yield_per=_PAGE)
     rows = (to_segment(row) for row in connection.execute(query))
     for _, group in groupby(rows, group_of):
@@ -489,7 +491,7 @@ def _cut_first(tracker: TrackerStore, objects: ObjectStore, segment: Segment, qu
 # Taking
 
 
-def _take(connection: Connection, asked: Asked, known: _Known) -> Replay:
+def _take(connection: Connection, asked: ReplayAsked, known: _Known) -> Replay:
     conditions, replay_id = asked.conditions, uuid4()
     since, until = conditions.window
     who, run_id = required_text(asked.who, "who"), required_text(asked.run_id, "run_id")

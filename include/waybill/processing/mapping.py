@@ -175,7 +175,7 @@ _MOST_FAULTS = 16
 """Of one array's items that are told for one row."""
 
 
-class Items:
+class ItemsColumn:
     """Builds the items' column of one child table."""
 
     __slots__ = (
@@ -296,7 +296,8 @@ class Mapper:
         fields = [self.schema.field(number) for number in range(len(spec.columns))]
         self._columns = Columns(spec.columns, fields, by_column=reading.by_column, keys=spec.key)
         self._children = tuple(
-            Items(child, self.schema.field(child.arrow_name), reading) for child in spec.children
+            ItemsColumn(child, self.schema.field(child.arrow_name), reading)
+            for child in spec.children
         )
         self._whole = whole_fields(spec.columns)
         self._fields = self._columns.sources.union(child.source for child in self._children)

@@ -60,7 +60,7 @@ class _Seldom(logging.Filter):
 _LOG.addFilter(_Seldom())
 
 
-class Failure(Enum):
+class FailureKind(Enum):
     """What a failed delivery means for its record."""
 
     PERMANENT = "Kafka will never take this record"
@@ -71,21 +71,21 @@ class Failure(Enum):
 
 
 HOPE = (
-    Failure.FATAL,
-    Failure.PURGED,
-    Failure.UNCERTAIN,
-    Failure.TOO_LARGE,
-    Failure.PERMANENT,
+    FailureKind.FATAL,
+    FailureKind.PURGED,
+    FailureKind.UNCERTAIN,
+    FailureKind.TOO_LARGE,
+    FailureKind.PERMANENT,
 )
 """Where it is not known which of some records failed how, the first of these counts for all."""
 
-_SORTED: dict[str, Failure] = {
-    "MSG_SIZE_TOO_LARGE": Failure.TOO_LARGE,
-    "RECORD_LIST_TOO_LARGE": Failure.TOO_LARGE,
-    "_FATAL": Failure.FATAL,
-    "_PURGE_QUEUE": Failure.PURGED,
-    "_PURGE_INFLIGHT": Failure.PURGED,
-    "_DESTROY": Failure.PURGED,
+_SORTED: dict[str, FailureKind] = {
+    "MSG_SIZE_TOO_LARGE": FailureKind.TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": FailureKind.TOO_LARGE,
+    "_FATAL": FailureKind.FATAL,
+    "_PURGE_QUEUE": FailureKind.PURGED,
+    "_PURGE_INFLIGHT": FailureKind.PURGED,
+    "_DESTROY": FailureKind.PURGED,
 } | dict.fromkeys(
     (
         "_UNKNOWN_TOPIC",
@@ -103,15 +103,15 @@ _SORTED: dict[str, Failure] = {
         "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         "_INVALID_ARG",
     ),
-    Failure.PERMANENT,
+    FailureKind.PERMANENT,
 )
 
 
-def sort_failure(error: Any) -> Failure:
+def sort_failure(error: Any) -> FailureKind:
     """Return what a ``KafkaError`` of a delivery means."""
     if error.fatal():
-        return Failure.FATAL
-    return _SORTED.get(error.name(), Failure.UNCERTAIN)
+        return FailureKind.FATAL
+    return _SORTED.get(error.name(), FailureKind.UNCERTAIN)
 
 
 stamp_prefix = _PREFIX.pack

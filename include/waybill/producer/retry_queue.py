@@ -34,7 +34,7 @@ from typing import Any, Protocol, TypeAlias
 
 from waybill.errors import RetryError, StopError
 from waybill.producer.checkpoint import Offsets
-from waybill.producer.client import HOPE, Failure, sort_failure
+from waybill.producer.client import HOPE, FailureKind, sort_failure
 from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
 from waybill.producer.model import Undelivered, undelivered
 from waybill.producer.retry_log import Note, RetryLog
@@ -73,7 +73,7 @@ class Entry:
     group: Group | None
     """None once it is set aside: its epoch does not wait for it any more."""
     teller: Teller | None = None
-    failure: Failure | None = None
+    failure: FailureKind | None = None
     """None: held for an earlier record of its key, or not handed over yet."""
     error: Any = None
     code: str = ""
@@ -103,7 +103,7 @@ class Entry:
     @property
     def movable(self) -> bool:
         """Tell whether it only waits, and it is known that it is this one: it may be set aside."""
-        waits = self.failure is None or self.failure is Failure.UNCERTAIN
+        waits = self.failure is None or self.failure is FailureKind.UNCERTAIN
         return waits and self.group is not None and self.group.certain
 
     def note(self, error: Any) -> None:
@@ -112,7 +112,7 @@ class Entry:
         self.failed_at = time.monotonic()
         self.failure = sort_failure(error)
         self.code, self.message = str(error.name()), str(error.str())
-        self.unsure = self.failure is Failure.UNCERTAIN
+        self.unsure = self.failure is FailureKind.UNCERTAIN
 
 
 class WaitingRoom:
@@ -322,7 +322,7 @@ class RetryQueue:
         for lsn in sorted(adopted - taken):
             record, note = self._retry.get(lsn)
             entry = Entry(lsn, record.topic, record.key, None, segment_id=record.segment_id)
-            entry.failure, entry.unsure = Failure.UNCERTAIN, True
+            entry.failure, entry.unsure = FailureKind.UNCERTAIN, True
             entry.code, entry.message = note.code, note.message
             self._aside[entry.topic] += 1
             self._deliveries.hold_offsets(entry.topic)  # the checkpoint may be older than its place
@@ -383,7 +383,7 @@ class RetryQueue:
 
     def _sort_out(self, epoch: Epoch, count: int, next_lsn: int) -> None:
         failures = epoch.failures[:count]  # later ones may be of records from next_lsn on
-        if any(sort_failure(failure.error) is Failure.PURGED for failure in failures):
+        if any(sort_failure(failure.error) is FailureKind.PURGED for failure in failures):
             return
         by_print: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
         for failure in failures:
@@ -413,7 +413,7 @@ class RetryQueue:
             entry = Entry(lsn, chosen.topic, chosen.key, group, chosen.teller)
             entry.note(chosen.error)
             entry.unsure |= not group.certain
-            if entry.failure is not Failure.TOO_LARGE:
+            if entry.failure is not FailureKind.TOO_LARGE:
                 entry.due = time.monotonic() + self._interval_s
             epoch.aside.add(lsn)
             self._room.enter(entry)
@@ -491,17 +491,17 @@ class RetryQueue:
         return self._deliveries.starts(aside)
 
     def _treat(self, entry: Entry) -> None:
-        if entry.failure is Failure.FATAL:
+        if entry.failure is FailureKind.FATAL:
             raise StopError(
                 f"the Kafka client cannot go on ({entry.code}: {entry.message}); "
                 "close the producer and open it again: its records are in the log"
             )
-        if entry.failure is Failure.PERMANENT or (
-            entry.failure is Failure.TOO_LARGE and entry.alone
+        if entry.failure is FailureKind.PERMANENT or (
+            entry.failure is FailureKind.TOO_LARGE and entry.alone
         ):
             self._give_up(entry)
         else:
-            self._again(entry, alone=entry.failure is Failure.TOO_LARGE)
+            self._again(entry, alone=entry.failure is FailureKind.TOO_LARGE)
 
     def _again(self, entry: Entry, *, alone: bool) -> None:
         from confluent_kafka import KafkaException
@@ -539,7 +539,7 @@ class RetryQueue:
             self._finish(entry, message=message)
             return
         entry.note(error)
-        if entry.failure is Failure.PURGED:
+        if entry.failure is FailureKind.PURGED:
             return
         self._put_off(entry)
         self._room.take_back(entry)

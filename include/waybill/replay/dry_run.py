@@ -25,7 +25,7 @@ from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.processing import Fate, Trial, TrialLearner, mappings_once_deployed, rules_for
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.entry import enters_earlier, parent_of, refuse_without_source
-from waybill.replay.estimate import Rate, Tally, rate
+from waybill.replay.estimate import EstimateTally, Rate, rate
 from waybill.replay.messages import encode_again, next_attempt
 from waybill.replay.recent_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.replay.request import DryRunRequest
@@ -248,7 +248,7 @@ def _weight(drawn: Drawn) -> float:
 
 def _rate(seen: _Seen, weights: dict[Stratum, float]) -> Rate:
     return rate(
-        Tally(weights[stratum] * group.tried, group.tried, group.passed)
+        EstimateTally(weights[stratum] * group.tried, group.tried, group.passed)
         for stratum, group in seen.strata.items()
     )
 

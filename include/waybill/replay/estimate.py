@@ -17,7 +17,7 @@ _Z = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class EstimateTally:
     """What was seen of one stratum."""
 
     events: float
@@ -35,7 +35,7 @@ class Rate:
     high: float
 
 
-def rate(tallies: Iterable[Tally]) -> Rate:
+def rate(tallies: Iterable[EstimateTally]) -> Rate:
     """Return the weighted rate; nothing tried says nothing: 0, somewhere from 0 to 1."""
     seen = [tally for tally in tallies if tally.tried]
     whole = sum(tally.events for tally in seen)
@@ -53,7 +53,7 @@ def rate(tallies: Iterable[Tally]) -> Rate:
     return Rate(value, max(0.0, value - sqrt(below)), min(1.0, value + sqrt(above)))
 
 
-def _wilson(share: float, tally: Tally) -> tuple[float, float]:
+def _wilson(share: float, tally: EstimateTally) -> tuple[float, float]:
     n = tally.tried
     if tally.events <= n:
         return share, share

@@ -54,7 +54,7 @@ class _Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MarkingLimits:
     """How large a unit of several groups may be."""
 
     events: int = 5_000
@@ -80,7 +80,7 @@ class _Unit:
         self.events += sum(segment.count for segment in segments)
         self.bytes += sum(segment.bytes for segment in segments)
 
-    def has_room(self, segments: Sequence[Segment], limits: Limits) -> bool:
+    def has_room(self, segments: Sequence[Segment], limits: MarkingLimits) -> bool:
         """Tell whether a group more is not too much."""
         events = self.events + sum(segment.count for segment in segments)
         size = self.bytes + sum(segment.bytes for segment in segments)
@@ -108,7 +108,7 @@ class Marking:
         partition: Partition,
         parents: Parents | None,
         before: Callable[[str, int], None],
-        limits: Limits,
+        limits: MarkingLimits,
     ) -> None:
         self._parking, self._producer = parking, producer
         self._partition, self._parents = partition, parents

@@ -31,9 +31,9 @@ from waybill.replay.entry import (
     readable,
     refuse_without_source,
 )
-from waybill.replay.marking import Limits, Marking
+from waybill.replay.marking import Marking, MarkingLimits
 from waybill.replay.messages import encode_again, message_again
-from waybill.replay.throttle import ReplayThrottle, Watch
+from waybill.replay.throttle import LoadWatch, ReplayThrottle
 from waybill.storage import ObjectStore
 from waybill.tracing import Recorder, traces
 
@@ -110,9 +110,9 @@ class ReplayParts:
     on_progress: Callable[[int, int], None] | None = None
     objects: ObjectStore | None = None
     """For payloads that are too large to travel; None: they travel all the same."""
-    watch: Watch | None = None
+    watch: LoadWatch | None = None
     """Sees how the topic stands; without it no replay is governed."""
-    limits: Limits = field(default_factory=Limits)
+    limits: MarkingLimits = field(default_factory=MarkingLimits)
     """Of what goes under one mark."""
 
 

@@ -62,7 +62,7 @@ _CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LoadLook:
     """How a topic stands."""
 
     now_s: float
@@ -73,7 +73,7 @@ class Look:
     """Committed since the look before, the oldest first; at first the newest ones of before."""
 
 
-class Watch(Protocol):
+class LoadWatch(Protocol):
     """Sees how a topic stands."""
 
     @property
@@ -81,7 +81,7 @@ class Watch(Protocol):
         """Most events of one batch."""
         ...
 
-    def look(self) -> Look:
+    def look(self) -> LoadLook:
         """Return how it stands now."""
         ...
 
@@ -116,7 +116,7 @@ class TopicWatch:
         """Most events of one batch."""
         return self._batch_events
 
-    def look(self) -> Look:
+    def look(self) -> LoadLook:
         """Return how it stands now.
 
         Raises:
@@ -137,7 +137,7 @@ class TopicWatch:
             max(0, high - max(low, positions.get(number, 0)))
             for number, (low, high) in ends.items()
         )
-        return Look(found.now_s, backlog, found.batches)
+        return LoadLook(found.now_s, backlog, found.batches)
 
     def _positions(self) -> dict[int, int]:
         """Return where processing stands; of a topic that it refuses to read: nowhere."""
@@ -166,7 +166,7 @@ class ReplayThrottle:
 
     def __init__(
         self,
-        watch: Watch | None,
+        watch: LoadWatch | None,
         rate_per_s: int | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -220,7 +220,7 @@ class ReplayThrottle:
         self._sent += number
         self._room -= number
 
-    def _look(self, watch: Watch) -> None:
+    def _look(self, watch: LoadWatch) -> None:
         began = self._clock()
         look = watch.look()
         if self._none_unread_s is None or not look.backlog:
@@ -235,7 +235,7 @@ class ReplayThrottle:
         now = self._clock()
         self._looks_at = now + max(_LOOK_S, (now - began) / _LOOK_SHARE)
 
-    def _decide(self, look: Look, batch_events: int) -> tuple[str, float, float]:
+    def _decide(self, look: LoadLook, batch_events: int) -> tuple[str, float, float]:
         """Return what it does from now on, at which rate, and how many may go at that rate."""
         room = _AHEAD_BATCHES * batch_events - min(self._sent, look.backlog)
         if not self._runs(look):
@@ -247,14 +247,14 @@ class ReplayThrottle:
         allowed = self._held * (allowed_rate(self._batches, live, batch_events) - others)
         return "held for live traffic", max(allowed, self._floor()), math.inf
 
-    def _runs(self, look: Look) -> bool:
+    def _runs(self, look: LoadLook) -> bool:
         if not look.backlog:
             return True
         if not self._batches:
             return False
         return look.now_s - self._batches[-1].committed_s < self._span(_QUIET_S)
 
-    def _stands(self, look: Look) -> str:
+    def _stands(self, look: LoadLook) -> str:
         """Return what a topic without recent commits means, in words.
 
         Where it was idle, the first events of the replay may be on their way through processing.
@@ -265,13 +265,13 @@ class ReplayThrottle:
             return "processing has committed nothing of it yet"
         return "processing does not run"
 
-    def _is_live(self, look: Look) -> bool:
+    def _is_live(self, look: LoadLook) -> bool:
         known = self._since(look, self._span(_QUIET_S))
         if known:
             return any(batch.live for batch in known)
         return look.backlog > self._sent
 
-    def _rates(self, look: Look) -> tuple[float, float, float]:
+    def _rates(self, look: LoadLook) -> tuple[float, float, float]:
         """Return events a second: live ones, this replay's, those of others."""
         span = self._span(_RECENT_S)
         recent = self._since(look, span)
@@ -281,7 +281,7 @@ class ReplayThrottle:
         others = max(0, sum(batch.events for batch in recent) - live - own)
         return live / span, own / span, others / span
 
-    def _follow_lag(self, look: Look, per_s: float) -> None:
+    def _follow_lag(self, look: LoadLook, per_s: float) -> None:
         recent = self._since(look, self._span(_RECENT_S))
         usual = max([per_s * _LOOK_S, *(float(batch.events) for batch in recent)])
         if look.backlog > _LAG_BATCHES * usual:
@@ -302,7 +302,7 @@ class ReplayThrottle:
         newest = list(self._batches)[-_FIT_FROM:]
         return max(least_s, 4 * max((batch.took_s or 0.0 for batch in newest), default=0.0))
 
-    def _since(self, look: Look, span_s: float) -> list[BatchProgress]:
+    def _since(self, look: LoadLook, span_s: float) -> list[BatchProgress]:
         return [batch for batch in self._batches if batch.committed_s > look.now_s - span_s]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.settings import Settings
-from waybill.stack import Launch, Record, processes, state_folder
+from waybill.stack import Launch, ProcessRecord, processes, state_folder
 
 Kind = Literal["processing", "loading"]
 KINDS: tuple[Kind, ...] = ("processing", "loading")
@@ -115,7 +115,7 @@ def _name(kind: Kind, cluster: str) -> str:
     return f"spark-{kind}-{cluster}"
 
 
-def _record(settings: Settings, kind: Kind, cluster: str) -> Record | None:
+def _record(settings: Settings, kind: Kind, cluster: str) -> ProcessRecord | None:
     return processes.read_record(settings.home / "run" / f"{_name(kind, cluster)}.json")
 
 

@@ -12,7 +12,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.destinations import Finding
-    from waybill.loading import DestinationLine, LostObject, Recovery, Rewind, Waiting
+    from waybill.loading import DestinationLine, LostObject, RecoveryReport, Rewind, Waiting
     from waybill.recovery import LostIds
 
 
@@ -91,7 +91,7 @@ def lost_object_ids(settings: Settings, found: Sequence[LostObject]) -> list[Los
     return staged_ids(open_traces(settings), found)
 
 
-def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery:
+def recover_lost_objects(settings: Settings, *, again: bool = False) -> RecoveryReport:
     """Make lost staged objects again from their events in Kafka.
 
     Args:
@@ -107,7 +107,7 @@ def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery
     objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:
         if not loading.lost_objects(tracker):
-            return loading.Recovery()
+            return loading.RecoveryReport()
         timeout_s = settings.spark.event_timeout_s
         run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
         return loading.recover_lost(tracker, objects, open_log(settings.kafka), run, again=again)

@@ -11,7 +11,7 @@ from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_f
 
 if TYPE_CHECKING:
     from waybill.access import Decision
-    from waybill.notices import SendReport, Waiting
+    from waybill.notices import SendReport, WaitingNotice
     from waybill.parking import (
         AutoReplay,
         CleanUpReport,
@@ -202,7 +202,7 @@ def send_notices(settings: Settings) -> SendReport:
         return send(tracker, settings.notices)
 
 
-def waiting_notices(settings: Settings) -> list[Waiting]:
+def waiting_notices(settings: Settings) -> list[WaitingNotice]:
     """Return what owners are still to be told, and what keeps it."""
     from waybill.notices import waiting_notices
 

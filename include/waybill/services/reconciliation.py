@@ -26,7 +26,7 @@ from waybill.storage import (
 if TYPE_CHECKING:
     from waybill.access import Decision
     from waybill.reconciliation import AuditReport, BalanceReport, Breach, NamingReport
-    from waybill.reconciliation.checks import Watched
+    from waybill.reconciliation.checks import WatchReport
     from waybill.tracing import CompactionReport
 
 
@@ -141,7 +141,7 @@ def tell_audit_failed(settings: Settings, words: str) -> dict[str, str]:
     return found
 
 
-def watch(settings: Settings) -> Watched:
+def watch(settings: Settings) -> WatchReport:
     """Look once, open a breach for what is found, end those that are over.
 
     Raises:

@@ -20,11 +20,13 @@ def opened_trails(settings: Settings) -> Iterator[TrailService]:
     from waybill.ledger import committed
     from waybill.parking import whereabouts
     from waybill.tracing import open_traces
-    from waybill.trails import Books, Runner, TrailService
+    from waybill.trails import Runner, TrailBooks, TrailService
 
     with open_tracker(settings.tracker) as tracker:
         objects = open_owned_objects(settings)
-        books = Books(tracker, partial(committed, tracker), partial(whereabouts, tracker, objects))
+        books = TrailBooks(
+            tracker, partial(committed, tracker), partial(whereabouts, tracker, objects)
+        )
         opens, rolls_s = partial(open_traces, settings), settings.traces.roll_s
         runner = Runner(books, opens, shipped_after_s=rolls_s)
         with closing(runner):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from waybill.stack.embedded import Stack as Stack
     from waybill.stack.postgres import Postgres as Postgres
     from waybill.stack.processes import Launch as Launch
-    from waybill.stack.processes import Record as Record
+    from waybill.stack.processes import ProcessRecord as ProcessRecord
     from waybill.stack.processes import read_registry as read_registry
     from waybill.stack.processes import register as register
 
@@ -36,6 +36,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "doctor": ["Check", "examine"],
         "embedded": ["ServiceStatus", "Stack"],
         "postgres": ["Postgres"],
-        "processes": ["Launch", "Record", "read_registry", "register"],
+        "processes": ["Launch", "ProcessRecord", "read_registry", "register"],
     },
 )

@@ -40,7 +40,7 @@ from waybill.stack.credentials import Credentials
 from waybill.stack.java import find_java
 from waybill.stack.kafka import Kafka
 from waybill.stack.postgres import Postgres
-from waybill.stack.processes import Record
+from waybill.stack.processes import ProcessRecord
 from waybill.stack.seaweed import SeaweedFS
 from waybill.stack.service import Process, Service, own_environment
 
@@ -226,7 +226,7 @@ class Stack:
             if r.process() is not None
         ]
 
-    def _foreign(self) -> list[Record]:
+    def _foreign(self) -> list[ProcessRecord]:
         """Return what other rooms registered."""
         own = {service.name for service in self.services(credentials.read(self.home))}
         return [r for r in processes.read_registry(self.run_dir) if r.name not in own]
@@ -273,7 +273,7 @@ class Stack:
 
 
 def _line(
-    name: str, record: Record | None, where: tuple[int, ...], log: str, *, healthy: bool
+    name: str, record: ProcessRecord | None, where: tuple[int, ...], log: str, *, healthy: bool
 ) -> ServiceStatus:
     process = record.process() if record is not None else None
     if record is None or process is None:
@@ -284,7 +284,7 @@ def _line(
     )
 
 
-def _family(name: str, record: Record, process: psutil.Process) -> list[psutil.Process]:
+def _family(name: str, record: ProcessRecord, process: psutil.Process) -> list[psutil.Process]:
     """Return a service's processes: its session; PostgreSQL's children have their own."""
     return [process, *process.children()] if name == Postgres.name else record.members()
 

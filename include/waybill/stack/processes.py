@@ -13,7 +13,7 @@ P1  A process is named by pid *and* start time. A pid that was given to somebody
 P2  A process started by `spawn` has its record before it runs its first instruction (see `launch`).
 P3  A started process leads its own session; ending it ends what it left in that session. After the
     leader is dead, a member is known by the session number and one of these, since each of them can
-    be lost (`Record.members`):
+    be lost (`ProcessRecord.members`):
     - the mark in its environment: inherited over ``exec``; lost when a program writes its title
       over it, as Airflow's workers do, or starts a child with another environment;
     - the mark file ``<name>.mark``, open and locked: inherited over ``fork``, whatever becomes of
@@ -56,7 +56,7 @@ CLOCK_TOLERANCE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Record:
+class ProcessRecord:
     """One registered process. ``create_time``: seconds since the epoch, as psutil tells it."""
 
     path: Path
@@ -176,11 +176,11 @@ def _is_own(process: psutil.Process) -> bool:
         return False
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path) -> ProcessRecord | None:
     """Read one registry file; None when it is missing or does not name a process."""
     try:
         raw = json.loads(path.read_text())
-        return Record(
+        return ProcessRecord(
             path=path,
             name=str(raw.get("name", path.stem)),
             pid=int(raw["pid"]),
@@ -194,7 +194,7 @@ def read_record(path: Path) -> Record | None:
         return None
 
 
-def read_registry(run_dir: Path) -> list[Record]:
+def read_registry(run_dir: Path) -> list[ProcessRecord]:
     """Return every record in the registry, the oldest process first."""
     records = [r for r in map(read_record, run_dir.glob("*.json")) if r is not None]
     return sorted(records, key=lambda r: (r.create_time, r.name))
@@ -255,7 +255,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def end(record: Record, *, grace_s: float, sign: int = signal.SIGTERM) -> None:
+def end(record: ProcessRecord, *, grace_s: float, sign: int = signal.SIGTERM) -> None:
     """End the process (``sign``, then KILL), then what is left of its session (TERM, then KILL).
 
     Takes up to ``grace_s`` for the leader and 2 s for what it leaves. The record is removed.

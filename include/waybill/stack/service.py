@@ -23,7 +23,7 @@ from pathlib import Path
 from waybill.errors import RetryError
 from waybill.stack import ports as loopback
 from waybill.stack import processes, state_folder
-from waybill.stack.processes import Launch, Record
+from waybill.stack.processes import Launch, ProcessRecord
 
 POLL_S = 0.1
 SETTLED_AFTER_S = 1.0
@@ -89,11 +89,11 @@ class Service(ABC):
         """
         return False
 
-    def record(self) -> Record | None:
+    def record(self) -> ProcessRecord | None:
         """Return the registered process, living or not."""
         return processes.read_record(self.run_dir / f"{self.name}.json")
 
-    def running(self) -> Record | None:
+    def running(self) -> ProcessRecord | None:
         """Return the record when its process lives."""
         record = self.record()
         return record if record is not None and record.process() is not None else None
@@ -151,7 +151,7 @@ class Service(ABC):
             self._child.wait(10)
             self._child = None
 
-    def end_leftovers(self, last: Record | None) -> None:
+    def end_leftovers(self, last: ProcessRecord | None) -> None:
         """End what an earlier process of this service left (`processes`, P3, P4).
 
         ``last``: its record, as it was before it was stopped.

@@ -73,7 +73,7 @@ class Hour:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TracePlace:
     """What the key of a trace object says."""
 
     bucket: int
@@ -120,7 +120,7 @@ def object_key(bucket: int, hour: Hour, name: str) -> str:
     return f"{hour_prefix(bucket, hour)}{name}.parquet"
 
 
-def place_of(key: str) -> Place | None:
+def place_of(key: str) -> TracePlace | None:
     """Return what a key says; None: it is no trace object's."""
     parts = key.removeprefix(PREFIX).split("/")
     if len(parts) != 4 or not parts[3].endswith(".parquet"):  # noqa: PLR2004
@@ -130,7 +130,7 @@ def place_of(key: str) -> Place | None:
     bucket, dt, hour, name = parts
     try:
         number = int(bucket.removeprefix("bucket="))
-        return Place(number, Hour.at(f"{dt}/{hour}"), name.removesuffix(".parquet"))
+        return TracePlace(number, Hour.at(f"{dt}/{hour}"), name.removesuffix(".parquet"))
     except ValueError:
         return None
 
@@ -159,7 +159,7 @@ def holds(hour: Hour, since: datetime | None, until: datetime | None) -> bool:
     return (since is None or hour.end > since) and (until is None or hour.start <= until)
 
 
-def in_hours(places: Iterable[Place]) -> int:
+def in_hours(places: Iterable[TracePlace]) -> int:
     """Return in how many hours the places are."""
     return len({place.hour for place in places})
 

@@ -29,7 +29,7 @@ from waybill.tracing.layout import (
     EARLY_PREFIX,
     Hour,
     Layout,
-    Place,
+    TracePlace,
     holds,
     place_of,
     prefixes,
@@ -99,7 +99,7 @@ def output_name(run: str, number: int) -> str:
     return f"{run}_{number:04d}"
 
 
-def run_of(place: Place) -> str | None:
+def run_of(place: TracePlace) -> str | None:
     """Return which run wrote an object; None: a shipper did."""
     run, mark, _ = place.name.rpartition("_")
     return run if mark else None
@@ -118,7 +118,7 @@ class Shown:
             else:
                 self._hidden.update(one.replaces)
 
-    def __call__(self, key: str, place: Place) -> bool:
+    def __call__(self, key: str, place: TracePlace) -> bool:
         """Tell whether an object counts."""
         return key not in self._hidden and run_of(place) not in self._hidden_runs
 
@@ -128,7 +128,7 @@ class TraceObject:
     """One object that counts."""
 
     key: str
-    place: Place
+    place: TracePlace
     size: int
     """Bytes."""
 

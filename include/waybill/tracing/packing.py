@@ -38,7 +38,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo:
+class TraceCargo:
     """The traces of a shipment's files, and how they are cut."""
 
     table: pa.Table
@@ -74,7 +74,7 @@ def sorted_body(table: pa.Table) -> bytes:
     return bytes(encode_sorted(table.take(order)))
 
 
-def load(paths: Sequence[Path], *, buckets: int) -> Cargo:
+def load(paths: Sequence[Path], *, buckets: int) -> TraceCargo:
     """Read files, oldest first, and cut their traces by hour, for the fresh bucket.
 
     Raises:
@@ -84,7 +84,7 @@ def load(paths: Sequence[Path], *, buckets: int) -> Cargo:
     """
     tables = [_read(path) for path in paths]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-    return Cargo(table, tuple(_cut(table, buckets)))
+    return TraceCargo(table, tuple(_cut(table, buckets)))
 
 
 def _read(path: Path) -> pa.Table:

@@ -31,7 +31,7 @@ _SQL_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ProjectedPartition:
     """One partition column, always text, and how its values are computed."""
 
     name: str
@@ -46,7 +46,7 @@ class Projection:
     table: str
     location: str
     """``s3://bucket/traces/``."""
-    partitions: tuple[Partition, ...]
+    partitions: tuple[ProjectedPartition, ...]
 
     @property
     def template(self) -> str:
@@ -91,12 +91,14 @@ def projections(s3_bucket: str, *, buckets: int, since_day: str) -> tuple[Projec
         since_day: first day that has traces, YYYY-MM-DD; earlier ones are not looked for.
     """
     location = f"s3://{s3_bucket}/{PREFIX}"
-    days = Partition(
+    days = ProjectedPartition(
         "dt", (("type", "date"), ("format", "yyyy-MM-dd"), ("range", f"{since_day},NOW+1DAYS"))
     )
-    hours = Partition("hour", (("type", "integer"), ("range", "0,23"), ("digits", "2")))
-    injected = Partition("bucket", (("type", "injected"),))
-    counted = Partition("bucket", (("type", "integer"), ("range", f"0,{buckets}"), ("digits", "3")))
+    hours = ProjectedPartition("hour", (("type", "integer"), ("range", "0,23"), ("digits", "2")))
+    injected = ProjectedPartition("bucket", (("type", "injected"),))
+    counted = ProjectedPartition(
+        "bucket", (("type", "integer"), ("range", f"0,{buckets}"), ("digits", "3"))
+    )
     return (
         Projection(BY_ID, location, (injected, days, hours)),
         Projection(BY_TIME, location, (counted, days, hours)),

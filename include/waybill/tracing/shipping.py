@@ -20,7 +20,7 @@ from waybill.tracing.files import (
 )
 from waybill.tracing.layout import Layout
 from waybill.tracing.manifests import compacted_keys
-from waybill.tracing.packing import Cargo, load
+from waybill.tracing.packing import TraceCargo, load
 from waybill.tracing.parquet import is_whole
 from waybill.tracing.store import TraceStore, settled_layout
 
@@ -83,7 +83,7 @@ class ShippedCargo:
     after, for a compaction that came in between.
     """
 
-    def __init__(self, cargo: Cargo, store: TraceStore) -> None:
+    def __init__(self, cargo: TraceCargo, store: TraceStore) -> None:
         self._cargo = cargo
         self._store = store
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from waybill.trails.request import TrailRequest as TrailRequest
     from waybill.trails.runner import Runner as Runner
     from waybill.trails.service import TrailService as TrailService
-    from waybill.trails.trail import Books as Books
+    from waybill.trails.trail import TrailBooks as TrailBooks
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -45,6 +45,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "request": ["TrailRequest"],
         "runner": ["Runner"],
         "service": ["TrailService"],
-        "trail": ["Books"],
+        "trail": ["TrailBooks"],
     },
 )

@@ -20,7 +20,7 @@ from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipeline_versions, pipelines
 from waybill.tracing import Searched, Trace
 from waybill.trails.question import KeyOf, Question, key_spellings, spellings
-from waybill.trails.trail import Books, Trail, made_trails
+from waybill.trails.trail import Trail, TrailBooks, made_trails
 from waybill.trails.verdict import Near, near_key, search_words, searched_json
 
 MOST_STOPS = 5000
@@ -29,7 +29,7 @@ MOST_KEYS = 2000
 """Ids that are looked for by a key: event names of the pipeline times ways to write the key."""
 
 
-class Look(Protocol):
+class TraceSearch(Protocol):
     """Looks traces up for one question; says how far it is, and what it searched."""
 
     def __call__(
@@ -105,7 +105,7 @@ class Answering:
         asked: the question.
     """
 
-    def __init__(self, books: Books, look: Look, asked: Question) -> None:
+    def __init__(self, books: TrailBooks, look: TraceSearch, asked: Question) -> None:
         self._books = books
         self._tracker = tracker = books.tracker
         self._look = look

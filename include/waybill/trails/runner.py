@@ -27,7 +27,7 @@ from waybill.tracing import QueryCancelledError, Trace, TraceQuery, Watched
 from waybill.trails import queries as trace_queries
 from waybill.trails.answer import Answering
 from waybill.trails.queries import Asked, Beat
-from waybill.trails.trail import Books
+from waybill.trails.trail import TrailBooks
 
 LOG = logging.getLogger(__name__)
 THREADS = 2
@@ -111,7 +111,7 @@ class Runner:
 
     def __init__(
         self,
-        books: Books,
+        books: TrailBooks,
         traces: Callable[[], TraceQuery],
         *,
         shipped_after_s: float,

@@ -27,7 +27,7 @@ Committed = Callable[[set[str]], set[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class TrailBooks:
     """What trails are joined with."""
 
     tracker: TrackerStore
@@ -114,7 +114,7 @@ class Trail:
 
 
 def made_trails(
-    books: Books,
+    books: TrailBooks,
     found: dict[str, list[Trace]],
     *,
     may_tell: Callable[[str], bool],
@@ -227,4 +227,4 @@ def _dated(row: dict[str, Any]) -> dict[str, Any]:
     return {name: v.isoformat() if isinstance(v, datetime) else v for name, v in row.items()}
 
 
-__all__ = ["MOST_STOPS", "Books", "Stop", "Trail", "made_trails"]
+__all__ = ["MOST_STOPS", "Stop", "Trail", "TrailBooks", "made_trails"]

@@ -9,7 +9,7 @@ import pytest
 from tests.support.mapped import RULES, declared, names, types
 
 from waybill.mappings import Given, NameRules, learn
-from waybill.mappings.evolution import Named
+from waybill.mappings.evolution import NamedField
 from waybill.pipelines import EventDeclaration
 
 
@@ -185,9 +185,9 @@ def test_an_array_that_has_a_column_keeps_it():
 
 def test_names_given_before_come_back_and_are_given_to_nobody_else():
     given = Given(
-        columns=Named({"userId": "customer"}, frozenset({"customer", "user_id"})),
-        children=Named({"items": "things"}, frozenset({"things", "orders__tags"})),
-        items={"items": Named({"sku": "article"}, frozenset({"article", "code"}))},
+        columns=NamedField({"userId": "customer"}, frozenset({"customer", "user_id"})),
+        children=NamedField({"items": "things"}, frozenset({"things", "orders__tags"})),
+        items={"items": NamedField({"sku": "article"}, frozenset({"article", "code"}))},
         tables=frozenset({"orders__lines"}),
     )
     payload = {
@@ -205,7 +205,7 @@ def test_names_given_before_come_back_and_are_given_to_nobody_else():
 
 
 def test_a_name_that_a_declared_column_took_since_is_not_given_back():
-    given = Given(columns=Named({"userId": "user_id"}, frozenset({"user_id"})))
+    given = Given(columns=NamedField({"userId": "user_id"}, frozenset({"user_id"})))
     base = declared(columns={"user_id": ("int64", "uid")})
     found = learned(base, {"userId": 1}, given=given)
     assert names(found)["userId"].startswith("user_id_")

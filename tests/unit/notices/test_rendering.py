@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from waybill.notices.rendering import Message, Named
+from waybill.notices.rendering import Message, NamedCounts
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 PROBE = {
@@ -17,13 +17,13 @@ PROBE = {
 
 
 def text_of(**detail):
-    named = (Named("release", "flights", AT, detail),)
+    named = (NamedCounts("release", "flights", AT, detail),)
     return Message(UUID(int=1), "ann", named, {"release": 1}).text
 
 
 def test_an_empty_event_name_is_shown_and_stays_empty_for_programs():
     detail = {"event_name": "", "stage": "mapping", "error_type": "null_value", "count": 3}
-    named = Named("first", "weird", AT, detail)
+    named = NamedCounts("first", "weird", AT, detail)
     message = Message(UUID(int=1), "ops", (named,), {"first": 1})
     assert "weird / (empty) / mapping / null_value" in message.text
     assert message.to_json()["notices"][0]["event_name"] == ""

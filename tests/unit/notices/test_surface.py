@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 import waybill.notices
-from waybill.notices import KINDS, Message, Named
+from waybill.notices import KINDS, Message, NamedCounts
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -45,7 +45,7 @@ def test_who_only_writes_notices_pays_for_no_client():
 @pytest.mark.parametrize("kind", [*KINDS, "of a later release"])
 def test_each_kind_has_words_also_one_that_this_release_does_not_know(kind):
     numbers = {"parked": 1, "new": 1, "kinds": 1, "partitions": []} if kind == "digest" else {}
-    named = Named(kind, "flights", AT, {"stage": "mapping", "reason": "why\nnot", **numbers})
+    named = NamedCounts(kind, "flights", AT, {"stage": "mapping", "reason": "why\nnot", **numbers})
     message = Message(UUID(int=1), "ann", (named,), {kind: 1})
     assert "flights" in message.text
     assert message.subject.startswith("Waybill: 1 ")
@@ -57,7 +57,7 @@ def test_a_text_of_many_long_lines_is_cut_and_says_so():
     rows = [{"event_name": "é" * 900, "stage": "\x00" * 900, "error_type": "x", "new": 1}] * 10
     rows = [{**row, "parked": 1, "oldest": None, "message": "\x1b" * 5000} for row in rows]
     detail = {"parked": 1, "new": 1, "kinds": 99, "partitions": rows}
-    named = tuple(Named("digest", "p" * 900, AT, detail) for _ in range(20))
+    named = tuple(NamedCounts("digest", "p" * 900, AT, detail) for _ in range(20))
     message = Message(UUID(int=1), "ann", named, {"digest": 20})
     assert len(message.text) <= 30_000
     assert message.text.endswith("[cut]")

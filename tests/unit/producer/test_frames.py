@@ -3,7 +3,7 @@
 import pytest
 
 from waybill.errors import InputError
-from waybill.producer.wal import DATA, MARK, Damage, Frame, scan
+from waybill.producer.wal import DATA, MARK, FrameDamage, WalFrame, scan
 from waybill.producer.wal.frame import (
     TERMINATOR,
     FrameWriter,
@@ -49,12 +49,12 @@ ENDS = [sum(len(one) for one in FRAMES[: n + 1]) for n in range(len(FRAMES))]
 
 def lsns(data):
     found = scan(data, tag=TAG, next_lsn=FIRST_LSN)
-    return [item.lsn for item in found if isinstance(item, Frame)]
+    return [item.lsn for item in found if isinstance(item, WalFrame)]
 
 
 def damage(data):
     found = scan(data, tag=TAG, next_lsn=FIRST_LSN)
-    return [item for item in found if isinstance(item, Damage)]
+    return [item for item in found if isinstance(item, FrameDamage)]
 
 
 @pytest.mark.parametrize("cut", range(len(WHOLE)))
@@ -114,7 +114,7 @@ def test_a_frame_of_an_earlier_lsn_is_not_taken_for_the_next_one():
 def test_null_and_empty_come_back_as_they_were(key, value, headers):
     pairs, header_bytes = encode_headers(headers)
     data = written(DATA, -1, "tøpic".encode(), key, value, header_bytes, 3, lsn=9)
-    (found,) = [f for f in scan(data, tag=TAG, next_lsn=9) if isinstance(f, Frame)]
+    (found,) = [f for f in scan(data, tag=TAG, next_lsn=9) if isinstance(f, WalFrame)]
     record = read_record(data, found, 7)
     assert (record.lsn, record.segment_id, record.kind, record.timestamp_ms) == (9, 7, DATA, -1)
     assert (record.topic, record.key, record.value, record.headers) == ("tøpic", key, value, pairs)

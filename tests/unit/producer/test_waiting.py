@@ -1,6 +1,6 @@
 """The waiting room: a record that failed blocks its key, the others follow once it works."""
 
-from waybill.producer.client import Failure
+from waybill.producer.client import FailureKind
 from waybill.producer.retry_queue import Entry, WaitingRoom
 
 PLACE = ("t", b"k")
@@ -9,7 +9,7 @@ PLACE = ("t", b"k")
 def enter(room, lsn, *, key=b"k", failed_at=None, due=0.0):
     entry = Entry(lsn, "t", key, None)
     if failed_at is not None:
-        entry.failure, entry.failed_at, entry.due = Failure.UNCERTAIN, failed_at, due
+        entry.failure, entry.failed_at, entry.due = FailureKind.UNCERTAIN, failed_at, due
     room.enter(entry)
     return entry
 
@@ -63,7 +63,7 @@ def test_a_key_is_free_when_all_that_waited_was_handed_over():
         assert PLACE in room.held
         room.handed(entry)
     assert not room.held
-    entries[0].failure, entries[0].failed_at = Failure.UNCERTAIN, 2.0
+    entries[0].failure, entries[0].failed_at = FailureKind.UNCERTAIN, 2.0
     room.take_back(entries[0])
     assert PLACE in room.held
     room.leave(entries[1], 3.0)

@@ -10,7 +10,7 @@ import pytest
 from waybill.destinations import RowCount
 from waybill.pipelines import Column, TableSpec
 from waybill.reconciliation.checks.ages import Oldest, due_run, is_late
-from waybill.reconciliation.checks.drift import Place, drift
+from waybill.reconciliation.checks.drift import TablePlace, drift
 from waybill.reconciliation.checks.findings import clock, span
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.reconciliation.checks.parked import JumpLimits, Window, is_over, parked_jump
@@ -91,7 +91,7 @@ def test_a_weekday_schedule_is_not_due_on_sunday():
 
 
 def test_a_drift_says_how_many_rows_who_and_where():
-    place = Place("pl-1", "order", SPEC)
+    place = TablePlace("pl-1", "order", SPEC)
     assert drift(place, RowCount(SPEC, counted=10, expected=10, beside=0)) is None
     gone = drift(place, RowCount(SPEC, counted=1_000, expected=1_003, beside=0))
     assert gone is not None

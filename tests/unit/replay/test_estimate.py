@@ -7,19 +7,19 @@ import random
 import pytest
 
 from waybill.parking.sampling import allocated, merged
-from waybill.replay.estimate import Tally, rate
+from waybill.replay.estimate import EstimateTally, rate
 
 GROUPS = {"large": (9_000, 0.97), "half": (3_000, 0.5), "rare": (60, 0.1), "bad": (2_500, 0.0)}
 TRUE = sum(n * round(p * n) / n for n, p in GROUPS.values()) / sum(n for n, _ in GROUPS.values())
 
 
-def sampled(n: int, rng: random.Random) -> list[Tally]:
+def sampled(n: int, rng: random.Random) -> list[EstimateTally]:
     shares = allocated({name: size for name, (size, _) in GROUPS.items()}, n)
     tallies = []
     for name, (size, p) in GROUPS.items():
         picked = rng.sample(range(size), shares[name])
         good = sum(number < round(p * size) for number in picked)
-        tallies.append(Tally(size, shares[name], good))
+        tallies.append(EstimateTally(size, shares[name], good))
     return tallies
 
 
@@ -36,9 +36,9 @@ def test_over_many_samples_the_rate_is_right_and_the_interval_holds_it(n: int) -
 
 
 def test_what_was_tried_whole_leaves_no_doubt_and_what_was_not_leaves_some() -> None:
-    whole = rate([Tally(10, 10, 7), Tally(5, 5, 0)])
+    whole = rate([EstimateTally(10, 10, 7), EstimateTally(5, 5, 0)])
     assert whole.low == whole.value == whole.high == pytest.approx(7 / 15)
-    none_failed = rate([Tally(10_000, 100, 100)])
+    none_failed = rate([EstimateTally(10_000, 100, 100)])
     assert (none_failed.value, none_failed.high) == (1.0, 1.0)
     assert 0.95 < none_failed.low < 0.97
     assert rate([]).high == 1.0

@@ -13,7 +13,7 @@ import pytest
 from waybill.errors import InputError, RetryError
 from waybill.producer import WalFullError
 from waybill.replay import marking as module
-from waybill.replay.marking import Limits, Marking
+from waybill.replay.marking import Marking, MarkingLimits
 
 REPLAY = UUID(int=7)
 
@@ -89,7 +89,7 @@ class Run:
             SimpleNamespace(event_name="order", stage="transformation"),  # type: ignore[arg-type]
             None,
             lambda replay_id, first_id: self.traced.append((replay_id, first_id)),
-            Limits(**limits),
+            MarkingLimits(**limits),
         ).begin(REPLAY)
 
     def group(self, number: int, events: int = 10, *, dies: bool = False) -> bool:

@@ -16,7 +16,7 @@ from tests import servers
 from tests.servers import wait_for
 
 from waybill.stack import processes
-from waybill.stack.processes import Launch, Record
+from waybill.stack.processes import Launch, ProcessRecord
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 LEAVES_A_CHILD = (
@@ -38,7 +38,7 @@ OTHER_ENVIRONMENT = (
 READS = "import sys, time; files = [open(name) for name in sys.argv[1:]]; time.sleep(60)"
 
 
-def launch(run_dir: Path, code: str, name: str = "thing") -> Record:
+def launch(run_dir: Path, code: str, name: str = "thing") -> ProcessRecord:
     command = [sys.executable, "-c", code]
     what = Launch(name, command, dict(os.environ), run_dir, run_dir / "logs" / f"{name}.log")
     processes.spawn(run_dir, what)
@@ -149,7 +149,7 @@ def test_a_child_in_a_session_of_its_own_is_found_by_the_mark(tmp_path: Path, sl
     assert sleeper.poll() is None
 
 
-def orphan_of(record: Record, *, marked: bool = False) -> psutil.Process:
+def orphan_of(record: ProcessRecord, *, marked: bool = False) -> psutil.Process:
     """Kill the leader, once its only child has lost its mark; return the child."""
     [child] = wait_for(lambda: children(record.pid))
     wait_for(lambda: bool(processes._mark(child)) == marked)

@@ -13,7 +13,7 @@ from waybill.tracing import bucket_of
 from waybill.tracing.layout import (
     Hour,
     Layout,
-    Place,
+    TracePlace,
     hashes_of,
     holds,
     hours_between,
@@ -61,8 +61,10 @@ def test_keys_are_by_bucket_then_hour_of_utc() -> None:
 )
 def test_a_place_survives_the_trip_through_its_key(moment: datetime, bucket: int) -> None:
     hour = Hour.of(moment.replace(tzinfo=UTC))
-    assert place_of(object_key(bucket, hour, "a_1")) == Place(bucket, hour, "a_1")
-    assert place_of(f"traces/{hour.path}/bucket={bucket:03d}/a.parquet") == Place(bucket, hour, "a")
+    assert place_of(object_key(bucket, hour, "a_1")) == TracePlace(bucket, hour, "a_1")
+    assert place_of(f"traces/{hour.path}/bucket={bucket:03d}/a.parquet") == TracePlace(
+        bucket, hour, "a"
+    )
     assert timedelta(0) <= moment.replace(tzinfo=UTC) - hour.start < timedelta(hours=1)
 
 

@@ -32,7 +32,7 @@ MOST_BYTES = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LoadRecord:
     """A table's books, as its newest load left them."""
 
     rows: int
@@ -42,7 +42,7 @@ class Record:
     loads: tuple[Mapping[str, Any], ...]
 
     @classmethod
-    def new(cls, beside: int, *, cut: bool) -> Record:
+    def new(cls, beside: int, *, cut: bool) -> LoadRecord:
         """Return the books of a table that has these rows and no loads, or whose loads are lost."""
         return cls(0, beside, _now(), cut, ())
 
@@ -59,7 +59,7 @@ class Record:
         ).decode()
 
     @classmethod
-    def from_text(cls, text: str) -> Record:
+    def from_text(cls, text: str) -> LoadRecord:
         """Return what ``to_text`` gave."""
         found = orjson.loads(text)
         return cls(
@@ -79,7 +79,7 @@ class Record:
         outcomes: Sequence[LoadOutcome],
         change: int,
         batches: Mapping[int, str],
-    ) -> Record:
+    ) -> LoadRecord:
         """Return the books after a load.
 
         Args:
@@ -96,7 +96,7 @@ class Record:
         kept, cut = _kept([load, *self.loads])
         return replace(self, rows=self.rows + change, cut=self.cut or cut, loads=kept)
 
-    def accepted(self, counted: int) -> Record:
+    def accepted(self, counted: int) -> LoadRecord:
         """Return the books after somebody said that so many rows are right."""
         return replace(self, beside=counted - self.rows, counted=_now())
 

@@ -24,7 +24,7 @@ from waybill.destinations.per_table.model import (
     Bounds,
     Changes,
     LakeTable,
-    Stamp,
+    RowStamp,
 )
 from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.verdicts import INTAKE, SOURCE
@@ -43,7 +43,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ChildItems:
     """The items of a batch for one child table."""
 
     table: LakeTable
@@ -77,7 +77,7 @@ class Items:
         self._register(delivered, upserts, bounds)
         changes = self._changes()
         if changes is not None:
-            self.table.commit(changes, Stamp("", 0, None))
+            self.table.commit(changes, RowStamp("", 0, None))
 
     def _register(self, delivered: Numbers, upserts: Any, bounds: Bounds) -> None:
         """Give DuckDB the parents, their new items, and what the table has of them."""

@@ -28,9 +28,9 @@ from waybill.destinations.model import (
 )
 from waybill.destinations.per_table import examination
 from waybill.destinations.per_table.books import joined, stored_outcome
-from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable, Stamp
-from waybill.destinations.per_table.shape import Plan, check_names, plan, shape_of
-from waybill.destinations.per_table.table_load import Hook, TableLoad, Workplace
+from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable, RowStamp
+from waybill.destinations.per_table.shape import ShapePlan, check_names, plan, shape_of
+from waybill.destinations.per_table.table_load import Hook, TableCommit, Workplace
 from waybill.destinations.per_table.tombstones import Tombstones
 from waybill.destinations.per_table.verdicts import open_duckdb
 from waybill.destinations.specs import union, with_children
@@ -169,7 +169,7 @@ class LakeDestination:
         commits: Sequence[Commit],
         pieces: dict[int, list[LoadOutcome]],
         expected: Expected,
-    ) -> list[TableLoad]:
+    ) -> list[TableCommit]:
         """Return a load for each table that lacks some of the commits; add what others have.
 
         Raises:
@@ -187,7 +187,7 @@ class LakeDestination:
             self._check_expected(table, expected.tables.get(place, 0))
             fresh, others = self._fresh(table, parts, pieces)
             if fresh:
-                loads.append(TableLoad(workplace, table, fresh, spec, others=others))
+                loads.append(TableCommit(workplace, table, fresh, spec, others=others))
         return loads
 
     def _last(self, table: LakeTable) -> int:
@@ -233,7 +233,7 @@ class LakeDestination:
             fresh.append(part)
         return fresh, others
 
-    def _commit(self, load: TableLoad, outcomes: Sequence[LoadOutcome]) -> None:
+    def _commit(self, load: TableCommit, outcomes: Sequence[LoadOutcome]) -> None:
         """Commit a table; when somebody else wrote meanwhile, judge again.
 
         Raises:
@@ -253,7 +253,7 @@ class LakeDestination:
             f"{load.batch.spec.schema_name}.{load.batch.spec.name} meanwhile"
         )
 
-    def _same_again(self, load: TableLoad) -> bool:
+    def _same_again(self, load: TableCommit) -> bool:
         """Judge again on the newest snapshot; returns whether the outcomes are what they were."""
         before = load.batch.outcomes.copy()
         last = load.table.last_number(self.name)
@@ -289,7 +289,7 @@ class LakeDestination:
             if not table.refresh():
                 table.create(shape_of(spec))
                 continue
-            changes: Plan = plan(spec, table.fields(), empty=table.count() == 0)
+            changes: ShapePlan = plan(spec, table.fields(), empty=table.count() == 0)
             if not changes:
                 return
             _LOG.info("%s.%s: %s", spec.schema_name, spec.name, changes)
@@ -307,7 +307,7 @@ class LakeDestination:
         counted = table.count()
         if look.accepted_at is not None and record.counted < look.accepted_at.isoformat():
             record = record.accepted(counted)
-            table.commit(None, Stamp("", 0, record))
+            table.commit(None, RowStamp("", 0, record))
         return RowCount(look.spec, counted, record.rows + record.beside, record.beside)
 
     def _forget(self) -> None:

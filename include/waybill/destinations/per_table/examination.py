@@ -11,7 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.model import Finding
-from waybill.destinations.per_table.model import FILE, OP, UPSERT, Changes, Lake, LakeTable, Stamp
+from waybill.destinations.per_table.model import (
+    FILE,
+    OP,
+    UPSERT,
+    Changes,
+    Lake,
+    LakeTable,
+    RowStamp,
+)
 from waybill.errors import WaybillError
 
 if TYPE_CHECKING:
@@ -62,12 +70,12 @@ def _merge(table: LakeTable) -> str:
     ops = pa.array([UPSERT, UPSERT])
     table.commit(
         Changes(rows.append_column(OP, ops), ("id",), np.array([], np.int64), frozenset()),
-        Stamp("", 0, None),
+        RowStamp("", 0, None),
     )
     changed = pa.table({"id": pa.array([2, 3]), "text": ["c", "d"]}).append_column(OP, ops)
     table.refresh()
     files = frozenset(table.scan(["id"], {}).read_all()[FILE].to_pylist())
-    table.commit(Changes(changed, ("id",), np.array([0]), files), Stamp("", 0, None))
+    table.commit(Changes(changed, ("id",), np.array([0]), files), RowStamp("", 0, None))
     return "two rows added, one of them changed, one more added"
 
 

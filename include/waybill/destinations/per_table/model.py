@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from waybill.destinations.per_table.books import Record
-    from waybill.destinations.per_table.shape import Plan
+    from waybill.destinations.per_table.books import LoadRecord
+    from waybill.destinations.per_table.shape import ShapePlan
 
 FILE = "_waybill_file"
 """Column of a scan: which of the snapshot's files a row lies in (int32)."""
@@ -44,13 +44,13 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class RowStamp:
     """What a commit says of itself: for which destination, up to which commit number, the books."""
 
     destination: str
     """Empty: none; then the table's commit numbers stay as they are."""
     number: int
-    record: Record | None
+    record: LoadRecord | None
     """None: a table that has no books, for it is no event's own."""
 
 
@@ -76,7 +76,7 @@ class LakeTable(Protocol):
         """Return the greatest commit number of a destination that the table has."""
         ...
 
-    def record(self) -> Record | None:
+    def record(self) -> LoadRecord | None:
         """Return the books that the newest commit of a load left; None: there are none."""
         ...
 
@@ -88,7 +88,7 @@ class LakeTable(Protocol):
         """Read columns and ``FILE`` of all rows within the bounds, perhaps of more."""
         ...
 
-    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+    def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Change rows and leave the stamp, in one commit on top of the snapshot; then refresh.
 
         Raises:
@@ -112,7 +112,7 @@ class LakeTable(Protocol):
         """Make the table; nothing happens when somebody else just did."""
         ...
 
-    def alter(self, plan: Plan) -> None:
+    def alter(self, plan: ShapePlan) -> None:
         """Bring its columns to a plan.
 
         Raises:

@@ -23,7 +23,7 @@ _NAMES = {arrow_type(name): name for name in _SIMPLE} | {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ShapePlan:
     """What has to change of a table's columns."""
 
     add: tuple[pa.Field, ...] = ()
@@ -48,7 +48,7 @@ def shape_of(spec: TableSpec) -> pa.Schema:
     return pa.schema([*fields, *(pa.field(name, arrow_type(kind)) for name, kind in system)])
 
 
-def plan(spec: TableSpec, found: pa.Schema, *, empty: bool) -> Plan:
+def plan(spec: TableSpec, found: pa.Schema, *, empty: bool) -> ShapePlan:
     """Return what has to change of a table; columns that the declaration lacks must take null.
 
     Raises:
@@ -56,7 +56,7 @@ def plan(spec: TableSpec, found: pa.Schema, *, empty: bool) -> Plan:
     """
     wanted = shape_of(spec)
     folded = {name.casefold(): name for name in found.names}
-    changes = Plan(empty=empty)
+    changes = ShapePlan(empty=empty)
     for item in wanted:
         known = folded.get(item.name.casefold())
         if known is None:
@@ -90,7 +90,7 @@ def check_unchanged(spec: TableSpec, found: pa.Schema) -> None:
         )
 
 
-def _added(spec: TableSpec, changes: Plan, item: pa.Field) -> Plan:
+def _added(spec: TableSpec, changes: ShapePlan, item: pa.Field) -> ShapePlan:
     if not item.nullable and not changes.empty:
         raise InputError(
             f"table {_shown(spec)} has rows, and a new column of it is declared NOT NULL: "
@@ -99,7 +99,7 @@ def _added(spec: TableSpec, changes: Plan, item: pa.Field) -> Plan:
     return replace(changes, add=(*changes.add, item))
 
 
-def _fitted(spec: TableSpec, changes: Plan, wanted: pa.Field, found: pa.Field) -> Plan:
+def _fitted(spec: TableSpec, changes: ShapePlan, wanted: pa.Field, found: pa.Field) -> ShapePlan:
     own, need = type_name(found.type), type_name(wanted.type)
     wider = widened(own, need) if own is not None and need is not None else None
     if wider is None:

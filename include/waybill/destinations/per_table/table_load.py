@@ -18,8 +18,8 @@ import pyarrow as pa
 from waybill.destinations.batch import DELIVERED, TableBatch, batches_of, outcomes_of
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
-from waybill.destinations.per_table.books import Record
-from waybill.destinations.per_table.children import Items
+from waybill.destinations.per_table.books import LoadRecord
+from waybill.destinations.per_table.children import ChildItems
 from waybill.destinations.per_table.constraints import Refusals, refusals_of
 from waybill.destinations.per_table.model import (
     DELETE,
@@ -30,7 +30,7 @@ from waybill.destinations.per_table.model import (
     Changes,
     Lake,
     LakeTable,
-    Stamp,
+    RowStamp,
 )
 from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.tombstones import Tombstones, key_text
@@ -59,7 +59,7 @@ class Workplace:
     """For tests."""
 
 
-class TableLoad:
+class TableCommit:
     """The rows of some commits for one table.
 
     Args:
@@ -141,7 +141,7 @@ class TableLoad:
         for child in self.batch.spec.children:
             self._hook("child")
             table = self._lake.table(self.batch.spec.schema_name, child.name)
-            items = Items(table, self.batch, child, self._connection)
+            items = ChildItems(table, self.batch, child, self._connection)
             items.commit(delivered, self._judge.bounds_of(delivered))
         changes = self._changes(np.flatnonzero(self._effective))
         batches = {commit.number: commit.batch for commit in self._commits}
@@ -151,7 +151,7 @@ class TableLoad:
         self._hook("table")
         last = self.table.last_number(self._destination)
         number = max(*self._numbers, self._numbers[0] if last is None else last)
-        self.table.commit(changes, Stamp(self._destination, number, record))
+        self.table.commit(changes, RowStamp(self._destination, number, record))
 
     def clean_up(self) -> None:
         """Clean up tombstones when there are many."""
@@ -229,12 +229,12 @@ class TableLoad:
         removed = np.asarray(pa.compute.equal(changes.rows[OP], DELETE), np.bool_)
         return int((~met).sum()) - int(removed.sum())
 
-    def _record(self) -> Record:
+    def _record(self) -> LoadRecord:
         found = self.table.record()
         if found is not None:
             return found
         lost = self.table.last_number(self._destination) is not None
-        return Record.new(self.table.count(), cut=lost)
+        return LoadRecord.new(self.table.count(), cut=lost)
 
 
 class _KeyTexts:

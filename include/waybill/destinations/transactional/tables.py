@@ -79,7 +79,7 @@ class Spelling:
 
 
 @dataclass(slots=True)
-class Plan:
+class TablePlan:
     """What brings a table to its declaration."""
 
     statements: list[str]
@@ -89,13 +89,13 @@ class Plan:
 
 def plans(
     spelling: Spelling, specs: Sequence[TableSpec], found: Mapping[Place, FoundTable]
-) -> dict[Place, Plan]:
+) -> dict[Place, TablePlan]:
     """Return a plan for each table and each child's.
 
     Raises:
         InputError: a conflict; names table, column, found, expected.
     """
-    planned: dict[Place, Plan] = {}
+    planned: dict[Place, TablePlan] = {}
     for spec in specs:
         for one in with_children(spec):
             place = (one.schema_name, one.name)
@@ -103,7 +103,7 @@ def plans(
     return planned
 
 
-def tables_of(specs: Sequence[TableSpec], planned: Mapping[Place, Plan]) -> dict[Place, Table]:
+def tables_of(specs: Sequence[TableSpec], planned: Mapping[Place, TablePlan]) -> dict[Place, Table]:
     """Return the tables as they are, with their children."""
     tables = {}
     for spec in specs:
@@ -171,14 +171,14 @@ def _check_columns(spelling: Spelling, spec: TableSpec) -> None:
         seen[folded] = name
 
 
-def plan(spelling: Spelling, spec: TableSpec, found: FoundTable | None) -> Plan:
+def plan(spelling: Spelling, spec: TableSpec, found: FoundTable | None) -> TablePlan:
     """Return the statements that bring a table to its declaration, and what it is then.
 
     Raises:
         InputError: a conflict; names table, column, found, expected.
     """
     if found is None:
-        return Plan(_creation(spelling, spec), Table(spec, spec.soft_delete))
+        return TablePlan(_creation(spelling, spec), Table(spec, spec.soft_delete))
     _check_kind(spelling, spec, found)
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     statements, columns = [], []
@@ -195,7 +195,7 @@ def plan(spelling: Spelling, spec: TableSpec, found: FoundTable | None) -> Plan:
         for name, kind in kept_columns(marked=marked)
         if name not in found.columns
     ]
-    return Plan(statements, Table(own, marked))
+    return TablePlan(statements, Table(own, marked))
 
 
 def kept_columns(*, marked: bool) -> list[tuple[str, str]]:

@@ -154,7 +154,7 @@ _FIELD_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class CsvRecord:
     """One record, good or bad."""
 
     line: int
@@ -184,7 +184,7 @@ class _Lines:
         return self.lines[self.next - 1].decode("latin-1")
 
 
-def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[Record]:
+def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[CsvRecord]:
     """Yield every record of a file's body, in order.
 
     Args:
@@ -204,7 +204,7 @@ def read_records(body: bytes, *, width: int, first_line: int) -> Iterator[Record
             if said:
                 lines.next = begin + 1
                 raw = lines.lines[begin].rstrip(b"\r\n")
-                yield Record(first_line + begin, raw, [], "source_row_malformed", said)
+                yield CsvRecord(first_line + begin, raw, [], "source_row_malformed", said)
                 continue
         if fields:
             yield _record(first_line + begin, raw.rstrip(b"\r\n"), fields, width)
@@ -224,17 +224,17 @@ def _wrong_width(found: int, width: int) -> str:
     return f"expected {width} fields; found {found}"
 
 
-def _record(line: int, raw: bytes, fields: list[str], width: int) -> Record:
+def _record(line: int, raw: bytes, fields: list[str], width: int) -> CsvRecord:
     if not raw.isascii():
         try:
             raw.decode()
         except UnicodeDecodeError as error:
             said = f"expected UTF-8; found byte 0x{raw[error.start]:02x} at {error.start}"
-            return Record(line, raw, [], "source_encoding_invalid", said)
+            return CsvRecord(line, raw, [], "source_encoding_invalid", said)
         fields = [field.encode("latin-1").decode() for field in fields]
     if len(fields) != width:
-        return Record(line, raw, [], "source_row_malformed", _wrong_width(len(fields), width))
-    return Record(line, raw, fields)
+        return CsvRecord(line, raw, [], "source_row_malformed", _wrong_width(len(fields), width))
+    return CsvRecord(line, raw, fields)
 
 
 _BOM = b"\xef\xbb\xbf"
@@ -400,11 +400,11 @@ def _exact(text: _Text) -> tuple[pa.Table, _Places, list[BadRow]]:
     return pa.concat_tables(blocks), places, bad
 
 
-def _bad_row(record: Record) -> BadRow:
+def _bad_row(record: CsvRecord) -> BadRow:
     return BadRow(record.raw, record.line, record.code, record.message)
 
 
-def _block(records: list[Record], names: list[str], nulls: pa.Array) -> pa.Table:
+def _block(records: list[CsvRecord], names: list[str], nulls: pa.Array) -> pa.Table:
     columns: Iterable[Sequence[str]] = zip(*(record.fields for record in records), strict=True)
     if not records:
         columns = [()] * len(names)

@@ -61,7 +61,7 @@ Holes = dict[int, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenOffsets:
     """What the tasks of a batch saw of one partition."""
 
     first: int
@@ -347,14 +347,14 @@ class ProcessingConsumer:
             replayed=count_entries(row for d in descriptors for row in d["replayed"]),
         )
 
-    def _last_read(self, number: int, seen: Seen | None) -> LastRead | None:
+    def _last_read(self, number: int, seen: SeenOffsets | None) -> LastRead | None:
         if seen is None:
             return None
         end = self._ends[number]
         return LastRead(seen.last, seen.at_ms, seen.digest, end.leader_epoch, end.offset)
 
     def _check_whole(
-        self, ranges: dict[int, tuple[int, int]], seen: dict[int, Seen]
+        self, ranges: dict[int, tuple[int, int]], seen: dict[int, SeenOffsets]
     ) -> dict[int, int]:
         """Return {partition: offsets without a record, all of them settled as such}.
 
@@ -449,12 +449,12 @@ def read_descriptor(descriptor: bytes, segments: bytes) -> dict[str, Any]:
     return told
 
 
-def ranges_seen(descriptors: Sequence[dict[str, Any]]) -> dict[int, Seen]:
+def ranges_seen(descriptors: Sequence[dict[str, Any]]) -> dict[int, SeenOffsets]:
     """Return what was seen of each partition over all tasks."""
-    seen: dict[int, Seen] = {}
+    seen: dict[int, SeenOffsets] = {}
     for descriptor in descriptors:
         for number, *span in descriptor["ranges"]:
-            found = Seen(*span)
+            found = SeenOffsets(*span)
             if (before := seen.get(number)) is not None:
                 newest = max(found, before, key=lambda one: one.last)
                 first, count = min(found.first, before.first), found.count + before.count
@@ -464,7 +464,7 @@ def ranges_seen(descriptors: Sequence[dict[str, Any]]) -> dict[int, Seen]:
 
 
 def check_ranges_seen(
-    topic: str, ranges: dict[int, tuple[int, int]], seen: dict[int, Seen], holes: Holes
+    topic: str, ranges: dict[int, tuple[int, int]], seen: dict[int, SeenOffsets], holes: Holes
 ) -> dict[int, int]:
     """Refuse a batch whose records are not exactly the offsets it is to cover.
 

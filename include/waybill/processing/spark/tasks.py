@@ -116,7 +116,7 @@ class StageTask:
             traced=worker.settings.traces.enabled,
         )
         watch.arm()
-        seen: dict[int, Seen] = {}
+        seen: dict[int, SeenRecords] = {}
         for batch in batches:
             chain.process(chunk_of(batch, self._plan.starts, seen))
             output.take(chain.result)
@@ -138,7 +138,7 @@ def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenRecords:
     """What one task saw of a partition."""
 
     first: int
@@ -155,7 +155,9 @@ class Seen:
         return [partition, self.first, self.last, self.count, self.at_us // 1000, digest]
 
 
-def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, Seen]) -> Chunk:
+def chunk_of(
+    batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, SeenRecords]
+) -> Chunk:
     """Return a batch as a chunk without what the ledger has; note in ``seen`` what was seen.
 
     Cost: about 0.15 µs a message.
@@ -176,7 +178,9 @@ def chunk_of(batch: pa.RecordBatch, starts: Mapping[int, int], seen: dict[int, S
         places = np.flatnonzero(partitions == number)
         mine = offsets[places]
         place = int(places[mine.argmax()])
-        last = Seen(int(mine.min()), int(mine.max()), len(mine), int(times[place]), values[place])
+        last = SeenRecords(
+            int(mine.min()), int(mine.max()), len(mine), int(times[place]), values[place]
+        )
         if (before := seen.get(number)) is not None:
             last.first, last.count = min(last.first, before.first), last.count + before.count
             if before.last > last.last:

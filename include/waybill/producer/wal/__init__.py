@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from waybill.producer.wal.disk import set_aside as set_aside
     from waybill.producer.wal.frame import DATA as DATA
     from waybill.producer.wal.frame import MARK as MARK
-    from waybill.producer.wal.frame import Damage as Damage
-    from waybill.producer.wal.frame import Frame as Frame
+    from waybill.producer.wal.frame import FrameDamage as FrameDamage
     from waybill.producer.wal.frame import HeaderList as HeaderList
     from waybill.producer.wal.frame import HeadersIn as HeadersIn
+    from waybill.producer.wal.frame import WalFrame as WalFrame
     from waybill.producer.wal.frame import WalRecord as WalRecord
     from waybill.producer.wal.frame import encode_headers as encode_headers
     from waybill.producer.wal.frame import frame_bytes as frame_bytes
@@ -69,8 +69,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "disk": ["Disk", "RealDisk", "set_aside"],
         "frame": [
             "DATA",
-            "Damage",
-            "Frame",
+            "FrameDamage",
+            "WalFrame",
             "HeaderList",
             "HeadersIn",
             "MARK",

@@ -43,7 +43,7 @@ class Buffer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class WalFrame:
     """One whole frame."""
 
     lsn: int
@@ -54,7 +54,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FrameDamage:
     """Bytes that are no frame, where one should be."""
 
     position: int
@@ -151,7 +151,9 @@ def frame_bytes(topic: bytes, key: bytes | None, value: bytes | None, headers: b
     return OVERHEAD_BYTES + parts + _TERMINATOR_BYTES
 
 
-def scan(data: Buffer, *, tag: int, next_lsn: int, position: int = 0) -> Iterator[Frame | Damage]:
+def scan(
+    data: Buffer, *, tag: int, next_lsn: int, position: int = 0
+) -> Iterator[WalFrame | FrameDamage]:
     """Yield the whole frames from ``position`` on, in order, and between them what is damaged.
 
     Args:
@@ -171,12 +173,12 @@ def scan(data: Buffer, *, tag: int, next_lsn: int, position: int = 0) -> Iterato
             if frame is None:
                 yield from _torn(data, position)
                 return
-            yield Damage(position, frame.position, frame.lsn - next_lsn)
+            yield FrameDamage(position, frame.position, frame.lsn - next_lsn)
         yield frame
         position, next_lsn = frame.end, frame.lsn + 1
 
 
-def frame_at(data: Buffer, position: int, tag: int) -> Frame | None:
+def frame_at(data: Buffer, position: int, tag: int) -> WalFrame | None:
     """Return the frame that begins at ``position``, or None if there is no whole one."""
     if position < 0 or position + OVERHEAD_BYTES > len(data):
         return None
@@ -190,10 +192,10 @@ def frame_at(data: Buffer, position: int, tag: int) -> Frame | None:
     its_tag, kind, topic, _, *sizes, lsn, _ = HEAD.unpack_from(body)
     if its_tag != tag or HEAD.size + topic + sum(max(0, size) for size in sizes) != length:
         return None
-    return Frame(lsn, kind, position, end)
+    return WalFrame(lsn, kind, position, end)
 
 
-def _next_whole(data: Buffer, position: int, tag: int, least_lsn: int) -> Frame | None:
+def _next_whole(data: Buffer, position: int, tag: int, least_lsn: int) -> WalFrame | None:
     mark = tag.to_bytes(4, "little")
     at = data.find(mark, position + _TAG_AT)
     while at >= 0:
@@ -204,10 +206,10 @@ def _next_whole(data: Buffer, position: int, tag: int, least_lsn: int) -> Frame 
     return None
 
 
-def _torn(data: Buffer, position: int) -> Iterator[Damage]:
+def _torn(data: Buffer, position: int) -> Iterator[FrameDamage]:
     rest = data[position : position + PREFIX.size]
     if rest.strip(b"\0"):
-        yield Damage(position, len(data), 0)
+        yield FrameDamage(position, len(data), 0)
 
 
 HeadersIn: TypeAlias = (
@@ -289,7 +291,7 @@ def decode_headers(data: bytes) -> HeaderList:
     return headers
 
 
-def read_record(data: Buffer, frame: Frame, segment_id: int) -> WalRecord:
+def read_record(data: Buffer, frame: WalFrame, segment_id: int) -> WalRecord:
     """Return the record of a frame that was found whole."""
     body = data[frame.position + PREFIX.size : frame.end]
     (

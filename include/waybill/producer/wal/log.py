@@ -15,16 +15,16 @@ from waybill.errors import InputError, RetryError, StopError
 from waybill.producer.wal import poison
 from waybill.producer.wal.disk import Disk, DiskFile, RealDisk, move, set_aside
 from waybill.producer.wal.frame import (
-    Damage,
-    Frame,
+    FrameDamage,
     FrameWriter,
+    WalFrame,
     WalRecord,
     frame_bytes,
     read_record,
 )
 from waybill.producer.wal.free import PREFIX as FREE_PREFIX
 from waybill.producer.wal.free import FreeFiles, free_path
-from waybill.producer.wal.segment import Segment, parse_segment, segment_path
+from waybill.producer.wal.segment import WalSegment, parse_segment, segment_path
 from waybill.producer.wal.space import PAGE_BYTES, WalFullError, check_room, check_settings
 from waybill.producer.wal.syncing import Syncer
 from waybill.settings import WalSettings
@@ -57,7 +57,7 @@ class WriteAheadLog:
     ) -> None:
         check_settings(settings)
         self.directory = directory
-        self.damage: list[tuple[Segment, Damage]] = []
+        self.damage: list[tuple[WalSegment, FrameDamage]] = []
         """What opening found that is no frame."""
         self.gaps: list[tuple[int, int]] = []
         """Runs of lsns, [from, to), that no segment holds though later ones are there."""
@@ -67,10 +67,10 @@ class WriteAheadLog:
         """What else counts against the disk threshold."""
         self._settings = settings
         self._disk = disk or RealDisk()
-        self._segments: deque[Segment] = deque()
+        self._segments: deque[WalSegment] = deque()
         self._free = FreeFiles(self._disk, directory)
         self._making = threading.Lock()
-        self._active: Segment | None = None
+        self._active: WalSegment | None = None
         self._syncer = Syncer(
             self._disk,
             directory,
@@ -96,14 +96,14 @@ class WriteAheadLog:
             path = self.directory / name
             if its_wal != self.wal_id:
                 raise StopError(f"{path} is of another log than its neighbours; move one away")
-            segment = Segment(self._disk.open(path), its_wal, segment_id, base_lsn)
+            segment = WalSegment(self._disk.open(path), its_wal, segment_id, base_lsn)
             end_lsn = self._adopt(segment, end_lsn)
         for name in names:
             if name.startswith((FREE_PREFIX, poison.PREFIX)):
                 self._adopt_free(self.directory / name)
         return end_lsn
 
-    def _adopt(self, segment: Segment, end_lsn: int) -> int:
+    def _adopt(self, segment: WalSegment, end_lsn: int) -> int:
         self.damage += [(segment, item) for item in segment.load()]
         if self._segments and segment.base_lsn > end_lsn:
             self.gaps.append((end_lsn, segment.base_lsn))
@@ -170,7 +170,7 @@ class WriteAheadLog:
             raise RetryError(
                 f"a new segment cannot be made in {self.directory}: {error}"
             ) from error
-        segment = Segment(file, self.wal_id, segment_id, self.next_lsn)
+        segment = WalSegment(file, self.wal_id, segment_id, self.next_lsn)
         self._note_end()
         self._active, self.segment_id = segment, segment_id  # first: recycling leaves it alone
         self._segments.append(segment)
@@ -278,14 +278,14 @@ class WriteAheadLog:
             for segment in list(self._segments)
         )
 
-    def _frames(self, from_lsn: int, to_lsn: int) -> Iterator[tuple[Segment, Frame]]:
+    def _frames(self, from_lsn: int, to_lsn: int) -> Iterator[tuple[WalSegment, WalFrame]]:
         for segment in list(self._segments):
             end_lsn = min(to_lsn, self._end_lsn(segment))
             if end_lsn > from_lsn:
                 for frame in segment.frames(from_lsn, end_lsn):
                     yield segment, frame
 
-    def _end_lsn(self, segment: Segment) -> int:
+    def _end_lsn(self, segment: WalSegment) -> int:
         """Return how far a segment goes, for threads that do not hold the lock for appends."""
         now = self.next_lsn  # before the look at the active segment, whose own end is old
         return now if segment is self._active else segment.end_lsn
@@ -334,7 +334,7 @@ class WriteAheadLog:
             return False
         return segments[0].end_lsn <= floor_lsn
 
-    def _retire_poisoned(self, segment: Segment) -> None:
+    def _retire_poisoned(self, segment: WalSegment) -> None:
         if segment is self._active:
             self.retire()
 
@@ -355,7 +355,7 @@ class WriteAheadLog:
         short = self._disk.free_bytes(self.directory) < self._settings.disk_floor_bytes
         self._free.shrink(short=short)
 
-    def _release(self, segment: Segment) -> None:
+    def _release(self, segment: WalSegment) -> None:
         """Give up the first segment; when the disk refuses, it stays the first."""
         self._syncer.forget(segment)
         path = segment.file.path

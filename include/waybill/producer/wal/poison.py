@@ -23,7 +23,7 @@ from pathlib import Path
 
 from waybill.producer.wal.disk import Disk, DiskFile, set_aside
 from waybill.producer.wal.frame import TERMINATOR
-from waybill.producer.wal.segment import Segment
+from waybill.producer.wal.segment import WalSegment
 from waybill.producer.wal.space import WalFullError
 
 _LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _CHUNK_BYTES = 1024**2
 PREFIX = "copy-"
 
 
-def replace_poisoned(disk: Disk, segment: Segment, spare: Callable[[], DiskFile | None]) -> None:
+def replace_poisoned(disk: Disk, segment: WalSegment, spare: Callable[[], DiskFile | None]) -> None:
     """Give a segment another file with the same frames, on disk for good. Nobody appends to it.
 
     Args:
@@ -68,7 +68,7 @@ def keep_poisoned(disk: Disk, path: Path) -> Path:
     return set_aside(disk, path, f"poisoned-{uuid.uuid4().hex}-{path.name}")
 
 
-def _file_for(disk: Disk, segment: Segment, spare: Callable[[], DiskFile | None]) -> DiskFile:
+def _file_for(disk: Disk, segment: WalSegment, spare: Callable[[], DiskFile | None]) -> DiskFile:
     size = segment.size if segment.damaged else min(segment.size, segment.used_bytes)
     try:
         return disk.make(segment.file.path.parent / f"{PREFIX}{uuid.uuid4().hex}.wal", size)
@@ -83,11 +83,11 @@ def _file_for(disk: Disk, segment: Segment, spare: Callable[[], DiskFile | None]
         return file
 
 
-def _fill(copy: DiskFile, segment: Segment) -> None:
+def _fill(copy: DiskFile, segment: WalSegment) -> None:
     whole = segment.size if segment.damaged else segment.end + len(TERMINATOR)
     for at in range(0, whole, _CHUNK_BYTES):
         part = segment.file.read(at, min(_CHUNK_BYTES, whole - at))
         copy.data[at : at + len(part)] = part
-    again = Segment(copy, segment.wal_id, segment.id, segment.base_lsn)
+    again = WalSegment(copy, segment.wal_id, segment.id, segment.base_lsn)
     if again.load() != segment.damage or again.end_lsn != segment.end_lsn:
         raise OSError(errno.EIO, f"{segment.file.path} is not in memory any more as it was written")

@@ -17,8 +17,8 @@ from waybill.producer.wal.frame import (
     MARK,
     PREFIX,
     TERMINATOR,
-    Damage,
-    Frame,
+    FrameDamage,
+    WalFrame,
     frame_at,
     scan,
     tag_of,
@@ -31,7 +31,7 @@ INDEX_EVERY = 64
 """Records between two entries of the index of a segment that is read."""
 
 
-class Segment:
+class WalSegment:
     """A run of records of one life of a file."""
 
     def __init__(self, file: DiskFile, wal_id: bytes, segment_id: int, base_lsn: int) -> None:
@@ -46,13 +46,13 @@ class Segment:
         """The lsn after the last record."""
         self.end = 0
         """The byte after the last frame."""
-        self.damage: list[Damage] = []
+        self.damage: list[FrameDamage] = []
         """What ``load`` found that is no frame."""
         self.poisoned = False
         """A sync of the file was refused: it is never synced again, nor used for anything else."""
         self.inherited = False
         """Another process wrote it, whose syncs may have been refused."""
-        self.marks: list[Frame] = []
+        self.marks: list[WalFrame] = []
         """The marks that ``load`` saw."""
         self._index_lsn = [base_lsn]
         self._index_position = [0]
@@ -92,13 +92,13 @@ class Segment:
             self.inherited = False
         self.file.sync()
 
-    def load(self) -> list[Damage]:
+    def load(self) -> list[FrameDamage]:
         """Read the whole segment: set the end, build the index, return the damage.
 
         The writer leaves a terminator behind the last frame: a file that ends before it was cut.
         """
         for item in scan(self.data, tag=self.tag, next_lsn=self.base_lsn):
-            if isinstance(item, Damage):
+            if isinstance(item, FrameDamage):
                 if item.missing or not self._is_former_life(item.position):
                     self.damage.append(item)
                 continue
@@ -109,7 +109,7 @@ class Segment:
                 self.note(item.lsn, item.position)
         tail_seen = bool(self.damage) and self.damage[-1].position >= self.end
         if self.end + len(TERMINATOR) > self.size and not tail_seen:
-            self.damage.append(Damage(self.end, self.size, 0))
+            self.damage.append(FrameDamage(self.end, self.size, 0))
         return self.damage
 
     def _is_former_life(self, position: int) -> bool:
@@ -121,7 +121,7 @@ class Segment:
         its_tag = int.from_bytes(self.data[at : at + _TAG_BYTES], "little")
         return its_tag != self.tag and frame_at(self.data, position, its_tag) is not None
 
-    def frames(self, from_lsn: int, end_lsn: int) -> Iterator[Frame]:
+    def frames(self, from_lsn: int, end_lsn: int) -> Iterator[WalFrame]:
         """Yield the frames from ``from_lsn`` (or the first after it) to before ``end_lsn``."""
         at = max(0, bisect_right(self._index_lsn, from_lsn) - 1)
         position, lsn = self._index_position[at], self._index_lsn[at]
@@ -135,9 +135,9 @@ class Segment:
                 yield frame
             position, lsn = frame.end, frame.lsn + 1
 
-    def _after_damage(self, position: int, lsn: int) -> Frame | None:
+    def _after_damage(self, position: int, lsn: int) -> WalFrame | None:
         found = scan(self.data, tag=self.tag, next_lsn=lsn, position=position)
-        return next((item for item in found if isinstance(item, Frame)), None)
+        return next((item for item in found if isinstance(item, WalFrame)), None)
 
     def trim(self) -> None:
         """Give the unused rest of an undamaged, finished segment back to the disk."""

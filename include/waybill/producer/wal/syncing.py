@@ -12,7 +12,7 @@ from pathlib import Path
 from waybill.errors import StopError
 from waybill.producer.wal.disk import Disk, DiskFile
 from waybill.producer.wal.poison import replace_poisoned
-from waybill.producer.wal.segment import Segment
+from waybill.producer.wal.segment import WalSegment
 from waybill.producer.wal.space import WalFullError
 
 _LOG = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Syncer:
         *,
         spare: Callable[[], DiskFile | None],
         last_lsn: Callable[[], int],
-        retire: Callable[[Segment], None],
+        retire: Callable[[WalSegment], None],
     ) -> None:
         self.synced_lsn = 0
         """Every record up to this one was synced by this process."""
@@ -47,17 +47,17 @@ class Syncer:
         self._last_lsn = last_lsn
         self._retire = retire
         self._lock = threading.Lock()
-        self._unsynced: deque[Segment] = deque()
+        self._unsynced: deque[WalSegment] = deque()
         self._names_synced = True
         self._refused: str | None = None
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: WalSegment) -> None:
         """Sync this segment too from now on. One that was found may lack its name on disk."""
         self._unsynced.append(segment)
         if segment.inherited:
             self._names_synced = False
 
-    def forget(self, segment: Segment) -> None:
+    def forget(self, segment: WalSegment) -> None:
         """Sync this segment no more: nobody needs its records."""
         with self._lock:
             if segment in self._unsynced:
@@ -112,7 +112,7 @@ class Syncer:
         return StopError(self._refused)
 
 
-def _try_sync(segment: Segment) -> None:
+def _try_sync(segment: WalSegment) -> None:
     try:
         segment.sync()
     except OSError as error:

@@ -15,8 +15,8 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.reconciliation.checks.findings import span as span
     from waybill.reconciliation.checks.limits import WatchLimits as WatchLimits
-    from waybill.reconciliation.checks.run import Watched as Watched
     from waybill.reconciliation.checks.run import WatchParts as WatchParts
+    from waybill.reconciliation.checks.run import WatchReport as WatchReport
     from waybill.reconciliation.checks.run import tell as tell
     from waybill.reconciliation.checks.run import watch as watch
 
@@ -25,6 +25,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "findings": ["span"],
         "limits": ["WatchLimits"],
-        "run": ["WatchParts", "Watched", "tell", "watch"],
+        "run": ["WatchParts", "WatchReport", "tell", "watch"],
     },
 )

@@ -27,7 +27,7 @@ class DriftLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TablePlace:
     """A table, and the event name under which its drift is told."""
 
     pipeline_id: str
@@ -40,13 +40,13 @@ class Place:
         return ("drift", self.pipeline_id, self.event_name, "destination")
 
 
-def places_of(pipelines: Sequence[Pipeline]) -> Iterator[tuple[str, list[Place]]]:
+def places_of(pipelines: Sequence[Pipeline]) -> Iterator[tuple[str, list[TablePlace]]]:
     """Yield each destination with the tables that pipelines load there, each table once."""
-    found: dict[str, dict[tuple[str, str], Place]] = {}
+    found: dict[str, dict[tuple[str, str], TablePlace]] = {}
     for pipeline in sorted(pipelines, key=lambda one: one.id):
         for event in sorted(pipeline.events.values(), key=lambda one: one.name):
             table = (event.table.schema_name, event.table.name)
-            place = Place(pipeline.id, event.name, event.table)
+            place = TablePlace(pipeline.id, event.name, event.table)
             found.setdefault(pipeline.destination, {}).setdefault(table, place)
     yield from ((name, list(tables.values())) for name, tables in sorted(found.items()))
 
@@ -54,7 +54,7 @@ def places_of(pipelines: Sequence[Pipeline]) -> Iterator[tuple[str, list[Place]]
 def look(
     name: str,
     settings: DestinationSettings,
-    places: Sequence[Place],
+    places: Sequence[TablePlace],
     limits: DriftLimits,
     *,
     accepted: Mapping[Key, datetime],
@@ -90,7 +90,7 @@ def look(
     return [one for one in found if one is not None]
 
 
-def drift(place: Place, count: RowCount) -> Finding | None:
+def drift(place: TablePlace, count: RowCount) -> Finding | None:
     """Return what a count says; None: the table has the rows that it must have."""
     gap = count.expected - count.counted
     if not gap:

@@ -18,7 +18,7 @@ from waybill.ledger import read_logs
 from waybill.pipelines import Pipeline
 from waybill.reconciliation import BreachKey, open_breach, settle
 from waybill.reconciliation.checks import drift, habits, stranded
-from waybill.reconciliation.checks.drift import Place
+from waybill.reconciliation.checks.drift import TablePlace
 from waybill.reconciliation.checks.findings import Finding, Key
 from waybill.reconciliation.checks.lateness import Lateness
 from waybill.reconciliation.checks.limits import WatchLimits
@@ -48,7 +48,7 @@ class WatchParts:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchReport:
     """What one look found."""
 
     findings: list[Finding]
@@ -57,7 +57,7 @@ class Watched:
     """Why checks could not look; what they had told is among the findings as it was."""
 
 
-def tell(tracker: TrackerStore, watched: Watched) -> None:
+def tell(tracker: TrackerStore, watched: WatchReport) -> None:
     """Open a breach for each finding, and end those that are over; owners are told of both.
 
     One transaction: a SIGKILL leaves all as it was, and the next look tells it.
@@ -78,7 +78,7 @@ def _breach_key(key: Key) -> BreachKey:
     return BreachKey(pipeline_id, kind, event_name, stage)
 
 
-def watch(parts: WatchParts, now: datetime) -> Watched:
+def watch(parts: WatchParts, now: datetime) -> WatchReport:
     """Return all that is out of the usual. Cost: see ``measured``; the ledger is folded.
 
     Raises:
@@ -93,7 +93,7 @@ def watch(parts: WatchParts, now: datetime) -> Watched:
         except WaybillError as error:
             problems.append(str(error))
             findings += look.standing(standing)
-    return Watched(findings, problems)
+    return WatchReport(findings, problems)
 
 
 Check = Callable[[], list[Finding]]
@@ -142,7 +142,7 @@ class _Look:
     def _stranded(self) -> list[Finding]:
         return stranded.look(read_logs(self._parts.tracker), self._parts.limits.log_unseen_s)
 
-    def _drift(self, destination: str, places: list[Place]) -> tuple[Check, Concerns]:
+    def _drift(self, destination: str, places: list[TablePlace]) -> tuple[Check, Concerns]:
         keys = {one.key for one in places}
 
         def check() -> list[Finding]:

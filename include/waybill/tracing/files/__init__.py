@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from waybill.tracing.files.manager import ask_for_retry as ask_for_retry
     from waybill.tracing.files.packer import Cargo as Cargo
     from waybill.tracing.files.packer import DamagedFileError as DamagedFileError
+    from waybill.tracing.files.packer import FilePacker as FilePacker
     from waybill.tracing.files.packer import FileStore as FileStore
     from waybill.tracing.files.packer import MakeBody as MakeBody
-    from waybill.tracing.files.packer import Packer as Packer
     from waybill.tracing.files.packer import WholeFilePacker as WholeFilePacker
     from waybill.tracing.files.packer import put_confirmed as put_confirmed
     from waybill.tracing.files.records import FILE_STATES as FILE_STATES
@@ -76,7 +76,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "DamagedFileError",
             "FileStore",
             "MakeBody",
-            "Packer",
+            "FilePacker",
             "WholeFilePacker",
             "put_confirmed",
         ],

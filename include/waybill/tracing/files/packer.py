@@ -82,7 +82,7 @@ class Cargo(Protocol):
 CargoT = TypeVar("CargoT", bound=Cargo)
 
 
-class Packer(Protocol[CargoT]):
+class FilePacker(Protocol[CargoT]):
     """Makes objects of files."""
 
     def plan(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class WholeFilePacker:
         return {"prefix": self._prefix}
 
     def load(self, paths: Sequence[Path], plan: dict[str, Any]) -> WholeFiles:
-        """See ``Packer.load``; only that they are there is looked at."""
+        """See ``FilePacker.load``; only that they are there is looked at."""
         for path in paths:
             if not path.is_file():
                 raise DamagedFileError(path, "is gone from the disk")

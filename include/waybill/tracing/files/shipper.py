@@ -35,9 +35,9 @@ from waybill.tracing.files.manager import Discovery, FileManager
 from waybill.tracing.files.packer import (
     Cargo,
     DamagedFileError,
+    FilePacker,
     FileStore,
     MakeBody,
-    Packer,
     put_confirmed,
 )
 from waybill.tracing.files.records import FileRecord, Shipment
@@ -158,7 +158,7 @@ class Shipper:
         spool: Spool,
         files: FileManager,
         store: FileStore,
-        packer: Packer[Any],
+        packer: FilePacker[Any],
         *,
         roll_s: float,
         roll_bytes: int,

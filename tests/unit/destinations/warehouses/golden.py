@@ -17,11 +17,11 @@ from waybill.destinations.adapters.databricks import statements as databricks
 from waybill.destinations.adapters.redshift.dialect import REDSHIFT
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
-from waybill.destinations.per_table.shape import Plan, shape_of
+from waybill.destinations.per_table.shape import ShapePlan, shape_of
 from waybill.destinations.specs import child_spec
 from waybill.destinations.transactional.staged import books, schema, staging
 from waybill.destinations.transactional.staged.dialect import Dialect
-from waybill.destinations.transactional.staged.schema import FoundColumn
+from waybill.destinations.transactional.staged.schema import WarehouseColumn
 from waybill.pipelines import ChildTable, Column, TableSpec
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -93,7 +93,7 @@ def clickhouse_statements() -> dict[str, list[str]]:
     place, shape = "`shop`.`orders`", shape_of(SOFT)
     free = [name for name in shape.names if name != "more"]
     wide = pa.field("small", pa.int64(), nullable=False)
-    changes = Plan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
+    changes = ShapePlan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
     return {
         "books": list(clickhouse.CREATE_BOOKS),
         "table": clickhouse.creation("shop", "orders", shape, SPEC.key, ()),
@@ -109,7 +109,7 @@ def databricks_statements() -> dict[str, list[str]]:
     """Return the same of Databricks."""
     place, shape = "`shop`.`orders`", shape_of(SOFT)
     wide = pa.field("small", pa.int64(), nullable=False)
-    changes = Plan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
+    changes = ShapePlan(add=(pa.field("new", pa.string()),), widen=(wide,), loosen=("small",))
     source = "parquet.`/Volumes/main/waybill/staging/_waybill_1.parquet`"
     return {
         "books": list(databricks.CREATE_BOOKS),
@@ -120,17 +120,19 @@ def databricks_statements() -> dict[str, list[str]]:
     }
 
 
-def _found(dialect: Dialect) -> dict[str, FoundColumn]:
+def _found(dialect: Dialect) -> dict[str, WarehouseColumn]:
     """Return a table to be changed; of one that cannot be widened the column is wide already."""
     kinds = {"id": "int64", "n": "decimal(20,2)", "gone": "string"}
     if not dialect.widens("decimal(20,2)", "decimal(21,2)"):
         kinds["n"] = "decimal(38,2)"
     found = {
-        name: FoundColumn(_spelt(dialect, kind), not_null=name != "id" and bool(dialect.relaxing))
+        name: WarehouseColumn(
+            _spelt(dialect, kind), not_null=name != "id" and bool(dialect.relaxing)
+        )
         for name, kind in kinds.items()
     }
     return found | {
-        name: FoundColumn(_spelt(dialect, kind), not_null=True)
+        name: WarehouseColumn(_spelt(dialect, kind), not_null=True)
         for name, kind in KEPT_COLUMNS
         if name != "_waybill_loaded_at"
     }

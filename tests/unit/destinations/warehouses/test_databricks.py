@@ -20,7 +20,7 @@ from waybill.destinations import open_destination
 from waybill.destinations.adapters.databricks.dialect import ERRORS, field_of, sql_type
 from waybill.destinations.adapters.databricks.session import warehouse_error
 from waybill.destinations.adapters.databricks.statements import alterations
-from waybill.destinations.per_table.shape import Plan
+from waybill.destinations.per_table.shape import ShapePlan
 from waybill.errors import InputError, RetryError, StopError
 
 COUNTS = {
@@ -172,7 +172,7 @@ def test_types_are_read_back_as_they_are_written(item):
 def test_where_delta_does_not_widen_the_statements_to_run_are_said(was, declared):
     known = pa.schema([pa.field("n", was)])
     with pytest.raises(InputError, match="ADD COLUMN .n_new.*RENAME COLUMN"):
-        alterations("`s`.`t`", known, Plan(widen=(pa.field("n", declared),)))
+        alterations("`s`.`t`", known, ShapePlan(widen=(pa.field("n", declared),)))
 
 
 def test_a_driver_that_is_not_installed_is_named_with_its_command(monkeypatch):

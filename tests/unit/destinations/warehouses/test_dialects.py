@@ -10,8 +10,8 @@ from tests.unit.destinations.warehouses.standing_in import KINDS, settings_of
 from waybill.destinations import Commit, open_destination
 from waybill.destinations.batch import batches_of
 from waybill.destinations.drivers import WarehouseError
-from waybill.destinations.limits import Limits, beyond
-from waybill.destinations.transactional.staged.schema import FoundColumn, check_names, plan
+from waybill.destinations.limits import ValueLimits, beyond
+from waybill.destinations.transactional.staged.schema import WarehouseColumn, check_names, plan
 from waybill.destinations.transactional.staged.staging import key_texts
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
@@ -103,7 +103,7 @@ def test_a_dsn_of_another_form_is_refused_without_its_secret(kind, dsn, words):
 
 
 def found(dialect, **kinds):
-    return {name: FoundColumn(text, not_null=False) for name, text in kinds.items()}
+    return {name: WarehouseColumn(text, not_null=False) for name, text in kinds.items()}
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def batch_of(kind, values):
 @pytest.mark.parametrize(
     ("kind", "values", "limits"),
     [
-        ("string", ["ok", None, "é" * 3], Limits(text_bytes=5)),
-        ("string", ["ok", None, "a\0b"], Limits(takes_nul=False)),
-        ("bytes", [b"ok", None, b"x" * 6], Limits(binary_bytes=5)),
-        ("date", [0, None, 2_932_897], Limits()),
-        ("timestamp", [0, None, 253_402_300_800_000_000], Limits()),
-        ("timestamp", [0, None, -1], Limits(first_day=date(1970, 1, 1))),
+        ("string", ["ok", None, "é" * 3], ValueLimits(text_bytes=5)),
+        ("string", ["ok", None, "a\0b"], ValueLimits(takes_nul=False)),
+        ("bytes", [b"ok", None, b"x" * 6], ValueLimits(binary_bytes=5)),
+        ("date", [0, None, 2_932_897], ValueLimits()),
+        ("timestamp", [0, None, 253_402_300_800_000_000], ValueLimits()),
+        ("timestamp", [0, None, -1], ValueLimits(first_day=date(1970, 1, 1))),
     ],
 )
 def test_values_beyond_the_limits_are_found_one_by_one(kind, values, limits):
@@ -204,8 +204,8 @@ def test_values_beyond_the_limits_are_found_one_by_one(kind, values, limits):
 
 def test_the_last_value_within_the_limits_is_taken():
     values = [2_932_896, -719_162]
-    assert beyond(batch_of("date", values), Limits()) == {}
-    assert beyond(batch_of("timestamp", [253_402_300_799_999_999]), Limits()) == {}
+    assert beyond(batch_of("date", values), ValueLimits()) == {}
+    assert beyond(batch_of("timestamp", [253_402_300_799_999_999]), ValueLimits()) == {}
 
 
 def test_a_keys_text_outlives_the_widening_of_its_columns():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import Limits, reader
+from waybill.destinations.limits import ValueLimits, reader
 from waybill.destinations.transactional.staged.dialect import Dialect
 from waybill.destinations.transactional.staged.rewriting import using_as_exists
 
@@ -89,7 +89,7 @@ BIGQUERY = Dialect(
     },
     decimal=decimal_type,
     errors=ERRORS,
-    limits=Limits(text_bytes=10 * 1000**2, binary_bytes=10 * 1000**2),
+    limits=ValueLimits(text_bytes=10 * 1000**2, binary_bytes=10 * 1000**2),
     widens=_widens,
     known=reader(
         {

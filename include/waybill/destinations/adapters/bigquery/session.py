@@ -20,7 +20,7 @@ from waybill.destinations.drivers import Form, WarehouseError, driver, read_addr
 from waybill.destinations.transactional.staged import books
 from waybill.destinations.transactional.staged.destination import WarehouseDestination
 from waybill.destinations.transactional.staged.dialect import BOOKS, WORKING_PREFIX
-from waybill.destinations.transactional.staged.session import Columns, Session
+from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
 from waybill.settings import DestinationSettings, S3Settings
 
 FORM = Form(
@@ -36,7 +36,7 @@ _TRIES = 10
 """Jobs with the same contents: ids of failed ones cannot be used again."""
 
 
-class BigQuerySession(Session):
+class BigQuerySession(WarehouseSession):
     """A session with one project of BigQuery. Experimental.
 
     Args:

@@ -8,7 +8,7 @@ from datetime import date
 import pyarrow as pa
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import Limits
+from waybill.destinations.limits import ValueLimits
 from waybill.destinations.per_table.shape import type_name
 from waybill.pipelines import MAX_DECIMAL_DIGITS, arrow_type
 
@@ -50,7 +50,7 @@ ERRORS = ErrorMap(
     },
     refused={},
 )
-LIMITS = Limits(first_day=date(1900, 1, 1), last_day=date(2299, 12, 31))
+LIMITS = ValueLimits(first_day=date(1900, 1, 1), last_day=date(2299, 12, 31))
 _TYPES = {
     "bool": "Bool",
     "int32": "Int32",

@@ -16,7 +16,7 @@ import pyarrow as pa
 from waybill.destinations.adapters.clickhouse.dialect import LIMITS, literal, quoted, sql_type
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.per_table.model import DELETE, OP, SOFT_DELETE, TOUCH, Bounds
-from waybill.destinations.per_table.shape import Plan
+from waybill.destinations.per_table.shape import ShapePlan
 
 BOOKS = "waybill"
 LOADS_TABLE = "_waybill_loads"
@@ -123,7 +123,7 @@ def _value(name: str, staged: Sequence[str], key: Sequence[str]) -> str:
     return f"if(s.{quoted(OP)} IN ({ops}), {held}, {own})"
 
 
-def alterations(place: str, known: pa.Schema, plan: Plan) -> list[str]:
+def alterations(place: str, known: pa.Schema, plan: ShapePlan) -> list[str]:
     """Return the statements that bring a table's columns to a plan."""
     found = [
         f"ALTER TABLE {place} ADD COLUMN IF NOT EXISTS {quoted(f.name)} {sql_type(f)}"

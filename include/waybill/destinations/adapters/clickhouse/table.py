@@ -25,7 +25,7 @@ from waybill.destinations.adapters.clickhouse import statements
 from waybill.destinations.adapters.clickhouse.dialect import field_of, literal, quoted
 from waybill.destinations.adapters.clickhouse.session import ClickHouseSession
 from waybill.destinations.adapters.clickhouse.statements import BOOKS, LOADS, LOADS_TABLE
-from waybill.destinations.per_table.books import Record
+from waybill.destinations.per_table.books import LoadRecord
 from waybill.destinations.per_table.model import (
     FILE,
     OP,
@@ -34,9 +34,9 @@ from waybill.destinations.per_table.model import (
     Bounds,
     Changes,
     ConflictError,
-    Stamp,
+    RowStamp,
 )
-from waybill.destinations.per_table.shape import Plan
+from waybill.destinations.per_table.shape import ShapePlan
 from waybill.errors import InputError
 
 _BEGUN, _DONE, _GIVEN_UP = 0, 1, 2
@@ -81,7 +81,7 @@ class ClickHouseTable:
     _fields: pa.Schema | None = None
     _replacing: bool = False
     _sequence: int = 0
-    _record: Record | None = None
+    _record: LoadRecord | None = None
     _numbers: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -128,7 +128,7 @@ class ClickHouseTable:
         """Return the greatest commit number of a destination that the table has."""
         return self._numbers.get(destination)
 
-    def record(self) -> Record | None:
+    def record(self) -> LoadRecord | None:
         """Return the newest books."""
         return self._record
 
@@ -148,7 +148,7 @@ class ClickHouseTable:
         schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
         return pa.table([*arrays, files], schema=schema).to_reader()
 
-    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+    def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Insert the changed rows and leave the stamp; see above.
 
         Raises:
@@ -195,7 +195,7 @@ class ClickHouseTable:
         for statement in made:
             self.session.command(statement)
 
-    def alter(self, plan: Plan) -> None:
+    def alter(self, plan: ShapePlan) -> None:
         """Bring its columns to a plan."""
         for statement in statements.alterations(self.place, self.fields(), plan):
             self.session.command(statement)
@@ -230,7 +230,7 @@ class ClickHouseTable:
                 known = self._numbers.get(line["destination"], line["number"])
                 self._numbers[line["destination"]] = max(known, line["number"])
         newest = max((line for line in done if line["record"]), key=_place_of, default=None)
-        self._record = None if newest is None else Record.from_text(newest["record"])
+        self._record = None if newest is None else LoadRecord.from_text(newest["record"])
 
     def _lines(self) -> list[dict[str, Any]]:
         """Return the newest line of each destination, and all that were begun and not ended."""

@@ -16,7 +16,7 @@ from waybill.destinations.adapters.databricks.dialect import (
 )
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.per_table.model import DELETE, OP, SOFT_DELETE, TOUCH, UPSERT, Bounds
-from waybill.destinations.per_table.shape import Plan
+from waybill.destinations.per_table.shape import ShapePlan
 from waybill.errors import InputError
 
 BOOKS = "waybill"
@@ -46,7 +46,7 @@ def creation(
     ]
 
 
-def alterations(place: str, known: pa.Schema, plan: Plan) -> list[str]:
+def alterations(place: str, known: pa.Schema, plan: ShapePlan) -> list[str]:
     """Return the statements that bring a table's columns to a plan.
 
     Raises:

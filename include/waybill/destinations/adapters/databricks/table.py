@@ -25,9 +25,9 @@ from waybill.destinations.adapters.databricks import statements
 from waybill.destinations.adapters.databricks.dialect import field_of, literal, quoted
 from waybill.destinations.adapters.databricks.session import DatabricksSession
 from waybill.destinations.adapters.databricks.statements import LOADS, METADATA
-from waybill.destinations.per_table.books import Record
-from waybill.destinations.per_table.model import FILE, OP, Bounds, Changes, ConflictError, Stamp
-from waybill.destinations.per_table.shape import Plan
+from waybill.destinations.per_table.books import LoadRecord
+from waybill.destinations.per_table.model import FILE, OP, Bounds, Changes, ConflictError, RowStamp
+from waybill.destinations.per_table.shape import ShapePlan
 
 _PREFIX = "waybill."
 _LOOK = 100
@@ -89,10 +89,10 @@ class DatabricksTable:
         found: int | None = self._stamp.get("numbers", {}).get(destination)
         return found
 
-    def record(self) -> Record | None:
+    def record(self) -> LoadRecord | None:
         """Return the newest books."""
         text = self._stamp.get("record")
-        return None if text is None else Record.from_text(text)
+        return None if text is None else LoadRecord.from_text(text)
 
     def count(self) -> int:
         """Return how many rows it has: Delta knows it from metadata."""
@@ -109,7 +109,7 @@ class DatabricksTable:
         schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
         return pa.table([*arrays, files], schema=schema).to_reader()
 
-    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+    def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Merge the changed rows and leave the stamp, in one commit.
 
         Raises:
@@ -146,7 +146,7 @@ class DatabricksTable:
         for statement in made:
             self.session.execute(statement)
 
-    def alter(self, plan: Plan) -> None:
+    def alter(self, plan: ShapePlan) -> None:
         """Bring its columns to a plan."""
         for statement in statements.alterations(self.place, self.fields(), plan):
             self.session.execute(statement)
@@ -190,7 +190,7 @@ class DatabricksTable:
             if row["key"].startswith(_CONSTRAINT)
         }
 
-    def _next_stamp(self, stamp: Stamp) -> dict[str, Any]:
+    def _next_stamp(self, stamp: RowStamp) -> dict[str, Any]:
         numbers = dict(self._stamp.get("numbers", {}))
         if stamp.destination:
             numbers[stamp.destination] = stamp.number

@@ -34,7 +34,7 @@ from waybill.destinations.adapters.delta.files import (
     removed,
 )
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
-from waybill.destinations.per_table.books import Record
+from waybill.destinations.per_table.books import LoadRecord
 from waybill.destinations.per_table.model import (
     DELETE,
     FILE,
@@ -45,11 +45,11 @@ from waybill.destinations.per_table.model import (
     Bounds,
     Changes,
     ConflictError,
-    Stamp,
+    RowStamp,
 )
 from waybill.destinations.per_table.places import folder_of
 from waybill.destinations.per_table.rewriting import added, complete, plainly, rewritten
-from waybill.destinations.per_table.shape import Plan, plain_field
+from waybill.destinations.per_table.shape import ShapePlan, plain_field
 from waybill.errors import InputError
 
 _UNSAFE = frozenset(" ,;{}()\n\t=")
@@ -74,7 +74,7 @@ class DeltaLakeTable:
     _opened: DeltaTable | None = None
     _files: dict[str, int] = field(default_factory=dict)
     _found: dict[int, DeltaFile] = field(default_factory=dict)
-    _books: tuple[int, Record | None] | None = None
+    _books: tuple[int, LoadRecord | None] | None = None
 
     @property
     def uri(self) -> str:
@@ -114,19 +114,19 @@ class DeltaLakeTable:
         found: int | None = self._table.transaction_version(_app(destination))
         return found
 
-    def record(self) -> Record | None:
+    def record(self) -> LoadRecord | None:
         """Return the newest books; see the protocol. Cost: of the commits since."""
         version = self._table.version()
         if self._books is None or self._books[0] != version:
             self._books = (version, self._newest_record())
         return self._books[1]
 
-    def _newest_record(self) -> Record | None:
+    def _newest_record(self) -> LoadRecord | None:
         for limit in _LOOKS:
             found = self._table.history(limit)
             for entry in found:
                 if _BOOKS in entry:
-                    return Record.from_text(entry[_BOOKS])
+                    return LoadRecord.from_text(entry[_BOOKS])
             if limit is None or len(found) < limit:
                 break
         return None
@@ -172,7 +172,7 @@ class DeltaLakeTable:
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
-    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+    def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Change rows and leave the stamp; see the protocol."""
         metadata = {} if stamp.record is None else {_BOOKS: stamp.record.to_text()}
         done = [Transaction(_app(stamp.destination), stamp.number)] if stamp.destination else []
@@ -283,7 +283,7 @@ class DeltaLakeTable:
             if not self.refresh():
                 raise
 
-    def alter(self, plan: Plan) -> None:
+    def alter(self, plan: ShapePlan) -> None:
         """Bring its columns to a plan: by its definition, or where types widen by rewriting it."""
         new = _unsafe([f.name for f in plan.add])
         if new and _MAPPING not in self._table.metadata().configuration:
@@ -302,7 +302,7 @@ class DeltaLakeTable:
         except CommitFailedError as error:
             raise ConflictError(str(error)) from error
 
-    def _rewrite(self, plan: Plan) -> None:
+    def _rewrite(self, plan: ShapePlan) -> None:
         """Write the table anew in one commit; where it is plain, batch by batch."""
         wider = {f.name: f for f in plan.widen}
         fields = [wider.get(f.name, f) for f in self.fields()] + list(plan.add)

@@ -28,7 +28,7 @@ _CATALOG = "_waybill_file"
 _LOCKS: dict[Path, threading.Lock] = {}
 
 
-class Session:
+class DuckSession:
     """A connection to one file.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.connection import DuckSession
 from waybill.destinations.adapters.duckdb.errors import DuckError
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import MergeStatements, literal, quoted
@@ -17,7 +17,7 @@ from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.pipelines import TableSpec
 
 
-def screen(session: Session, statements: MergeStatements, batch: TableBatch) -> Refused:
+def screen(session: DuckSession, statements: MergeStatements, batch: TableBatch) -> Refused:
     """Return the rows of a stage, of those without a verdict, that the table does not take.
 
     Cost: a pass over the stage for each CHECK, and each NOT NULL of a column with a null.
@@ -38,7 +38,7 @@ def screen(session: Session, statements: MergeStatements, batch: TableBatch) -> 
 
 
 def _conditions(
-    session: Session, spec: TableSpec, filled: Collection[str]
+    session: DuckSession, spec: TableSpec, filled: Collection[str]
 ) -> list[tuple[str, SqlError]]:
     """Return what must not be true of a row, with what is said of one of which it is."""
     declared = {column.name.lower() for column in spec.columns}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.duckdb.engine import DuckEngine
-from waybill.destinations.batch import Frame, Place, TableBatch
+from waybill.destinations.batch import Place, RowFrame, TableBatch
 from waybill.destinations.transactional.destination import SqlDestination
 from waybill.destinations.transactional.engine import Table
 from waybill.destinations.transactional.session import Refused, SqlError
@@ -91,7 +91,7 @@ class DuckDestination(SqlDestination):
 
 def _beginning(batch: TableBatch, rows: int) -> TableBatch:
     frames = [
-        Frame(frame.commit_number, frame.rows, frame.start, min(frame.end, rows))
+        RowFrame(frame.commit_number, frame.rows, frame.start, min(frame.end, rows))
         for frame in batch.frames
         if frame.start < rows
     ]

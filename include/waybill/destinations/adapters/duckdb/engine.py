@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.adapters.duckdb.books import DuckBooks
-from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.connection import DuckSession
 from waybill.destinations.adapters.duckdb.constraints import screen
 from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
 from waybill.destinations.adapters.duckdb.replacement import can_replace, replace_rows
@@ -31,7 +31,7 @@ class DuckEngine:
     Args:
         name: the destination's name.
         path: the file.
-        options: as ``Session`` takes them.
+        options: as ``DuckSession`` takes them.
 
     Raises:
         InputError: an option that there is not, or a path that is none.
@@ -40,7 +40,7 @@ class DuckEngine:
     dialect = "duckdb"
 
     def __init__(self, name: str, path: str, options: Mapping[str, str]) -> None:
-        self.session = Session(path, name, options)
+        self.session = DuckSession(path, name, options)
         self.books = DuckBooks()
         self._name = name
 

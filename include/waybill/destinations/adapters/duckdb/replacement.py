@@ -8,14 +8,14 @@ indexes, which would be asked before the old row is gone. Nobody else writes whi
 
 from __future__ import annotations
 
-from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.connection import DuckSession
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, MergeStatements, literal, quoted
 from waybill.pipelines import TableSpec
 
 _VERSIONS = tuple(name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at")
 
 
-def can_replace(session: Session, spec: TableSpec) -> bool:
+def can_replace(session: DuckSession, spec: TableSpec) -> bool:
     """Tell whether rows of a table may be replaced. Cost: one look at the catalogue."""
     known = {column.name.lower() for column in spec.columns}
     known |= {name for name, _ in KEPT_COLUMNS} | {DELETED_AT}
@@ -33,7 +33,7 @@ def can_replace(session: Session, spec: TableSpec) -> bool:
     return set(rows["found"].to_pylist()) <= known
 
 
-def replace_rows(session: Session, statements: MergeStatements, *, judged: bool) -> int:
+def replace_rows(session: DuckSession, statements: MergeStatements, *, judged: bool) -> int:
     """Apply what has no verdict, and the versions of touched rows; return the rows added."""
     spec = statements.spec
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
@@ -68,7 +68,9 @@ def replace_rows(session: Session, statements: MergeStatements, *, judged: bool)
     return inserted - deleted
 
 
-def _update(session: Session, table: str, met: str, stage: str, *, where: str, also: str) -> None:
+def _update(
+    session: DuckSession, table: str, met: str, stage: str, *, where: str, also: str
+) -> None:
     versions = ", ".join(f"{name} = s.{name}" for name in _VERSIONS)
     session.execute(
         f"UPDATE {table} AS t SET {versions}{also} FROM {met} AS m "

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.duckdb.books import rekeyed
-from waybill.destinations.adapters.duckdb.connection import Session
+from waybill.destinations.adapters.duckdb.connection import DuckSession
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
@@ -56,7 +56,7 @@ SPELLING = Spelling(
 )
 
 
-def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table]:
+def ensure_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, Table]:
     """Bring tables to their declarations, in one transaction.
 
     Raises:
@@ -76,7 +76,7 @@ def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, T
     return tables_of(specs, planned)
 
 
-def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
+def look_at_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
     """Return tables as they are; None: they have to be brought to their declarations.
 
     Raises:
@@ -88,7 +88,7 @@ def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, 
     return tables_of(specs, planned)
 
 
-def _change(session: Session, spec: TableSpec, statement: str) -> None:
+def _change(session: DuckSession, spec: TableSpec, statement: str) -> None:
     try:
         session.execute(statement)
     except SqlError as error:
@@ -104,7 +104,7 @@ def _change(session: Session, spec: TableSpec, statement: str) -> None:
         raise
 
 
-def _inspect(session: Session, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
+def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
     """Return what the catalogue has of these tables, columns by their declared spelling."""
     declared = {
         (one.schema_name.lower(), one.name.lower()): one
@@ -130,7 +130,7 @@ def _inspect(session: Session, specs: Sequence[TableSpec]) -> dict[Place, FoundT
     return found
 
 
-def _check_keys(session: Session, spec: TableSpec) -> None:
+def _check_keys(session: DuckSession, spec: TableSpec) -> None:
     """Refuse a table of the user's in which a key has two rows; ours have none.
 
     Raises:

@@ -37,11 +37,11 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
 
-from waybill.destinations.per_table.books import Record
-from waybill.destinations.per_table.model import FILE, Bounds, Changes, ConflictError, Stamp
+from waybill.destinations.per_table.books import LoadRecord
+from waybill.destinations.per_table.model import FILE, Bounds, Changes, ConflictError, RowStamp
 from waybill.destinations.per_table.places import folder_of
 from waybill.destinations.per_table.rewriting import added, complete, packed, plainly, rewritten
-from waybill.destinations.per_table.shape import Plan, plain_field
+from waybill.destinations.per_table.shape import ShapePlan, plain_field
 
 _BOOKS, _NUMBERS = "waybill.books", "waybill.commits"
 _FILE_BYTES = 128 * 1024**2
@@ -103,10 +103,10 @@ class IcebergLakeTable:
         found: dict[str, int] = orjson.loads(self._table.properties.get(_NUMBERS, "{}"))
         return found
 
-    def record(self) -> Record | None:
+    def record(self) -> LoadRecord | None:
         """Return the newest books; see the protocol."""
         text = self._table.properties.get(_BOOKS)
-        return None if text is None else Record.from_text(text)
+        return None if text is None else LoadRecord.from_text(text)
 
     def count(self) -> int:
         """Return how many rows it has."""
@@ -138,7 +138,7 @@ class IcebergLakeTable:
         wanted = table.schema().select(*columns)
         yield from ArrowScan(table.metadata, table.io, wanted, condition).to_record_batches(tasks)
 
-    def commit(self, changes: Changes | None, stamp: Stamp) -> None:
+    def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Change rows and leave the stamp, in one snapshot; see the protocol."""
         schema = self.fields()
         old = [self._tasks[number] for number in sorted(changes.files)] if changes else []
@@ -153,7 +153,7 @@ class IcebergLakeTable:
             transaction.set_properties(self._properties(stamp))
             transaction.commit_transaction()
 
-    def _properties(self, stamp: Stamp) -> dict[str, str]:
+    def _properties(self, stamp: RowStamp) -> dict[str, str]:
         found = {} if stamp.record is None else {_BOOKS: stamp.record.to_text()}
         if stamp.destination:
             numbers = {**self._numbers(), stamp.destination: stamp.number}
@@ -214,7 +214,7 @@ class IcebergLakeTable:
         except TableAlreadyExistsError:
             return
 
-    def alter(self, plan: Plan) -> None:
+    def alter(self, plan: ShapePlan) -> None:
         """Bring its columns to a plan: by its schema, or where Iceberg does not widen by a copy."""
         transaction = self._table.transaction()
         found = self._table.schema()
@@ -235,7 +235,7 @@ class IcebergLakeTable:
                 self._copy(transaction, plan, anew)
             transaction.commit_transaction()
 
-    def _copy(self, transaction: Transaction, plan: Plan, anew: Sequence[pa.Field]) -> None:
+    def _copy(self, transaction: Transaction, plan: ShapePlan, anew: Sequence[pa.Field]) -> None:
         """Give columns their new types and write all rows again, in the same commit."""
         with transaction.update_schema(allow_incompatible_changes=True) as change:
             for item in anew:

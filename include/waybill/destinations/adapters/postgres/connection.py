@@ -55,7 +55,7 @@ _SAVEPOINT = "waybill_try"
 _TRIAL = "waybill_trial"
 
 
-class Session:
+class PostgresSession:
     """A connection to one destination.
 
     Args:

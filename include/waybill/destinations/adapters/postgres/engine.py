@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.postgres import books
 from waybill.destinations.adapters.postgres.books import PostgresBooks
-from waybill.destinations.adapters.postgres.connection import Session
+from waybill.destinations.adapters.postgres.connection import PostgresSession
 from waybill.destinations.adapters.postgres.errors import sorted_error
 from waybill.destinations.adapters.postgres.refusals import halve, merge_by_halves
 from waybill.destinations.adapters.postgres.schema import ensure_tables, look_at_tables
@@ -47,7 +47,7 @@ class PostgresEngine:
     dialect = "postgres"
 
     def __init__(self, name: str, dsn: str) -> None:
-        self.session = Session(dsn, name)
+        self.session = PostgresSession(dsn, name)
         self.books = PostgresBooks()
         self._name = name
         self._mixed: set[Place] = set()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waybill.destinations.adapters.postgres.connection import Session
+from waybill.destinations.adapters.postgres.connection import PostgresSession
 from waybill.destinations.adapters.postgres.errors import PostgresError
 from waybill.destinations.merging import MergeStatements, bounds, literal, quoted
 from waybill.destinations.transactional.engine import items_of
@@ -22,7 +22,7 @@ Range = tuple[int, int]
 
 
 def halve(
-    session: Session,
+    session: PostgresSession,
     apply: Callable[[int, int], object],
     *ranges: Range,
     one_by_one: Callable[[int, int], Refused] | None = None,
@@ -60,7 +60,7 @@ def halves(start: int, end: int) -> tuple[Range, ...]:
     return (start, middle), (middle, end)
 
 
-def merge_by_halves(session: Session, statements: MergeStatements, rows: int) -> Refused:
+def merge_by_halves(session: PostgresSession, statements: MergeStatements, rows: int) -> Refused:
     """Merge a batch that failed as a whole, but for the rows that are refused.
 
     Args:
@@ -115,7 +115,7 @@ def _loop(merge: str, notes: str, low: int, high: int) -> str:
     )
 
 
-def _noted(session: Session, notes: str, low: int) -> Refused:
+def _noted(session: PostgresSession, notes: str, low: int) -> Refused:
     rows = session.query(f"SELECT * FROM {quoted(notes)} WHERE n >= {low}")
     return {
         row["n"]: PostgresError(row["words"], row["state"], row["detail"])

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.postgres.books import rekeyed
-from waybill.destinations.adapters.postgres.connection import Session
+from waybill.destinations.adapters.postgres.connection import PostgresSession
 from waybill.destinations.adapters.postgres.errors import PostgresError
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
@@ -20,8 +20,8 @@ from waybill.destinations.transactional.tables import (
     ORDINARY,
     FoundColumn,
     FoundTable,
-    Plan,
     Spelling,
+    TablePlan,
     check_names,
     plans,
     shown,
@@ -69,7 +69,7 @@ def sql_type(name: str) -> str:
     return SPELLING.sql_type(name)
 
 
-def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table]:
+def ensure_tables(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, Table]:
     """Bring tables to their declarations. Cost: one query when nothing is to be done.
 
     Raises:
@@ -92,7 +92,9 @@ def ensure_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, T
     return tables_of(specs, planned)
 
 
-def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Table] | None:
+def look_at_tables(
+    session: PostgresSession, specs: Sequence[TableSpec]
+) -> dict[Place, Table] | None:
     """Return tables as they are until the transaction ends; None: they are to be changed.
 
     Cost: two queries.
@@ -109,7 +111,7 @@ def look_at_tables(session: Session, specs: Sequence[TableSpec]) -> dict[Place, 
     return tables_of(specs, planned)
 
 
-def _change(session: Session, spec: TableSpec, statement: str) -> None:
+def _change(session: PostgresSession, spec: TableSpec, statement: str) -> None:
     try:
         session.execute(statement)
     except SqlError as error:
@@ -126,12 +128,12 @@ def _change(session: Session, spec: TableSpec, statement: str) -> None:
         raise
 
 
-def _planned(session: Session, specs: Sequence[TableSpec]) -> dict[Place, Plan]:
+def _planned(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, TablePlan]:
     places = [(one.schema_name, one.name) for spec in specs for one in with_children(spec)]
     return plans(SPELLING, specs, inspect(session, places))
 
 
-def inspect(session: Session, places: Sequence[Place]) -> dict[Place, FoundTable]:
+def inspect(session: PostgresSession, places: Sequence[Place]) -> dict[Place, FoundTable]:
     """Return what the catalogue has of these tables."""
     wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in places)
     columns = session.query(
@@ -154,7 +156,7 @@ def inspect(session: Session, places: Sequence[Place]) -> dict[Place, FoundTable
     return found
 
 
-def _add_unique(session: Session, wanted: str, found: Mapping[Place, FoundTable]) -> None:
+def _add_unique(session: PostgresSession, wanted: str, found: Mapping[Place, FoundTable]) -> None:
     indexes = session.query(
         "SELECT n.nspname AS schema, c.relname AS name, i.indexrelid::bigint AS index, "
         "a.attname AS column FROM pg_catalog.pg_index i "

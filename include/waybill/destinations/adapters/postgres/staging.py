@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from waybill.destinations.adapters.postgres.connection import Session
+from waybill.destinations.adapters.postgres.connection import PostgresSession
 from waybill.destinations.adapters.postgres.schema import sql_type
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
@@ -29,7 +29,7 @@ _STAGED = {
 _VERDICTS = "(n bigint NOT NULL, outcome smallint NOT NULL, winner bigint, touch boolean NOT NULL)"
 
 
-def create_stage(session: Session, statements: MergeStatements) -> None:
+def create_stage(session: PostgresSession, statements: MergeStatements) -> None:
     """Create a batch's stage and verdict tables; they end with the transaction."""
     spec = statements.spec
     columns = [
@@ -46,7 +46,7 @@ def create_stage(session: Session, statements: MergeStatements) -> None:
     )
 
 
-def create_items(session: Session, statements: MergeStatements, index: int) -> str:
+def create_items(session: PostgresSession, statements: MergeStatements, index: int) -> str:
     """Create the table of a child's items; return its name."""
     child, name = statements.spec.children[index], items_of(statements.stage, index)
     columns = ", ".join(f"{quoted(c.name)} {sql_type(c.type)}" for c in child.columns)

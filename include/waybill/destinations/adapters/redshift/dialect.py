@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import Limits, reader
+from waybill.destinations.limits import ValueLimits, reader
 from waybill.destinations.transactional.staged.dialect import Dialect
 from waybill.destinations.transactional.staged.rewriting import (
     delete_without_alias,
@@ -73,7 +73,7 @@ REDSHIFT = Dialect(
         "json": "VARCHAR(65535)",
     },
     errors=ERRORS,
-    limits=Limits(text_bytes=65_535, binary_bytes=1_024_000, takes_nul=False),
+    limits=ValueLimits(text_bytes=65_535, binary_bytes=1_024_000, takes_nul=False),
     widens=lambda _old, _new: False,
     known=reader(
         {

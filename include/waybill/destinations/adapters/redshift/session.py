@@ -21,7 +21,7 @@ from waybill.destinations.adapters.redshift.dialect import REDSHIFT
 from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
 from waybill.destinations.transactional.staged.destination import WarehouseDestination
 from waybill.destinations.transactional.staged.dialect import BOOKS
-from waybill.destinations.transactional.staged.session import Columns, Session
+from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
 from waybill.destinations.transactional.staged.table_load import working_table
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
@@ -84,7 +84,7 @@ _ANSWER_TIMEOUT_S = 1_900
 """Longer than the server lets a statement run."""
 
 
-class RedshiftSession(Session):
+class RedshiftSession(WarehouseSession):
     """A session with one database of Redshift. Experimental.
 
     Args:
@@ -196,7 +196,7 @@ class RedshiftSession(Session):
         self.execute(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
 
 
-def _raw_table(session: Session, name: str, columns: Columns) -> str:
+def _raw_table(session: WarehouseSession, name: str, columns: Columns) -> str:
     dialect = session.dialect
     kinds = [(n, "TIMESTAMP" if k == "timestamp" else dialect.sql_type(k)) for n, k in columns]
     listed = ", ".join(f"{dialect.quoted(n)} {kind}" for n, kind in kinds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import Limits, digits, reader
+from waybill.destinations.limits import ValueLimits, digits, reader
 from waybill.destinations.transactional.staged.dialect import Dialect
 
 _GRANT = (
@@ -78,7 +78,7 @@ SNOWFLAKE = Dialect(
         "json": "VARCHAR",
     },
     errors=ERRORS,
-    limits=Limits(text_bytes=16 * 1024**2, binary_bytes=8 * 1024**2, first_day=date(1, 1, 1)),
+    limits=ValueLimits(text_bytes=16 * 1024**2, binary_bytes=8 * 1024**2, first_day=date(1, 1, 1)),
     widens=_widens,
     known=reader(
         {

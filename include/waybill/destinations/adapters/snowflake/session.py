@@ -17,7 +17,7 @@ from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.drivers import Address, Form, WarehouseError, driver, read_address
 from waybill.destinations.transactional.staged import books
 from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.session import Columns, Session
+from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
 from waybill.destinations.transactional.staged.table_load import working_table
 from waybill.settings import DestinationSettings, S3Settings
 
@@ -43,7 +43,7 @@ _LIMITS = {"login_timeout": 60, "network_timeout": 1_900, "socket_timeout": 120}
 _CONNECTION_CODES = range(250_000, 260_000)
 
 
-class SnowflakeSession(Session):
+class SnowflakeSession(WarehouseSession):
     """A session with one database of Snowflake. Experimental.
 
     Args:

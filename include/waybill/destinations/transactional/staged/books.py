@@ -20,7 +20,7 @@ from waybill.destinations.transactional import books as sql_books
 from waybill.destinations.transactional.books import COMMITS, TABLES, TOMBSTONES, batch_text, is_of
 from waybill.destinations.transactional.staged.dialect import BOOKS, Dialect
 from waybill.destinations.transactional.staged.schema import definition, found_columns
-from waybill.destinations.transactional.staged.session import Session
+from waybill.destinations.transactional.staged.session import WarehouseSession
 from waybill.pipelines import Column, TableSpec
 
 _SHAPES: Mapping[str, Sequence[tuple[str, str, bool]]] = {
@@ -71,7 +71,7 @@ def creations(dialect: Dialect) -> list[str]:
     return found
 
 
-def create_books(session: Session) -> None:
+def create_books(session: WarehouseSession) -> None:
     """Create what is missing; two that do it at once leave one lock row more, which is no harm."""
     for statement in creations(session.dialect):
         session.execute(statement)
@@ -81,7 +81,7 @@ def create_books(session: Session) -> None:
         session.perform(f"INSERT INTO {LOCKS} (name, held) VALUES ({literal(LOCK_ROW)}, 0)")
 
 
-def _add_batch(session: Session) -> None:
+def _add_batch(session: WarehouseSession) -> None:
     """Add the column to books of an older release."""
     name = "_waybill_commits"
     spec = TableSpec(
@@ -96,18 +96,18 @@ def _add_batch(session: Session) -> None:
         session.execute(f"ALTER TABLE {dialect.table(BOOKS, name)} ADD COLUMN {column}")
 
 
-def take_lock_row(session: Session) -> None:
+def take_lock_row(session: WarehouseSession) -> None:
     """Change the lock row: another load's change of it waits, or fails, until this one ends."""
     session.perform(f"UPDATE {LOCKS} SET held = held + 1 WHERE name = {literal(LOCK_ROW)}")
 
 
-def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
+def loaded(session: WarehouseSession, destination: str, numbers: Sequence[int]) -> set[int]:
     """Return which of these commits are loaded."""
     return {int(number) for number in sql_books.loaded(session.defined, destination, numbers)}
 
 
 def write(
-    session: Session,
+    session: WarehouseSession,
     destination: str,
     outcomes: Sequence[LoadOutcome],
     batches: Mapping[int, str],
@@ -138,17 +138,19 @@ def _portions(
         yield values
 
 
-def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dict[int, LoadOutcome]:
+def stored(
+    session: WarehouseSession, destination: str, commits: Sequence[Commit]
+) -> dict[int, LoadOutcome]:
     """Return the outcomes of commits that were loaded before, as the batches they are."""
     return sql_books.stored(session.defined, destination, commits)
 
 
-def held(session: Session, destination: str, after: int) -> Held:
+def held(session: WarehouseSession, destination: str, after: int) -> Held:
     """Return the newest commit, and all after one."""
     return sql_books.held(session.defined, destination, after)
 
 
-def check_expected(session: Session, destination: str, newest: int | None) -> None:
+def check_expected(session: WarehouseSession, destination: str, newest: int | None) -> None:
     """Refuse to go on without a commit that the destination took.
 
     Raises:
@@ -157,18 +159,18 @@ def check_expected(session: Session, destination: str, newest: int | None) -> No
     sql_books.check_expected(session.defined, destination, newest)
 
 
-def forget(session: Session, destination: str, numbers: Sequence[int]) -> None:
+def forget(session: WarehouseSession, destination: str, numbers: Sequence[int]) -> None:
     """Forget commits, so that they can be written anew."""
     session.perform(sql_books.forget(destination, numbers))
 
 
-def has_tombstones(session: Session, spec: TableSpec) -> bool:
+def has_tombstones(session: WarehouseSession, spec: TableSpec) -> bool:
     """Say whether a table has any."""
     rows = session.ask(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")
     return bool(rows["found"][0].as_py())
 
 
-def note_change(session: Session, spec: TableSpec, change: int) -> None:
+def note_change(session: WarehouseSession, spec: TableSpec, change: int) -> None:
     """Note, in a load's transaction, by how much it changed a table's number of rows."""
     there = session.ask(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")
     if there["found"][0].as_py():
@@ -196,7 +198,7 @@ def _json(value: object) -> str:
     return literal(orjson.dumps(value).decode())
 
 
-def count_rows(session: Session, look: CountLook) -> RowCount | None:
+def count_rows(session: WarehouseSession, look: CountLook) -> RowCount | None:
     """Look at one table; None: no load has written to it.
 
     Both numbers are read by one statement. One that is not due is as it was counted last, but for
@@ -220,7 +222,7 @@ def count_rows(session: Session, look: CountLook) -> RowCount | None:
     return _counted(session, look, anew=anew)
 
 
-def _counted(session: Session, look: CountLook, *, anew: bool) -> RowCount:
+def _counted(session: WarehouseSession, look: CountLook, *, anew: bool) -> RowCount:
     spec = look.spec
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     [row] = session.ask(

@@ -37,11 +37,11 @@ from waybill.destinations.model import (
 from waybill.destinations.refused import refused_rows
 from waybill.destinations.specs import union
 from waybill.destinations.transactional.staged import books, examination
-from waybill.destinations.transactional.staged.schema import Table, ensure_table
-from waybill.destinations.transactional.staged.session import Session
+from waybill.destinations.transactional.staged.schema import WarehouseTable, ensure_table
+from waybill.destinations.transactional.staged.session import WarehouseSession
 from waybill.destinations.transactional.staged.table_load import (
     RowRefusedError,
-    TableLoad,
+    StagedTableLoad,
     find_refused,
 )
 from waybill.errors import RetryError, StopError, WaybillError
@@ -67,13 +67,13 @@ class WarehouseDestination:
 
     per_table = False
 
-    def __init__(self, name: str, session: Session) -> None:
+    def __init__(self, name: str, session: WarehouseSession) -> None:
         self.name = name
         self.kind = session.dialect.kind
         self._session = session
         self._has_books = False
         self._ensured: dict[Place, TableSpec] = {}
-        self._tables: dict[Place, Table] = {}
+        self._tables: dict[Place, WarehouseTable] = {}
 
     def ensure_table(self, spec: TableSpec) -> None:
         """Bring the table to its declaration; see the protocol."""
@@ -201,16 +201,16 @@ class WarehouseDestination:
             load.drop()
         return outcomes
 
-    def _staged(self, batch: TableBatch, refused: Mapping[Place, Reasons]) -> TableLoad:
+    def _staged(self, batch: TableBatch, refused: Mapping[Place, Reasons]) -> StagedTableLoad:
         place = (batch.spec.schema_name, batch.spec.name)
         reasons = beyond(batch, self._session.dialect.limits) | refused.get(place, {})
         marked = self._tables[place].marked
-        load = TableLoad(self._session, batch, uuid.uuid4().hex[:12], reasons, marked)
+        load = StagedTableLoad(self._session, batch, uuid.uuid4().hex[:12], reasons, marked)
         load.stage()
         return load
 
     def _merged(
-        self, fresh: Sequence[Commit], loads: Sequence[TableLoad], park: Park
+        self, fresh: Sequence[Commit], loads: Sequence[StagedTableLoad], park: Park
     ) -> list[LoadOutcome]:
         rows: list[RefusedRow] = []
         for load in loads:

@@ -9,7 +9,7 @@ import sqlglot
 from sqlglot import exp
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import Limits
+from waybill.destinations.limits import ValueLimits
 from waybill.destinations.transactional.staged.rewriting import Rewriting
 from waybill.pipelines import Column, TableSpec
 
@@ -30,7 +30,7 @@ class Dialect:
     types: Mapping[str, str]
     """Column type to the engine's, as its DDL writes it; "decimal" has {p} and {s}."""
     errors: ErrorMap
-    limits: Limits
+    limits: ValueLimits
     widens: Callable[[str, str], bool]
     """Say whether a column of one type can be altered to a wider one (column types)."""
     known: Callable[[str], str | None]

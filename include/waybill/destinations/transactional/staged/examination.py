@@ -12,14 +12,14 @@ from waybill.destinations.merging import quoted
 from waybill.destinations.model import Finding
 from waybill.destinations.transactional.staged import books
 from waybill.destinations.transactional.staged.schema import creation
-from waybill.destinations.transactional.staged.session import Session
+from waybill.destinations.transactional.staged.session import WarehouseSession
 from waybill.errors import WaybillError
 from waybill.pipelines import Column, TableSpec
 
 _PREFIX = "waybill_check_"
 
 
-def examine(session: Session, schema_name: str) -> list[Finding]:
+def examine(session: WarehouseSession, schema_name: str) -> list[Finding]:
     """Try all that loads need; the first step that fails ends it. Leaves the books behind."""
     title = session.dialect.title
     spec = TableSpec(
@@ -53,18 +53,18 @@ def _working(spec: TableSpec) -> str:
     return f"_waybill_work_{spec.name}"
 
 
-def _create(session: Session, spec: TableSpec) -> None:
+def _create(session: WarehouseSession, spec: TableSpec) -> None:
     for statement in creation(session.dialect, spec):
         session.execute(statement)
 
 
-def _fill(session: Session, spec: TableSpec) -> None:
+def _fill(session: WarehouseSession, spec: TableSpec) -> None:
     rows = pa.table({"id": pa.array([1], pa.int64())})
     name = session.stage(_working(spec), [("id", "int64")], rows)
     session.execute(f"DROP TABLE IF EXISTS {session.dialect.working(name)}")
 
 
-def _merge(session: Session, spec: TableSpec) -> None:
+def _merge(session: WarehouseSession, spec: TableSpec) -> None:
     table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
     session.execute(session.begin)
     try:
@@ -74,7 +74,7 @@ def _merge(session: Session, spec: TableSpec) -> None:
         session.abandon()
 
 
-def _drop(session: Session, spec: TableSpec) -> None:
+def _drop(session: WarehouseSession, spec: TableSpec) -> None:
     try:
         session.execute(f"DROP TABLE {session.dialect.table(spec.schema_name, spec.name)}")
     except WarehouseError as error:

@@ -16,7 +16,7 @@ from waybill.destinations.drivers import WarehouseError
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM, child_spec
 from waybill.destinations.transactional.staged.dialect import Dialect, not_null
-from waybill.destinations.transactional.staged.session import Session
+from waybill.destinations.transactional.staged.session import WarehouseSession
 from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import Column, TableSpec, widened
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class FoundColumn:
+class WarehouseColumn:
     """A column as the catalogue has it."""
 
     type: str
@@ -33,7 +33,7 @@ class FoundColumn:
     not_null: bool
 
 
-Found = Mapping[str, FoundColumn]
+Found = Mapping[str, WarehouseColumn]
 """A table's columns by name; empty: there is no such table."""
 
 
@@ -148,7 +148,7 @@ def definition(dialect: Dialect, name: str, kind: str, *, required: bool) -> str
 
 
 def _column_changes(
-    dialect: Dialect, spec: TableSpec, column: Column, found: FoundColumn | None
+    dialect: Dialect, spec: TableSpec, column: Column, found: WarehouseColumn | None
 ) -> list[str]:
     kind = dialect.sql_type(column.type)
     if found is None:
@@ -211,7 +211,7 @@ def _filled(form: str, dialect: Dialect, spec: TableSpec, name: str, kind: str) 
     return form.format(table=table, column=dialect.quoted(name), type=kind)
 
 
-def _by_name(dialect: Dialect, found: Found) -> dict[str, FoundColumn]:
+def _by_name(dialect: Dialect, found: Found) -> dict[str, WarehouseColumn]:
     return {_key(dialect, name): column for name, column in found.items()}
 
 
@@ -224,7 +224,7 @@ def shown(spec: TableSpec) -> str:
     return f"{spec.schema_name}.{spec.name}"
 
 
-def found_columns(session: Session, spec: TableSpec) -> Found:
+def found_columns(session: WarehouseSession, spec: TableSpec) -> Found:
     """Return a table's columns as the catalogue has them; empty: there is no such table."""
     try:
         rows = session.query(session.dialect.columns_query(spec)).to_pylist()
@@ -232,11 +232,11 @@ def found_columns(session: Session, spec: TableSpec) -> Found:
         if not error.code or error.code != session.dialect.absent:
             raise
         return {}
-    return {row["name"]: FoundColumn(row["type"], bool(row["required"])) for row in rows}
+    return {row["name"]: WarehouseColumn(row["type"], bool(row["required"])) for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WarehouseTable:
     """A table as it is."""
 
     spec: TableSpec
@@ -245,7 +245,7 @@ class Table:
     """It has ``_waybill_deleted_at``."""
 
 
-def ensure_table(session: Session, spec: TableSpec) -> Table:
+def ensure_table(session: WarehouseSession, spec: TableSpec) -> WarehouseTable:
     """Bring a table and its children's to their declarations; return it as it then is.
 
     Cost: one query a table when nothing is to be done. Statements are safe to run twice, but for
@@ -262,7 +262,7 @@ def ensure_table(session: Session, spec: TableSpec) -> Table:
         own = tuple(column for column in found.columns if column.name in names)
         children.append(child.model_copy(update={"columns": own}))
     whole, marked = _brought(session, spec)
-    return Table(
+    return WarehouseTable(
         TableSpec(
             schema_name=whole.schema_name,
             name=whole.name,
@@ -275,7 +275,7 @@ def ensure_table(session: Session, spec: TableSpec) -> Table:
     )
 
 
-def _brought(session: Session, spec: TableSpec) -> tuple[TableSpec, bool]:
+def _brought(session: WarehouseSession, spec: TableSpec) -> tuple[TableSpec, bool]:
     check_names(session.dialect, spec)
     found = found_columns(session, spec)
     for statement in plan(session.dialect, spec, found):

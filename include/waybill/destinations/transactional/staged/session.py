@@ -23,7 +23,7 @@ Columns = Sequence[tuple[str, str]]
 """Names and column types."""
 
 
-class Session(ABC):
+class WarehouseSession(ABC):
     """A connection to one warehouse.
 
     Args:
@@ -182,7 +182,7 @@ class Session(ABC):
 class Defined:
     """A session that is told statements of Waybill's definition."""
 
-    session: Session
+    session: WarehouseSession
 
     def query(self, statement: str) -> pa.Table:
         """Run a query and return its rows."""

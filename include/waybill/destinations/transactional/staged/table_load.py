@@ -17,20 +17,20 @@ from waybill.destinations.limits import Reasons
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.transactional.staged import books, staging
 from waybill.destinations.transactional.staged.dialect import WORKING_PREFIX
-from waybill.destinations.transactional.staged.session import Columns, Session
+from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
 
 
 class RowRefusedError(Exception):
     """The merge failed for a row that is at fault; which one is not known yet."""
 
-    def __init__(self, load: TableLoad, error: WarehouseError) -> None:
+    def __init__(self, load: StagedTableLoad, error: WarehouseError) -> None:
         super().__init__(error.message)
         self.load = load
         self.error = error
 
 
 @dataclass(slots=True)
-class TableLoad:
+class StagedTableLoad:
     """The load of one batch.
 
     Args:
@@ -41,7 +41,7 @@ class TableLoad:
         marked: the table has ``_waybill_deleted_at``.
     """
 
-    session: Session
+    session: WarehouseSession
     batch: TableBatch
     label: str
     refused: Reasons
@@ -129,7 +129,7 @@ class TableLoad:
         return f"{WORKING_PREFIX}{self.label}_{what}"
 
 
-def working_table(session: Session, name: str, columns: Columns) -> str:
+def working_table(session: WarehouseSession, name: str, columns: Columns) -> str:
     """Return the statement that makes a working table."""
     dialect = session.dialect
     listed = ", ".join(f"{dialect.quoted(c)} {dialect.sql_type(kind)}" for c, kind in columns)
@@ -137,7 +137,7 @@ def working_table(session: Session, name: str, columns: Columns) -> str:
     return f"CREATE {temporary}TABLE {dialect.working(name)} ({listed}){dialect.working_suffix}"
 
 
-def find_refused(session: Session, failed: TableLoad) -> Reasons:
+def find_refused(session: WarehouseSession, failed: StagedTableLoad) -> Reasons:
     """Return the rows that fail by themselves. Cost: about 2 log2(n) trial merges for one row.
 
     Args:
@@ -161,11 +161,13 @@ def find_refused(session: Session, failed: TableLoad) -> Reasons:
     return found
 
 
-def _try(session: Session, failed: TableLoad, ordinals: list[int]) -> RowRefusedError | None:
+def _try(
+    session: WarehouseSession, failed: StagedTableLoad, ordinals: list[int]
+) -> RowRefusedError | None:
     batch = failed.batch
     places = pa.array(ordinals, pa.int64())
     part = TableBatch(batch.spec, [], batch.columns.take(places), batch.context.take(places))
-    load = TableLoad(session, part, uuid.uuid4().hex[:12], {}, failed.marked)
+    load = StagedTableLoad(session, part, uuid.uuid4().hex[:12], {}, failed.marked)
     load.stage()
     try:
         session.execute(session.begin)
