@@ -1,7 +1,7 @@
 """Discarding parked segments, and undoing it until the clean-up has run.
 
 A segment is discarded whole, and only when the window holds all of it: an event that nobody named
-is never discarded. What the window cuts through is cut first (``edges``). Undoing takes the
+is never discarded. What the window cuts through is cut first. Undoing takes the
 object's row first, as the clean-up does, and acts in a second statement: an object that the
 clean-up has claimed is left to it.
 
@@ -10,7 +10,7 @@ window or a fingerprint is given, segments are discarded row by row.
 
 The edges of a discard's window: segments that it cuts through are cut before it marks any.
 
-Each cut is a transaction of its own (``cutting``): killed between a cut and the marking, the same
+Each cut is a transaction of its own (``splits``): killed between a cut and the marking, the same
 events are parked, or discarded, in more segments. What is left whole is what somebody else took
 meanwhile, what came after the first look, and what is damaged: nobody knows its events' times.
 """

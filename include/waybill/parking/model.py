@@ -334,7 +334,7 @@ class RefreshReport(_Report):
     garbage_kept_young: int
     """Objects that no row names, younger than the grace."""
     garbage_kept_undecided: int
-    """Older ones that a commit may still name: see ``waybill.parking.refresh``."""
+    """Older ones that a commit may still name: see ``Parking.refresh``."""
     aggregates_corrected: int
     """Partitions whose numbers were not the sum of their segments. Never seen is the hope."""
     staged_deleted: int

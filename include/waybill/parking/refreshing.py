@@ -1,6 +1,6 @@
 """Refresh: tracker and bucket compared both ways.
 
-Row without object    alarm, never repaired by deleting the row: see ``missing``
+Row without object    alarm, never repaired by deleting the row: see ``quarantine``
 Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
 Loaded staged object  row loaded -> deleted by compare-and-set, then the object. A kill between
                       leaves an object whose row says deleted: the next run finds it in the listing

@@ -5,7 +5,7 @@ a cancelled replay's rest goes back to parked and keeps its ``replay_id``, so th
 was already whole in the producer's log can still be marked replayed, unless it was taken or
 discarded. What was cut or rewritten meanwhile is marked where it is now: ``source_id`` says so.
 
-Beginning one. What a condition cuts through is cut first (``cutting``), each segment in a
+Beginning one. What a condition cuts through is cut first (``splits``), each segment in a
 transaction of its own; then, while the partition's row is held, it is looked at whether all
 segments lie on one side of the conditions, and those inside are taken. A kill before leaves
 segments that are cut and parked: the same events. What is parked after the begin is left to the

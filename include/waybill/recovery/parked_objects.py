@@ -3,7 +3,7 @@
 What the look of each minute misses is quarantined; so is what a replay could not read. Quarantined
 segments are gone through by the commit that parked them: its records are read from Kafka again and
 run through the versions of that time, and of what fails then each segment gets the events that it
-held, in a new object that takes its place (``parking.cutting.swap``). See docs/adr/0010.
+held, in a new object that takes its place (``parking.splits.swap``). See docs/adr/0010.
 
 Invariants
   I1  A segment is made again once: one transaction moves it from ``quarantined`` to ``replaced`` by

@@ -35,7 +35,7 @@ def message_again(
     Cost: 3 µs for 400 bytes.
 
     Raises:
-        InputError: see ``returning``.
+        InputError: see ``events.reentry``.
         ParkError: see ``encode_again``.
     """
     value = parked.value

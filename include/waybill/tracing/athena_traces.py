@@ -1,6 +1,6 @@
 """Look-ups by Athena over the same objects, for production on AWS.
 
-NOT LIVE-TESTED in this project, see ``athena_runner``. Held by a test where
+NOT LIVE-TESTED in this project, see below. Held by a test where
 Trino 476 is there (`make trino`): it runs these very statements, and answers as DuckDB does.
 
 The tables (``projection``; ``waybill traces ddl`` prints them) lie in

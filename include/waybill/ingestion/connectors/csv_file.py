@@ -26,7 +26,7 @@ A CSV file as a typed table and its bad rows.
 Two ways lead to the same columns of text. The fast one is Arrow's reader over the whole file; it is
 taken as it is when the file is UTF-8, no row is refused, every value fits its declared type and,
 where there are quotes, each line is one record with pairs of them. Anything else is read again
-record by record (``csv_records``), which knows the line and the bytes of each.
+record by record (``CsvRecord``), which knows the line and the bytes of each.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The shipper: carries finished files to the object store, exactly once each.
 
 One shipment is in flight at a time. What a SIGKILL leaves, step by step:
-  discover   see ``waybill.tracing.files.discovery``.
+  discover   see ``waybill.tracing.files.manager``.
   begin      the shipment is in the books, nothing is sent: sent by the next shipper.
   PUT        some objects are there: all are sent again under the same keys, with the same bytes.
   finish     all objects confirmed, the books say shipped, files still there: they are deleted when
