@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from waybill.back_off import BackOff
 from waybill.errors import AwayError, RetryError
 
 T = TypeVar("T")
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 3.0
+_BACK_OFF = BackOff(0.5, 3.0)
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ def answered(ask: Callable[[], T], *, kind: type[RetryError] = AwayError) -> T:
         return ask()
     patience = _now[-1]
     deadline = time.monotonic() + patience.limit_s
-    wait_s = _FIRST_WAIT_S
+    failures = 0
     told = ""
     while True:
         try:
@@ -73,8 +73,8 @@ def answered(ask: Callable[[], T], *, kind: type[RetryError] = AwayError) -> T:
         else:
             patience.told.discard(told)
             return answer
-        time.sleep(wait_s)
-        wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        failures += 1
+        time.sleep(_BACK_OFF.wait_s(failures))
 
 
 def _say(patience: _Patience, server: str, error: RetryError) -> None:

@@ -11,8 +11,9 @@ I4  Only an explicit request stops it. The end of a supervisor leaves it running
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from waybill.back_off import BackOff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,18 +57,8 @@ class Journal(Protocol):
         """Say what went wrong and is being mended."""
 
 
-@dataclass(frozen=True)
-class BackOff:
-    """Waits between a death and the next start, in seconds."""
-
-    first_s: float = 1.0
-    longest_s: float = 300.0
-    healthy_s: float = 120.0
-    """An application that ran this long before it died starts the sequence anew."""
-
-    def wait_s(self, deaths: int) -> float:
-        """Return the wait after this many deaths in a row (1 is the first)."""
-        return min(self.first_s * 2.0 ** min(deaths - 1, 30), self.longest_s)
+RESTARTS = BackOff(1.0, 300.0)
+"""Waits between a death and the next start."""
 
 
 class Supervisor:
@@ -92,7 +83,7 @@ class Supervisor:
         self._wanted = wanted
         self._journal = journal
         self._on_start = on_start
-        self._back_off = back_off or BackOff()
+        self._back_off = back_off or RESTARTS
         self.pid: int | None = None
         """Of the application that was seen running last; ``None`` when it is not running."""
         self.starts = 0
@@ -144,7 +135,7 @@ class Supervisor:
 
     def _note_death(self, now: float) -> None:
         lived_s = now - self._seen_since
-        self._deaths = 1 if lived_s >= self._back_off.healthy_s else self._deaths + 1
+        self._deaths = self._back_off.failures(self._deaths, lived_s)
         wait_s = self._back_off.wait_s(self._deaths)
         self._next_start = now + wait_s
         self._journal.warning(
@@ -173,4 +164,4 @@ class Supervisor:
         self._journal.info("started as pid %s (start %d of this supervisor)", pid, self.starts)
 
 
-__all__ = ["Application", "BackOff", "Journal", "Status", "Supervisor"]
+__all__ = ["RESTARTS", "Application", "Journal", "Status", "Supervisor"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from waybill_airflow.supervision import BackOff
+from waybill.back_off import BackOff
 
 FAST = BackOff(first_s=0.1, longest_s=0.5, healthy_s=5.0)
 

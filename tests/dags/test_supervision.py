@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from waybill.back_off import BackOff
 from waybill.errors import InputError, RetryError
-from waybill_airflow.supervision import BackOff, Supervisor
+from waybill_airflow.supervision import Supervisor
 
 
 @dataclass

@@ -17,6 +17,7 @@ from uuid import UUID
 from sqlalchemy import ARRAY, BigInteger, Connection, ScalarSelect, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.back_off import BackOff
 from waybill.errors import RetryError, StopError
 from waybill.ledger.positions import LastRead
 from waybill.ledger.replay_entries import ReplayEntry, add_entries
@@ -41,7 +42,7 @@ RecordParked = Callable[[Connection, int], Iterable[str] | None]
 """Writes parked segments under a commit number, in the commit's own transaction; returns the keys
 of the objects that hold them, None without any."""
 _COMMIT_TRIES = 5
-_FIRST_WAIT_S = 0.2
+_BACK_OFF = BackOff(0.2)
 """Before the second try, twice as long before each later one: 3 s in all."""
 
 
@@ -135,7 +136,7 @@ def commit_batch(tracker: TrackerStore, commit: BatchCommit, record_parked: Reco
                 return done
             if number == _COMMIT_TRIES - 1:
                 raise
-            time.sleep(_FIRST_WAIT_S * 2**number)
+            time.sleep(_BACK_OFF.wait_s(number + 1))
         except OffsetsMovedError:
             # A try before may have been committing still when it was read back.
             if number and (done := _read_back(tracker, commit.batch_id)) is not None:

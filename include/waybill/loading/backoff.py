@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
 
+from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
 from waybill.ledger import StagedReference
 from waybill.loading.loader import Loader, NotTakenError
@@ -30,8 +31,8 @@ from waybill.loading.states import (
 
 _AWAY, _UNKNOWN = "destination_unreachable", "unexpected_error"
 _LOG = logging.getLogger(__name__)
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 30.0
+_BACK_OFF = BackOff(0.5, 30.0)
+"""Each wait is shortened at random by up to a half."""
 _LOOK_S = 2.0
 """Longest that an order is not seen while waiting."""
 _NOTE_S = 10.0
@@ -49,21 +50,6 @@ _PROBE_SHARE = 5.0
 
 class StoppedError(WaybillError):
     """The application is to stop; what was not loaded waits for the next one."""
-
-
-@dataclass(slots=True)
-class _Backoff:
-    """Waits that double, each shortened at random by up to a half."""
-
-    random: random.Random
-    wait_s: float = _FIRST_WAIT_S
-
-    def next_s(self) -> float:
-        now_s, self.wait_s = self.wait_s, min(self.wait_s * 2, _LONGEST_WAIT_S)
-        return now_s * self.random.uniform(0.5, 1.0)
-
-    def reset(self) -> None:
-        self.wait_s = _FIRST_WAIT_S
 
 
 @dataclass(slots=True)
@@ -108,7 +94,9 @@ class Patience:
         self._compare_every_s = compare_every_s
         self._compare_at = clock() + (compare_every_s or 0.0)
         self._busy = threading.Lock()
-        self._backoff = _Backoff(random.Random())  # noqa: S311 - spreads retries
+        self._random = random.Random()  # noqa: S311 - spreads retries
+        self._failures = 0
+        """In a row."""
         self._waiting: Waiting | None = None
         self._read = False
         self._failure = _Failure()
@@ -127,7 +115,7 @@ class Patience:
                     after = self._step(rest, after, until)
                 except RetryError as error:  # the tracker or the store: no word of the destination
                     _LOG.warning("%s waits: %s", self._loader.consumer, error)
-                    self._sleep(self._backoff.next_s())
+                    self._sleep(self._next_wait_s())
 
     def look(self) -> None:
         """When a destination did not answer and nothing is to be loaded, see whether it does.
@@ -230,7 +218,7 @@ class Patience:
             waited_s = self._waiting.waited_s
             _LOG.info("%s: takes loads again, after %.0f s", self._loader.consumer, waited_s)
         self._waiting, self._failure = None, _Failure()
-        self._backoff.reset()
+        self._failures = 0
 
     def _not_taken(
         self, error: NotTakenError, rest: Sequence[StagedReference], after: int, until: int
@@ -242,7 +230,7 @@ class Patience:
         self._note()
         if self._parks():
             return self._park(rest, after, until)
-        wait_s = self._backoff.next_s()
+        wait_s = self._next_wait_s()
         _LOG.warning("%s waits %.1f s: %s", self._loader.consumer, wait_s, error)
         self._sleep(wait_s)
         return after
@@ -297,6 +285,10 @@ class Patience:
         self._failure.next_probe_at = max(self._failure.next_probe_at, self._clock() + _PROBE_S)
         _LOG.warning("%s: parked to commit %d, %d rows", self._loader.consumer, until, rows)
         return until
+
+    def _next_wait_s(self) -> float:
+        self._failures += 1
+        return _BACK_OFF.wait_s(self._failures) * self._random.uniform(0.5, 1.0)
 
     def _sleep(self, seconds: float) -> None:
         """Wait, but no longer than until somebody orders that what waits is parked."""

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from waybill.back_off import BackOff
 from waybill.errors import ParkError
 from waybill.events import Event, duplicate, error_type, refuse_wrong_name
 from waybill.processing.failures import (
@@ -63,7 +64,7 @@ class Retries:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._attempts = attempts
-        self._backoff_s = backoff_s
+        self._back_off = BackOff(backoff_s)
         self._budget_s = budget_s
         self._clock = clock
         self._sleep = sleep
@@ -80,8 +81,8 @@ class Retries:
         A transient fault that stays says in its message how many attempts there were.
         """
         attempt = 1
-        wait_s = self._backoff_s
         while isinstance(outcome, Fault) and error_type(outcome.code).transient:
+            wait_s = self._back_off.wait_s(attempt)
             if attempt >= self._attempts or self._spent.value + wait_s > self._budget_s:
                 return replace(outcome, message=f"{outcome.message} (attempts: {attempt})")
             began = self._clock()
@@ -91,7 +92,6 @@ class Retries:
             finally:
                 self._spent.value += self._clock() - began
             attempt += 1
-            wait_s *= 2
         return outcome
 
 

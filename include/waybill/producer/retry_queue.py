@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from waybill.back_off import BackOff
 from waybill.errors import RetryError, StopError
 from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import HOPE, FailureKind, sort_failure
@@ -286,7 +287,7 @@ class RetryQueue:
         self._tail = tail
         self._sender = sender
         self._on_undeliverable = on_undeliverable
-        self._interval_s = interval_s
+        self._back_off = BackOff(interval_s, _BACK_OFF_MOST_S)
         self._room = WaitingRoom()
         self.held = self._room.held
         """Topics and keys of which a record waits; later ones must ``hold``."""
@@ -414,7 +415,7 @@ class RetryQueue:
             entry.note(chosen.error)
             entry.unsure |= not group.certain
             if entry.failure is not FailureKind.TOO_LARGE:
-                entry.due = time.monotonic() + self._interval_s
+                entry.due = time.monotonic() + self._back_off.first_s
             epoch.aside.add(lsn)
             self._room.enter(entry)
 
@@ -454,7 +455,7 @@ class RetryQueue:
             self._look(entries)
         except UnreachableError as error:
             _LOG.warning("%d records wait for Kafka: %s", len(self._room), error)
-            self._look_at = time.monotonic() + self._interval_s
+            self._look_at = time.monotonic() + self._back_off.first_s
             return
         for entry in entries:
             if entry.lsn in self._room and not self._room.was_stopped(entry):
@@ -545,8 +546,7 @@ class RetryQueue:
         self._room.take_back(entry)
 
     def _put_off(self, entry: Entry) -> None:
-        wait_s = min(_BACK_OFF_MOST_S, self._interval_s * 2 ** min(max(0, entry.tries - 1), 10))
-        entry.due = time.monotonic() + wait_s
+        entry.due = time.monotonic() + self._back_off.wait_s(max(1, entry.tries))
 
     def _give_up(self, entry: Entry) -> None:
         record = self._record(entry)

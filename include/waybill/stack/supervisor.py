@@ -35,6 +35,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from waybill.back_off import BackOff
 from waybill.errors import RetryError, WaybillError
 from waybill.stack import credentials, processes, state_folder
 from waybill.stack.service import Process, Service, ServiceError, own_environment
@@ -44,9 +45,7 @@ _LOG = logging.getLogger(__name__)
 _LOOK_S = 1.0
 _ASK_S = 10.0
 """Time between two questions to a service that lives, whether it hangs."""
-_FIRST_WAIT_S = 2.0
-_LONGEST_WAIT_S = 60.0
-_CALM_S = 120.0
+_BACK_OFF = BackOff(2.0, 60.0)
 
 
 @dataclass(slots=True)
@@ -139,7 +138,8 @@ class Supervisor:
         self._home = home
         self._run_dir = home / "run"
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._wait_s: dict[str, float] = {}
+        self._starts: dict[str, int] = {}
+        """In a row; the first waits for nothing."""
         self._next_try: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._ask_next: dict[str, float] = {}
@@ -190,8 +190,8 @@ class Supervisor:
     def _is_due(self, service: Service) -> bool:
         now = time.monotonic()
         if service.running() is not None and not self._hangs(service):
-            if now - self._started.get(service.name, now) > _CALM_S:
-                self._wait_s.pop(service.name, None)
+            if now - self._started.get(service.name, now) > _BACK_OFF.healthy_s:
+                self._starts.pop(service.name, None)
             return False
         return now >= self._next_try.get(service.name, 0.0)
 
@@ -228,8 +228,8 @@ class Supervisor:
     def _start(self, service: Service) -> str:
         """Start a service; returns why it did not come up, or nothing."""
         name = service.name
-        wait_s = self._wait_s.get(name, 0.0)
-        self._wait_s[name] = min(max(_FIRST_WAIT_S, wait_s * 2), _LONGEST_WAIT_S)
+        wait_s = _BACK_OFF.wait_s(self._starts.get(name, 0))
+        self._starts[name] = self._starts.get(name, 0) + 1
         try:
             service.start()
         except Exception as error:  # noqa: BLE001 - whatever it is, the others are watched on

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from waybill.back_off import BackOff
 from waybill.errors import InputError, ParkError, RetryError
 from waybill.events import Event, payload_key
 from waybill.storage.objects import ObjectStore
@@ -65,7 +66,7 @@ class PayloadReader:
     ) -> None:
         self._objects = objects
         self._attempts = attempts
-        self._first_wait_s = first_wait_s
+        self._back_off = BackOff(first_wait_s, _LONGEST_WAIT_S)
         self._left_s = budget_s
         self._away_limit_s = away_limit_s
 
@@ -78,19 +79,20 @@ class PayloadReader:
             RetryError: the store stayed away.
             InputError: the store refuses everything.
         """
-        attempt, wait_s = 1, self._first_wait_s
+        attempt = failures = 1
         away_until = time.monotonic() + self._away_limit_s
         while True:
             try:
                 return self._objects.get(key)
             except (RetryError, InputError) as error:
+                wait_s = self._back_off.wait_s(failures)
                 if self._objects.answers():
                     self._refuse_at_last(key, error, attempt, wait_s)
                     attempt += 1
                 elif isinstance(error, InputError) or time.monotonic() >= away_until:
                     raise
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            failures += 1
 
     def _refuse_at_last(self, key: str, error: Exception, attempt: int, wait_s: float) -> None:
         """Take a wait from the budget; park the event where there is none left."""

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseOperator, ResumableJobMixin, Variable
 from airflow.sdk.exceptions import AirflowException
 
+from waybill.back_off import BackOff
 from waybill_airflow.failures import read_settings
-from waybill_airflow.supervision import BackOff, Supervisor
+from waybill_airflow.supervision import RESTARTS, Supervisor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -105,7 +106,7 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
         self.virtual_cluster = virtual_cluster
         self.shift = shift
         self.poll_s = poll_s
-        self.back_off = back_off or BackOff()
+        self.back_off = back_off or RESTARTS
         self._ending = False
         self._request = "run"
         self._request_read_at: float | None = None

@@ -14,7 +14,7 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
     ("code", "unused"),
     [
         ("import waybill.cli", {"pydantic", "rich", "sqlalchemy", "yaml"}),
-        (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.producer"}),
+        (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),
     ],
     ids=["help", "parked list"],
 )

@@ -146,6 +146,7 @@ def test_appends_of_another_thread_go_on_while_a_segment_is_rewritten(tmp_path, 
         while not done.is_set():
             with gate:
                 appended.append(put(log, b"%d" % log.next_lsn))
+            time.sleep(0.0001)  # on a busy machine the other thread would never get the gate
 
     real, refusals = os.fdatasync, []
 

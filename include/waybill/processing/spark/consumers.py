@@ -20,6 +20,7 @@ from types import FrameType
 
 from pyspark.sql.streaming import StreamingQuery
 
+from waybill.back_off import BackOff
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 
@@ -46,19 +47,17 @@ class Stopping:
 
 
 _LOG = logging.getLogger(__name__)
-_FIRST_WAIT_S = 2.0
-_LONGEST_WAIT_S = 60.0
+_BACK_OFF = BackOff(2.0, 60.0)
 _LONGEST_AWAY_WAIT_S = 15.0
 """Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
-_CALM_S = 120.0
-"""A consumer that ran this long starts its back-off anew."""
 
 
 @dataclass(slots=True)
 class _Consumer:
     query: StreamingQuery | None = None
     since: float = 0.0
-    wait_s: float = _FIRST_WAIT_S
+    failures: int = 0
+    """In a row."""
     not_before: float = 0.0
 
 
@@ -93,25 +92,25 @@ class Consumers:
                 consumer.query.stop()
 
     def _try(self, name: str, consumer: _Consumer) -> None:
+        consumer.since = time.monotonic()
         try:
             consumer.query = self._start(name)
         except (StopError, InputError, RetryError) as error:
             self._later(name, consumer, error)
-        consumer.since = time.monotonic()
 
     def _ended(self, name: str, consumer: _Consumer, query: StreamingQuery) -> None:
         error = query.exception()
         if FencedError.__name__ in str(error):
             raise StopError(f"consumer {name!r} was taken over by another application: {error}")
         consumer.query = None
-        if time.monotonic() - consumer.since > _CALM_S:
-            consumer.wait_s = _FIRST_WAIT_S
         self._later(name, consumer, WaybillError(str(error)))
 
     def _later(self, name: str, consumer: _Consumer, error: WaybillError) -> None:
-        _LOG.error("consumer %s stopped; again in %.0f s: %s", name, consumer.wait_s, error)
-        consumer.not_before = time.monotonic() + consumer.wait_s
-        consumer.wait_s = min(consumer.wait_s * 2, _LONGEST_WAIT_S)
+        now = time.monotonic()
+        consumer.failures = _BACK_OFF.failures(consumer.failures, now - consumer.since)
+        wait_s = _BACK_OFF.wait_s(consumer.failures)
+        _LOG.error("consumer %s stopped; again in %.0f s: %s", name, wait_s, error)
+        consumer.not_before = now + wait_s
 
 
 def keep_running(
@@ -131,12 +130,14 @@ def keep_running(
     Raises:
         StopError: a consumer was fenced.
     """
-    wait_s = every_s
+    back_off, failures = BackOff(2 * every_s, _LONGEST_AWAY_WAIT_S), 0
     while not stopping.asked:
+        wait_s = every_s
         try:
             consumers.look(wanted())
-            wait_s = every_s
+            failures = 0
         except RetryError as error:
-            wait_s = min(wait_s * 2, _LONGEST_AWAY_WAIT_S)
+            failures += 1
+            wait_s = back_off.wait_s(failures)
             _LOG.warning("nothing is started; again in %.0f s: %s", wait_s, error)
         stopping.wait(wait_s)
