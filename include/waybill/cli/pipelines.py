@@ -27,6 +27,7 @@ from waybill.pipelines import (
     check_sources,
     hint,
     load_pipelines,
+    shown_name,
     topic_of,
 )
 from waybill.pipelines import check as find_problems
@@ -199,7 +200,8 @@ def _facts(pipeline: Pipeline) -> Table:
         ("team", pipeline.team),
         ("owner", pipeline.owner),
         ("schedule", pipeline.schedule or "by hand"),
-        ("source", f"{source.connector} {source.path}"),
+        ("source", f"{source.connector} {source.path}".rstrip()),
+        *((f"  {shown_name(n)}", shown_name(str(v))) for n, v in source.options.items()),
         ("order by", ", ".join(source.order_by) or "as it comes"),
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
