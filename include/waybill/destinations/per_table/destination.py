@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
+from waybill.destinations.base import BaseDestination
 from waybill.destinations.model import (
     BehindError,
     Commit,
@@ -34,7 +34,7 @@ from waybill.destinations.per_table.table_load import Hook, TableCommit, Workpla
 from waybill.destinations.per_table.tombstones import Tombstones
 from waybill.destinations.per_table.verdicts import open_duckdb
 from waybill.destinations.specs import union, with_children
-from waybill.errors import RetryError, StopError, WaybillError
+from waybill.errors import RetryError, WaybillError
 from waybill.pipelines import TableSpec
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def _nothing(_step: str) -> None:
     pass
 
 
-class LakeDestination:
+class LakeDestination(BaseDestination):
     """One folder, or bucket, of tables.
 
     Args:
@@ -93,27 +93,12 @@ class LakeDestination:
             found = {place: self._last(self._lake.table(*place)) for place in tables}
         return Held(max(found.values(), default=0), tables=found)
 
-    def load(
-        self,
-        commits: Sequence[Commit],
-        park: Park,
-        note: Note | None = None,
-        *,
-        expected: Expected | None = None,
+    def _take(
+        self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
     ) -> list[LoadOutcome]:
-        """Load what is missing of the commits, table by table, report all; see the protocol."""
-        numbers = [commit.number for commit in commits]
-        if len(set(numbers)) != len(numbers):
-            raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
-        try:
-            with closing(open_duckdb()) as connection:  # what it is given, it keeps until its end
-                workplace = Workplace(
-                    self.name, self._lake, self._tombstones, connection, self.hook
-                )
-                return self._load(workplace, commits, park, note, expected or Expected())
-        except WaybillError:
-            self._forget()
-            raise
+        with closing(open_duckdb()) as connection:  # what it is given, it keeps until its end
+            workplace = Workplace(self.name, self._lake, self._tombstones, connection, self.hook)
+            return self._load(workplace, commits, park, note, expected)
 
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
         """Count the rows of tables: cheap, for the tables' metadata know them; see the protocol."""
@@ -124,17 +109,6 @@ class LakeDestination:
     def close(self) -> None:
         """Let go of connections."""
         self._lake.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _load(
         self,

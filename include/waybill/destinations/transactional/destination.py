@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
+from waybill.destinations.base import BaseDestination
 from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.model import (
     Commit,
@@ -28,14 +27,14 @@ from waybill.destinations.transactional.engine import Engine, Table
 from waybill.destinations.transactional.examination import examine
 from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import TableLoad
-from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.errors import InputError, RetryError
 from waybill.pipelines import TableSpec
 
 _CLAIMS = 3
 """Times that a load takes commits which are there for other batches, before the caller does."""
 
 
-class SqlDestination:
+class SqlDestination(BaseDestination):
     """One database, as ``waybill.destinations.Destination`` says.
 
     Args:
@@ -75,27 +74,11 @@ class SqlDestination:
             with self._session.transaction():
                 return books.held(self._session, self.name, after)
 
-    def load(
-        self,
-        commits: Sequence[Commit],
-        park: Park,
-        note: Note | None = None,
-        *,
-        expected: Expected | None = None,
+    def _take(
+        self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
     ) -> list[LoadOutcome]:
-        """Load what is missing of the commits, report all; see the protocol."""
-        if not commits:
-            return []
-        numbers = [commit.number for commit in commits]
-        if len(set(numbers)) != len(numbers):
-            raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
-        try:
-            with self._session.held():
-                newest = None if expected is None else expected.newest
-                return self._load(commits, park, note, newest)
-        except WaybillError:
-            self._forget()
-            raise
+        with self._session.held():
+            return self._load(commits, park, note, expected.newest)
 
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
         """Count the rows of tables that are due; see the protocol."""
@@ -110,17 +93,6 @@ class SqlDestination:
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _load(
         self, commits: Sequence[Commit], park: Park, note: Note | None, newest: int | None

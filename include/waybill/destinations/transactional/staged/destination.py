@@ -17,9 +17,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
+from waybill.destinations.base import BaseDestination
 from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.limits import Reasons, beyond
 from waybill.destinations.model import (
@@ -44,7 +43,7 @@ from waybill.destinations.transactional.staged.table_load import (
     StagedTableLoad,
     find_refused,
 )
-from waybill.errors import RetryError, StopError, WaybillError
+from waybill.errors import RetryError
 from waybill.pipelines import TableSpec
 
 _ROUNDS = 20
@@ -55,7 +54,7 @@ class _OvertakenError(Exception):
     """Another loader took one of the commits."""
 
 
-class WarehouseDestination:
+class WarehouseDestination(BaseDestination):
     """A warehouse with transactions, as ``waybill.destinations.Destination`` says.
 
     Experimental: the statements and the order of calls are tested, no server of the kind was.
@@ -98,30 +97,14 @@ class WarehouseDestination:
             self._make_books()
             return books.held(self._session, self.name, after)
 
-    def load(
-        self,
-        commits: Sequence[Commit],
-        park: Park,
-        note: Note | None = None,
-        *,
-        expected: Expected | None = None,
+    def _take(
+        self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
     ) -> list[LoadOutcome]:
-        """Load what is missing of the commits, report all; see the protocol."""
-        if not commits:
-            return []
-        numbers = [commit.number for commit in commits]
-        if len(set(numbers)) != len(numbers):
-            raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
-        try:
-            with self._session.speaking():
-                self._session.refresh()
-                self._prepare(commits)
-                newest = None if expected is None else expected.newest
-                found = self._load(commits, park, note, newest)
-        except WaybillError:
-            self._forget()
-            raise
-        return [found[number] for number in numbers]
+        with self._session.speaking():
+            self._session.refresh()
+            self._prepare(commits)
+            found = self._load(commits, park, note, expected.newest)
+        return [found[commit.number] for commit in commits]
 
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
         """Count the rows of tables that are due; see the protocol."""
@@ -134,17 +117,6 @@ class WarehouseDestination:
     def close(self) -> None:
         """Close the connection."""
         self._session.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _prepare(self, commits: Sequence[Commit]) -> None:
         self._make_books()
