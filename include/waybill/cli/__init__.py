@@ -17,7 +17,9 @@ COMMANDS = {
     "up": Later("Start the embedded stack, or complete it.", "waybill.cli.stack:up"),
     "down": Later("Stop everything that was started, and nothing else.", "waybill.cli.stack:down"),
     "status": Later("Show the stack's services.", "waybill.cli.stack:status"),
-    "doctor": Later("Say what is missing here, and how to get it.", "waybill.cli.stack:doctor"),
+    "doctor": Later(
+        "Check this machine, and say how to get what is missing.", "waybill.cli.stack:doctor"
+    ),
     "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": Later(
         "Declared pipelines: check, list, show, deploy; hold, release; reread.",
@@ -31,10 +33,10 @@ COMMANDS = {
         },
     ),
     "mapping": Later(
-        "What events become in a destination: infer, show, compare.", "waybill.cli.mapping:app"
+        "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),
     "parked": Later(
-        "Events that could not go on: look, take, discard, replay.",
+        "Parked events: list, show, download, discard, replay.",
         "waybill.cli.parked:app",
         more={
             "replay": "waybill.cli.replays:replay",
@@ -47,9 +49,7 @@ COMMANDS = {
     "destination": Later(
         "Destinations: list, check; park what waits for one.", "waybill.cli.destinations:app"
     ),
-    "bucket": Later(
-        "The bucket: which deployment it belongs to; take it over.", "waybill.cli.bucket:app"
-    ),
+    "bucket": Later("The bucket: show its owner, take it over.", "waybill.cli.bucket:app"),
     "logs": Later(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
     ),
@@ -57,9 +57,7 @@ COMMANDS = {
         "Topics of Kafka: list, show, configure; settle one that is stopped.",
         "waybill.cli.topics:app",
     ),
-    "notices": Later(
-        "What owners are told: see what waits, send it, test it.", "waybill.cli.notices:app"
-    ),
+    "notices": Later("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
     "traces": Later(
         "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"
     ),
@@ -69,12 +67,12 @@ COMMANDS = {
     ),
     "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
     "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.queries:app"),
-    "balance": Later("Show that what went in came out.", "waybill.cli.books:balance"),
+    "balance": Later("Check that what went in came out.", "waybill.cli.books:balance"),
     "audit": Later(
-        "Breaches of the books: look for them, list, show, close.", "waybill.cli.audit:app"
+        "The auditor's breaches: run a round, list, show, close.", "waybill.cli.audit:app"
     ),
     "retention": Later(
-        "What grows: show how long it is kept, trim it.", "waybill.cli.retention:app"
+        "Retention: show how long things are kept, and trim them.", "waybill.cli.retention:app"
     ),
 }
 
@@ -93,9 +91,7 @@ def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
     wait: Annotated[
         float,
-        typer.Option(
-            "--wait", min=0, help="Seconds that a server which does not answer is waited for."
-        ),
+        typer.Option("--wait", min=0, help="Seconds to wait for a server that does not answer."),
     ] = 60.0,
 ) -> None:
     """Event pipelines that never lose an event."""

@@ -12,9 +12,9 @@ from waybill.cli.options import Who, Why, decision
 if TYPE_CHECKING:
     from waybill.reconciliation import Breach
 
-app = typer.Typer(no_args_is_help=True, help="Breaches of the books: look for them, list, close.")
+app = typer.Typer(no_args_is_help=True, help="The auditor's breaches: run a round, list, close.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Number = Annotated[
     int, typer.Argument(help="The breach's number.", metavar="ID", min=1, max=2**63 - 1)
 ]
@@ -45,7 +45,7 @@ def breaches_(
     since: Annotated[
         datetime | None, typer.Option(help="Only those seen from this time on (UTC).")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that ended.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List breaches, the newest first. Exit code 2 if one is open."""
@@ -82,7 +82,7 @@ def show(breach_id: Number, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Close an open breach by name: known, and dealt with or accepted."""
+    """Close an open breach: it is known, and dealt with or accepted."""
     from waybill.services import close_breach
     from waybill.settings import Settings
 

@@ -29,10 +29,10 @@ def auto_replay(
     ] = "any",
     who: Who = None,
     *,
-    off: Annotated[bool, typer.Option("--off", help="Take the mark away.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Stop replaying it automatically.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Replay a partition by itself, with a canary first, when what made it park has changed."""
+    """Replay a partition automatically, canary first, once what made it park has changed."""
     import orjson
 
     from waybill.services import set_auto_replay

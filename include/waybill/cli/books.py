@@ -53,9 +53,9 @@ def balance(
         str | None, typer.Option("--pipeline", help="The same as an option.")
     ] = None,
     minutes: Annotated[bool, typer.Option(help="One line for each intake minute.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show that what went in came out: per pipeline, event name and stage. Exit code 2 if not."""
+    """Check that what went in came out, per pipeline, event name and stage. Exit code 2 if not."""
     import orjson
 
     from waybill.errors import InputError

@@ -12,13 +12,13 @@ from waybill.cli.options import Who, Why, decision
 if TYPE_CHECKING:
     from waybill.services import BucketReport
 
-app = typer.Typer(no_args_is_help=True, help="The bucket: which deployment it belongs to.")
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+app = typer.Typer(no_args_is_help=True, help="The bucket: its owner.")
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
-    """Show whose the bucket is. Exit code 1: it is another deployment's."""
+    """Show which deployment owns the bucket. Exit code 1 if it is another one."""
     from waybill.services import bucket_owner
     from waybill.settings import Settings
 
@@ -37,7 +37,7 @@ def claim(
     *,
     why: Why,
     who: Who = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Take the bucket over from a deployment that is gone for good.

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from waybill.loading import DestinationLine, Waiting
 
 app = typer.Typer(
-    no_args_is_help=True, help="Destinations: how far they are, what waits, whether they answer."
+    no_args_is_help=True, help="Destinations: how far they are, what waits, whether they respond."
 )
 
 Name = Annotated[str, typer.Argument(help="The destination's name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Why = Annotated[
     str,
     typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
@@ -52,11 +52,11 @@ def check(
     *,
     schema: Annotated[
         str | None,
-        typer.Option(help="Where tables are tried; by default where its pipelines have theirs."),
+        typer.Option(help="Schema for the test table; by default that of its pipelines."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try all that loads need: reach it, make, fill and drop a table. Exit code 1 if one fails."""
+    """Test what loads need: connect; create, fill and drop a table. Exit code 1 if a step fails."""
     from waybill.services import check_destination
     from waybill.settings import Settings
 
@@ -74,7 +74,7 @@ def check(
 
 @app.command()
 def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Park what waits for a destination, and what comes, until it takes a load again."""
+    """Park what waits for a destination, and what follows, until it accepts a load again."""
     from waybill.services import park_destination
     from waybill.settings import Settings
 
@@ -90,7 +90,7 @@ def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> N
 
 @app.command()
 def unpark(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Take an order to park back: what comes waits again. What is parked stays parked."""
+    """Stop parking for a destination: new events wait again. Parked events stay parked."""
     from waybill.services import unpark_destination
     from waybill.settings import Settings
 
@@ -109,10 +109,10 @@ def settle(
     why: Why,
     who: Who = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End the alarm of rows that a destination lost: they are dealt with, or given up."""
+    """Close the alarm for rows that a destination lost: dealt with, or given up."""
     from waybill.services import rewound_destinations, settle_destination
     from waybill.settings import Settings
 
@@ -134,14 +134,14 @@ def lost(
     name: Annotated[str | None, typer.Argument(help="Of one destination; else of all.")] = None,
     *,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Make them again from Kafka first.")
+        bool, typer.Option("--recover", help="Rebuild them from Kafka first.")
     ] = False,
     ids: Annotated[
-        bool, typer.Option("--ids", help="Name the events, from their traces: takes longer.")
+        bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List staged objects that are gone or damaged. `watch` makes them again each minute."""
+    """List missing or damaged staged objects. The DAG `watch` rebuilds them each minute."""
     from waybill.cli.rechecks import show_ids, with_ids
     from waybill.services import (
         lost_object_ids,
@@ -178,10 +178,10 @@ def settle_lost(
     why: Why,
     who: Who = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Give lost staged objects up: their rows came otherwise, or are not wanted."""
+    """Give up lost staged objects: their rows arrived another way, or are not needed."""
     from waybill.services import lost_objects, settle_lost_objects
     from waybill.settings import Settings
 

@@ -47,7 +47,7 @@ _WAY_OUT = (
 def dry_run(
     request: DryRunRequest,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say how many parked events would pass, and what a new version would break."""
     from waybill.settings import Settings

@@ -22,7 +22,7 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option("--spool", help="Folder of the files. Default: WAYBILL_TRACES__SPOOL_DIR."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="For machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -82,10 +82,10 @@ def show(
 def retry(
     file_id: Annotated[str, typer.Argument(help="A failed file.")],
     who: Annotated[str, typer.Option(help="Your name.")],
-    why: Annotated[str, typer.Option(help="What was mended.")],
+    why: Annotated[str, typer.Option(help="What was fixed.")],
     spool: SpoolOption = None,
 ) -> None:
-    """Have a failed file tried again, once its cause is mended.
+    """Retry a failed file, once its cause is fixed.
 
     The shipper does it at its next step, or when it next starts. A file that failed together with
     others, in a shipment, comes back with them, under the same keys: nothing is stored twice.

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 Name = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
 _SEND_BACK = frozenset({"probe_held_pipelines", "replay"})
 """DAGs: the first finds what waits after a release, the other sends it."""
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def holds(
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that are over.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the pipelines that are held, and why.

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from waybill.ledger import LogLine
 
 app = typer.Typer(
-    no_args_is_help=True, help="Write-ahead logs: where they lie, what they hold, who has a source."
+    no_args_is_help=True,
+    help="Write-ahead logs: where they are, what they hold, who reads a source.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _SHORT = 8
 _MEANING = {
     "open": "a run has it, or died with it",
@@ -31,7 +32,9 @@ _MEANING = {
 @app.command("list")
 def list_(
     *,
-    everything: Annotated[bool, typer.Option("--all", help="Also closed and ended ones.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include closed and ended ones.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List write-ahead logs that are open, or were taken over."""
@@ -56,10 +59,10 @@ def settle(
     ],
     who: Who = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End a log whose node is gone: it is not waited for, and nothing in it is sent any more.
+    """Close a log whose node is gone: nobody waits for it, and nothing more of it is sent.
 
     What it had sent is counted. A run that still has it ends.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waybill.pipelines import Column, EventDeclaration
 
 app = typer.Typer(
-    no_args_is_help=True, help="What events become in a destination: infer, show, compare."
+    no_args_is_help=True, help="Mappings from events to tables: infer, show, compare."
 )
 
 _SAMPLE = 1_000
@@ -34,7 +34,7 @@ _EVENT_INDENT = 4
 _DECLARATION = "pipeline.yaml"
 
 Event = Annotated[str | None, typer.Option("--event", "-e", help="Only this event name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A deployed pipeline, by name or id.")]
 
 
@@ -51,7 +51,7 @@ def infer(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Propose tables from a source's first events; columns and key may be missing still."""
+    """Propose tables from a source's first events; columns and key need not be declared."""
     from waybill.errors import InputError
     from waybill.services import infer_mappings, write_mappings
     from waybill.settings import Settings
@@ -118,7 +118,7 @@ def diff(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say what differs between two versions, by default between the newest and the one before."""
+    """Compare two versions; by default the newest and the one before."""
     from waybill.errors import InputError
     from waybill.services import mapping_differences
     from waybill.settings import Settings

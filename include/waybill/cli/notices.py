@@ -10,16 +10,16 @@ import typer
 if TYPE_CHECKING:
     from waybill.notices import WaitingNotice
 
-app = typer.Typer(no_args_is_help=True, help="What owners are told: see what waits, send, test.")
+app = typer.Typer(no_args_is_help=True, help="Notices to owners: list, send, test.")
 
 _MOST_SHOWN = 100
 
 
 @app.command("list")
 def list_(
-    *, as_json: Annotated[bool, typer.Option("--json", help="For machines; all of it.")] = False
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in full.")] = False
 ) -> None:
-    """List what owners are still to be told: messages on their way, and what is in none yet."""
+    """List what owners have not been told: messages on their way, notices in none yet."""
     import orjson
 
     from waybill.services import waiting_notices
@@ -33,7 +33,7 @@ def list_(
 
 
 @app.command()
-def send(*, as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False) -> None:
+def send(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Send what waits and is due. Exit code 2 if a sink did not take a message."""
     import orjson
 
@@ -56,7 +56,7 @@ def send(*, as_json: Annotated[bool, typer.Option("--json", help="For machines."
 def test(
     owner: Annotated[str, typer.Argument(help="Whom to tell, as `owner` in pipeline.yaml.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Send a test message to an owner by each sink. Exit code 2 if one did not take it."""
     import orjson

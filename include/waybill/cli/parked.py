@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from waybill.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Events that could not go on: look, take, discard.")
+app = typer.Typer(no_args_is_help=True, help="Parked events: list, show, download, discard.")
 
 _MOST_SHOWN = 20
 _MOST_KEYS = 100
@@ -41,14 +41,14 @@ _FLAGS = {
 }
 _WINDOW = ("since", "until")
 _PARKED_WINDOW = ("parked_since", "parked_until")
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AllPipelines = Annotated[
     bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
 ]
 Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _parking(settings: Settings) -> AbstractContextManager[Parking]:
@@ -77,7 +77,7 @@ def list_partitions(
     request: ParkedFilter,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also partitions with nothing left to decide.")
+        bool, typer.Option("--all", help="Include partitions with nothing left to decide.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +253,7 @@ def _decision(
     return decide
 
 
-app.command("discard", help="Mark parked events as not wanted; undone until the clean-up has run.")(
+app.command("discard", help="Discard parked events; can be undone until the clean-up has run.")(
     _decision(
         "discard",
         "Discard up to {:,} parked events?",
@@ -261,7 +261,7 @@ app.command("discard", help="Mark parked events as not wanted; undone until the 
         "left {} in {} as they are: damaged where the window cuts through, or parked meanwhile",
     )
 )
-app.command("undo-discard", help="Park discarded events again, but for those cleaned up.")(
+app.command("undo-discard", help="Undo a discard, for events that are not cleaned up yet.")(
     _decision(
         "undo_discard",
         "Park up to {:,} discarded events again?",

@@ -44,7 +44,7 @@ Directory = Annotated[
 From = Annotated[
     Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON value instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 @app.command()
@@ -229,7 +229,7 @@ def _few(names: list[str], most: int = 5) -> str:
 def deploy(
     directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch."""
     import orjson

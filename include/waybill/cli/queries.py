@@ -15,13 +15,13 @@ app = typer.Typer(no_args_is_help=True, help="Questions about events: list, show
 
 _ID_DIGITS = 8
 _Id = Annotated[str, typer.Argument(help="The question's id, or the beginning of it.")]
-_Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
 def list_(
-    by: Annotated[str | None, typer.Option(help="Only of this person.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Most of them.")] = 20,
+    by: Annotated[str | None, typer.Option(help="Only questions of this user.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="List at most this many.")] = 20,
     *,
     as_json: _Json = False,
 ) -> None:
@@ -56,7 +56,7 @@ def show(query_id: _Id, *, as_json: _Json = False) -> None:
 
 @app.command()
 def cancel(query_id: _Id) -> None:
-    """Stop a question that is waited for."""
+    """Cancel a question that is still being answered."""
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 

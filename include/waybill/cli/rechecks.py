@@ -23,11 +23,11 @@ def recheck(
     who: Who = None,
     *,
     object_key: Annotated[
-        str | None, typer.Option("--object", help="Read this object whole; say how it is.")
+        str | None, typer.Option("--object", help="Read this whole object and report its state.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look at quarantined events again; those whose files are mended are parked again.
+    """Check quarantined events again; those whose files are restored are parked again.
 
     Names the files of other parked events that are gone. Exit code 1 if something is not right.
     """
@@ -55,14 +55,14 @@ def recheck(
 def lost(
     *,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Make them again from Kafka first.")
+        bool, typer.Option("--recover", help="Rebuild them from Kafka first.")
     ] = False,
     ids: Annotated[
-        bool, typer.Option("--ids", help="Name the events, from their traces: takes longer.")
+        bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List events whose files are gone or damaged. `watch` makes them again each minute."""
+    """List events whose files are missing or damaged. The DAG `watch` rebuilds them each minute."""
     import orjson
 
     from waybill.services import (

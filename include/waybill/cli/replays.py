@@ -43,12 +43,12 @@ def replay(
         typer.Option(min=0, help="Seconds to wait, after the run, for what became of its events."),
     ] = 60.0,
     ungoverned: Annotated[
-        bool, typer.Option(help="At full speed, whatever live traffic waits for it.")
+        bool, typer.Option(help="Do not throttle, even if live traffic has to wait.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Send a parked partition back, by an Airflow run; or dry-run it (see also `dry-run`)."""
+    """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`)."""
     import orjson
 
     from waybill.errors import InputError

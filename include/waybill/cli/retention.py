@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, help="What grows: show how long it is kept, trim it.")
-AsJson = Annotated[bool, typer.Option("--json", help="As one line of JSON.")]
+app = typer.Typer(
+    no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
+)
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 @app.command()
@@ -29,7 +31,7 @@ def show(*, as_json: AsJson = False) -> None:
 @app.command()
 def run(
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Trim what is older than the settings say, as the DAG apply_retention does each day.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from waybill.settings import Settings
     from waybill.stack import Check, ServiceStatus
 
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
 _UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
@@ -48,7 +48,7 @@ def up(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start the embedded stack, or what of it is not up; later commands find it by themselves."""
+    """Start the embedded stack, or the parts that are down. Later commands find it themselves."""
     from waybill.services import migrate
     from waybill.settings import Settings
     from waybill.stack import Stack

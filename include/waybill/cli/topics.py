@@ -20,8 +20,8 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="The topic: events.<team>.<destination>.")]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 Why = Annotated[
     str,
     typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
@@ -78,7 +78,7 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
 def configure(
     name: Name, who: Who = None, why: Why = "", *, yes: Yes = False, as_json: AsJson = False
 ) -> None:
-    """Mend a configuration under which events could be lost: shows the changes, and asks."""
+    """Fix a topic configuration that could lose events: shows the changes, then asks."""
     from waybill.services import configure_topic, topic_config_faults
     from waybill.settings import Settings
 
@@ -103,11 +103,13 @@ def settle(
     who: Who = None,
     why: Why = "",
     *,
-    plan_only: Annotated[bool, typer.Option("--plan", help="Show what it does; do not.")] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan", help="Show the plan and change nothing.")
+    ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have a stopped topic read on: shows what it will do, and asks. Needs --why.
+    """Resume a stopped topic: shows what will happen, then asks. Needs --why.
 
     With --reread the next run of ingestion reads each source from its beginning: what
     was lost arrives, the rest is a duplicate at its destination.
@@ -140,7 +142,7 @@ def reread(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the next run of ingestion read a source from its beginning. Needs --why.
+    """Read a source from its beginning with the next ingestion run. Needs --why.
 
     Events that the destination has are duplicates there; what it lacks arrives.
     """

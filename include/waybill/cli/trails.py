@@ -28,7 +28,7 @@ def trail(
         str | None, typer.Option(metavar="FILE", help="A file of ids, one a line; -: stdin.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show where events are, or were: every stop in order, with time and place.
 
