@@ -41,7 +41,9 @@ def test_owners_with_an_address_get_mail_the_others_go_to_the_fallback(lot, mail
     settings = by_mail(mailbox)
     assert send_notices(lot.tracker, settings).messages == 1
     [item] = waiting_notices(lot.tracker)
-    assert "owner 'the flight team' is no mail address; write one in pipeline.yaml" in item.problem
+    assert (
+        "owner 'the flight team' is not a mail address; write one in pipeline.yaml" in item.problem
+    )
     end_waits(lot)
     settings = by_mail(mailbox, fallback_to="all@example.org")
     assert send_notices(lot.tracker, settings).messages == 1

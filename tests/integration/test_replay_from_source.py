@@ -291,7 +291,7 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
     assert world.sent_back() == []
     with pytest.raises(InputError, match="24 of 24 parked events carry no source"):
         services.run_dry_run(world.settings, dry_run_request(*NAMES, enter="transformation"))
-    with pytest.raises(InputError, match="is no stage to enter at"):
+    with pytest.raises(InputError, match="is not a stage to enter at"):
         world.replay("r3", enter="ingestion")
     world.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", "test"))
     world.books()

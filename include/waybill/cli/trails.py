@@ -120,7 +120,7 @@ def _read(file: str | None) -> list[str]:
     except OSError as error:
         raise InputError(f"--file {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"--file {file}: it is no UTF-8 text") from error
+        raise InputError(f"--file {file}: it is not UTF-8 text") from error
 
 
 def _needs_key(given: str) -> Exception:

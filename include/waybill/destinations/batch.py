@@ -206,7 +206,7 @@ def _context(rows: Rows) -> pa.Table:
         raise StopError(f"staged rows of {rows.event_name!r} lack {', '.join(missing)}")
     known = pa.compute.is_in(data["_waybill_op"], pa.array([UPSERT, DELETE]))
     if not pa.compute.all(known).as_py():
-        raise StopError(f"staged rows of {rows.event_name!r} hold an operation that is none")
+        raise StopError(f"staged rows of {rows.event_name!r} hold an unknown operation")
     arrays = [data.column(name).cast(kind) for name, kind in _CONTEXT.items()]
     for name, kind in _LATER_TYPES.items():
         if name in data.column_names:

@@ -34,7 +34,7 @@ def window_edge(value: datetime | str | None, name: str) -> datetime | None:
     moment = instant(text)
     if moment is None:
         raise InputError(
-            f"{name}: {text!r} is no time; write 2013-01-31, 2013-01-31T06:00 (UTC) or "
+            f"{name}: {text!r} is not a time; write 2013-01-31, 2013-01-31T06:00 (UTC) or "
             "2013-01-31T06:00:00+01:00"
         )
     return moment

@@ -242,7 +242,7 @@ def _present(found: EventDeclaration, payloads: list[Any]) -> dict[str, int]:
 
 def _no_events(sample: Sample, name: str) -> str:
     words = [f"{sample.read:,} records were read"]
-    words += [f"{sample.bad:,} of them are no events"] if sample.bad else []
+    words += [f"{sample.bad:,} of them are not events"] if sample.bad else []
     words += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
     for code, number in sample.faults.most_common(3):
         words.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")

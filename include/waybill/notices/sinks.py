@@ -170,7 +170,7 @@ class MailSink:
         address = owner if MAIL_ADDRESS.fullmatch(owner) else self._settings.fallback_to
         if address is None:
             raise SinkError(
-                f"the owner {owner!a} is no mail address; write one in pipeline.yaml, or set "
+                f"the owner {owner!a} is not a mail address; write one in pipeline.yaml, or set "
                 "WAYBILL_NOTICES__FALLBACK_TO"
             )
         return address

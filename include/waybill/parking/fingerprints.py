@@ -69,7 +69,7 @@ def require_fingerprint(text: str) -> str:
     """
     if _FINGERPRINT.fullmatch(text) is None:
         raise InputError(
-            f"fingerprint: {text[:80]!r} is none: it has {FINGERPRINT_CHARS} digits, 0-9 and a-f; "
-            "`waybill parked show` lists those of a partition"
+            f"fingerprint: {text[:80]!r} is not a fingerprint: it has {FINGERPRINT_CHARS} digits, "
+            "0-9 and a-f; `waybill parked show` lists those of a partition"
         )
     return text

@@ -121,7 +121,7 @@ def _value(value: object, kind: type[Value]) -> Value:
 
 
 def _no_cursor() -> InputError:
-    return InputError("`after` is no page's `next`; ask for the first page")
+    return InputError("`after` is not the `next` of a page; ask for the first page")
 
 
 Sort = Literal["name", "parked", "bytes", "last_parked_at"]

@@ -94,7 +94,7 @@ class TableSpec(_Model):
     def _key_is_of_columns(self) -> Self:
         missing = set(self.key) - {column.name for column in self.columns}
         if missing:
-            raise ValueError(f"key columns {sorted(missing)} are no columns of {self.name!r}")
+            raise ValueError(f"key columns {sorted(missing)} are not columns of {self.name!r}")
         return self
 
     def arrow_schema(self) -> pa.Schema:

@@ -153,7 +153,7 @@ class MaintenanceThread:
             if self._failures >= CHECKPOINT_FAILURES and self.trouble is None:
                 self.trouble = StopError(
                     f"the checkpoint in {self._log.directory} failed {self._failures} times: "
-                    f"{error}; nothing is lost, but the log cannot be given free"
+                    f"{error}; nothing is lost, but the log cannot be released"
                 )
             return None
         self._failures = 0

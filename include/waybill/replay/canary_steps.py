@@ -175,7 +175,7 @@ def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     return (
         f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "
         f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
-        f"than {parts.threshold:.1%}. The rest stays parked: mend the cause, try it with a dry "
+        f"than {parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
         "run, and start a new replay"
     )
 

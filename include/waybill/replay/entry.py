@@ -39,7 +39,9 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     if not enter or (enter == TRANSFORMATION and stage in {"ingestion", TRANSFORMATION}):
         return False
     if enter != TRANSFORMATION:
-        raise InputError(f"enter: {enter!r} is no stage to enter at; there is {TRANSFORMATION!r}")
+        raise InputError(
+            f"enter: {enter!r} is not a stage to enter at; there is {TRANSFORMATION!r}"
+        )
     if stage != "mapping":
         raise InputError(
             f"events parked at {stage} cannot enter at the transformation: what is staged for a "

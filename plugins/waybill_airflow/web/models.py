@@ -226,7 +226,7 @@ class EventOut(BaseModel):
     bytes: int = Field(description="Of the event as parked.")
     envelope: dict[str, Any] | None = Field(description="What is around the payload on the wire.")
     payload: Any = Field(description="The payload as JSON; null when it is none, see `text`.")
-    text: str | None = Field(description="The bytes as text, when they are no JSON or too many.")
+    text: str | None = Field(description="The bytes as text, when they are not JSON or too many.")
     cut: bool = Field(description="`text` is only the beginning.")
     masked: list[str] = Field(description="Personal fields that were masked; `*`: everything.")
 

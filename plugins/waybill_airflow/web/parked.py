@@ -154,7 +154,7 @@ def timelines(
 def _ids(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts):
-        raise InputError(f"ids: {text[:80]!r} are no ids; write them with commas between: 1,2,3")
+        raise InputError(f"ids: {text[:80]!r} are not ids; write them with commas between: 1,2,3")
     if len(parts) > _MOST_TIMELINES:
         raise InputError(f"ids: {len(parts)} are given; ask for at most {_MOST_TIMELINES} at once")
     return [int(part) for part in parts]

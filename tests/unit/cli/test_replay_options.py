@@ -12,11 +12,11 @@ PARTITION = ("orders", "-e", "order", "-s", "mapping", "-t", "null_value")
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--since", "tomorrow"), "since: 'tomorrow' is no time; write 2013-01-31"),
-        (("--parked-until", "x"), "parked_until: 'x' is no time; write 2013-01-31"),
+        (("--since", "tomorrow"), "since: 'tomorrow' is not a time; write 2013-01-31"),
+        (("--parked-until", "x"), "parked_until: 'x' is not a time; write 2013-01-31"),
         (("--since", "2014-01-01", "--until", "2013-01-01"), "is not before until"),
         (("--parked-since", "2014-01-01", "--parked-until", "2013-01-01"), "before parked_until"),
-        (("--fingerprint", "zzz"), "fingerprint: 'zzz' is none: it has 16 digits"),
+        (("--fingerprint", "zzz"), "fingerprint: 'zzz' is not a fingerprint: it has 16 digits"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--dry-run",)])

@@ -82,7 +82,7 @@ def test_a_link_that_came_after_the_path_was_judged_is_not_followed(home, tmp_pa
 
 def test_a_pipe_is_no_file_and_is_not_waited_for(home):
     os.mkfifo(home / "pipe.csv")
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         rows_of("pipe.csv", home)
 
 

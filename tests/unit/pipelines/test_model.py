@@ -104,7 +104,7 @@ def test_pipelines_are_frozen(pipeline):
 
 
 def test_a_table_whose_key_is_no_column_cannot_be_made():
-    with pytest.raises(ValidationError, match="no columns"):
+    with pytest.raises(ValidationError, match="not columns"):
         TableSpec(schema_name="s", name="t", columns=(Column(name="a", type="string"),), key=("b",))
 
 

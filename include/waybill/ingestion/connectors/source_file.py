@@ -42,7 +42,7 @@ def read_file(file: Path) -> bytes:
         with os.fdopen(_open_unlinked(file), "rb") as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise InputError(f"source file {str(file)!r} is no file; correct source.path")
+                raise InputError(f"source file {str(file)!r} is not a file; correct source.path")
             if status.st_size > MAX_BYTES:
                 raise _too_large(file)
             return stream.read()

@@ -155,7 +155,7 @@ def _engine(settings: TrackerSettings) -> Engine:
     try:
         url = make_url(settings.dsn.get_secret_value())
     except (ArgumentError, ValueError):  # its words could show a part of the password
-        raise InputError(f"{_DSN} is no URL; write postgresql://…") from None
+        raise InputError(f"{_DSN} is not a URL; write postgresql://…") from None
     if not url.drivername.startswith("postgresql"):
         raise InputError(f"{_DSN} must be postgresql://…, not {url.drivername}://")
     return create_engine(

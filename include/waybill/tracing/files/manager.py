@@ -408,7 +408,7 @@ def _encoded(total: Total) -> bytes:
 
 def _stamped(before: FileRecord | None, after: FileRecord, now_us: int) -> FileRecord:
     if after.state not in FILE_STATES:
-        raise InputError(f"{after.state!r} is no state of a file; there are {FILE_STATES}")
+        raise InputError(f"{after.state!r} is not a state of a file; there are {FILE_STATES}")
     if before is not None and before.state == after.state:
         return after
     return replace(after, changed_us=now_us)
