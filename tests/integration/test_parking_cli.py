@@ -191,7 +191,7 @@ def test_a_discard_asks_first_and_is_undone(run, flights, lot):
     ("words", "error"),
     [
         (("list", "fligths"), "did you mean 'flights'"),
-        (("list", "--since", "soon"), "since: 'soon' is no time"),
+        (("list", "--since", "soon"), "since: 'soon' is not a time"),
         (("show", "-e", "nothing"), "no partition exists for event_name=nothing"),
         (("sample", "-e", "nothing"), "no partition holds parked events"),
         (("discard", "--why", "x", "--yes"), "no pipeline was given"),

@@ -117,7 +117,7 @@ def test_nothing_to_decide_is_not_asked_about(run, flights):
         (("list", "--fingerprint", "zzz"), "fingerprint: 'zzz' is none"),
         (("discard", "flights", "--why", "x", "-y", "-f", "zzz"), "fingerprint: 'zzz' is none"),
         (("sample", "-f", "zzz"), "fingerprint: 'zzz' is none"),
-        (("list", "--since", "2014", "--until", "2013-01-01"), "since: '2014' is no time"),
+        (("list", "--since", "2014", "--until", "2013-01-01"), "since: '2014' is not a time"),
         (("list", "--since", "2014-01-01", "--until", "2013-01-01"), "since: .* before until"),
         (
             ("list", "--parked-since", "2014-01-01", "--parked-until", "2014-01-01"),

@@ -112,7 +112,7 @@ def test_filters_choose_partitions_on_every_dimension(lot, wanted, names):
 
 
 def test_a_window_is_a_time(lot):
-    with pytest.raises(InputError, match=r"since: 'yesterday' is no time"):
+    with pytest.raises(InputError, match=r"since: 'yesterday' is not a time"):
         lot.parking.partitions(PartitionFilter(since="yesterday"))
 
 

@@ -209,7 +209,7 @@ def test_what_cannot_be_asked_is_refused_with_words(lot, run, flights, tmp_path)
         (("a", "--pipeline", "flights", "--key", "1"), "not both"),
         (("--pipeline", "nope", "--key", "1"), "there is no pipeline 'nope'"),
         (("--file", tmp_path / "none"), "No such file"),
-        (("a", "--since", "yesterday"), "is no time"),
+        (("a", "--since", "yesterday"), "is not a time"),
         (("a", "--event-name", "x"), "--event-name says nothing alone"),
     ):
         assert said in flat(run("trail", *words, exit_code=1))

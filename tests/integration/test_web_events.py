@@ -283,7 +283,7 @@ def test_a_download_takes_a_window_and_says_what_is_wrong_with_it(web, people):
     answer = web.ask("uma", "GET", path, params=query)
     assert [json.loads(event)["n"] for event in events_of("jsonl", answer.content)] == [4, 5]
     wrong = web.ask("uma", "GET", path, params={"since": "soon"})
-    assert (wrong.status_code, "'soon' is no time" in wrong.json()["detail"]) == (422, True)
+    assert (wrong.status_code, "'soon' is not a time" in wrong.json()["detail"]) == (422, True)
     assert web.ask("uma", "GET", path, params={"kind": "exe"}).status_code == 422
     assert len(web.audit()) == 1
 
@@ -323,7 +323,7 @@ def test_payloads_come_as_they_are_whatever_they_are(web):
         ("/api/partitions/0", 422, "partition_id"),
         ("/api/partitions/x/events", 422, "partition_id"),
         ("/api/partitions/99999999999999999999", 422, "partition_id"),
-        ("/api/partitions?event_since=soon", 422, "'soon' is no time"),
+        ("/api/partitions?event_since=soon", 422, "'soon' is not a time"),
         ("/api/partitions?limit=0", 422, "limit"),
         ("/api/timelines?ids=1,x", 422, "are no ids"),
         ("/api/timelines?ids=1&since=2020-01-02&until=2020-01-01", 422, "not before parked_until"),
