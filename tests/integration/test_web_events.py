@@ -325,7 +325,7 @@ def test_payloads_come_as_they_are_whatever_they_are(web):
         ("/api/partitions/99999999999999999999", 422, "partition_id"),
         ("/api/partitions?event_since=soon", 422, "'soon' is not a time"),
         ("/api/partitions?limit=0", 422, "limit"),
-        ("/api/timelines?ids=1,x", 422, "are no ids"),
+        ("/api/timelines?ids=1,x", 422, "are not ids"),
         ("/api/timelines?ids=1&since=2020-01-02&until=2020-01-01", 422, "not before parked_until"),
         ("/api/timelines", 422, "ids"),
         ("/api/runs/replay/nobody", 404, "no replay or dry run"),
