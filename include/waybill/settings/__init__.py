@@ -177,15 +177,19 @@ class AirflowSettings(Section):
 
 
 class StackSettings(Section):
-    """Ports and sizes of the embedded stack; all on loopback."""
+    """Ports and sizes of the embedded stack; all on loopback.
+
+    The four of S3 also open the ports 10,000 above: these too must be below 32,768, where a machine
+    takes ports for its own connections, or one of those may hold it when S3 starts.
+    """
 
     kafka_port: int = Field(29092, ge=1, le=65535)
     kafka_controller_port: int = Field(29093, ge=1, le=65535)
     kafka_heap_mb: int = Field(512, ge=128)
-    s3_port: int = Field(28333, ge=1, le=55535)
-    s3_master_port: int = Field(28334, ge=1, le=55535)
-    s3_volume_port: int = Field(28335, ge=1, le=55535)
-    s3_filer_port: int = Field(28336, ge=1, le=55535)
+    s3_port: int = Field(18333, ge=1, le=55535)
+    s3_master_port: int = Field(18334, ge=1, le=55535)
+    s3_volume_port: int = Field(18335, ge=1, le=55535)
+    s3_filer_port: int = Field(18336, ge=1, le=55535)
     airflow_port: int = Field(28080, ge=1, le=65535)
 
 

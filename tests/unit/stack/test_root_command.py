@@ -213,7 +213,7 @@ def test_status_fails_when_some_of_the_stack_is_down(
 def test_status_cuts_no_name_at_80_columns(waybill, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     names = ["airflow-dag-processor", "spark-processing-a-long-cluster", "kafka"]
-    ports_in_use = (28333, 28334, 28335, 28336)
+    ports_in_use = (18333, 18334, 18335, 18336)
     now = time.time()
     lines = [
         ServiceStatus(name, 123456, ports_in_use, 999 * 1024**2, now, healthy=True, log="x.log")
