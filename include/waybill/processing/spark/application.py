@@ -91,10 +91,11 @@ class ProcessingParts:
         tracker: TrackerStore,
         objects: ObjectStore,
         *,
-        task: Callable[[TaskPlan], Task] = StageTask,
+        task: Callable[[TaskPlan], Task] | None = None,
     ) -> Self:
-        """Return the parts that stand on a tracker and an object store."""
-        return cls(settings, tracker, Parking(tracker, objects), ActivePipelines(tracker), task)
+        """Return the parts that stand on a tracker and an object store; ``task`` None: stages."""
+        parking, pipelines = Parking(tracker, objects), ActivePipelines(tracker)
+        return cls(settings, tracker, parking, pipelines, task or StageTask)
 
 
 class ProcessingConsumer:
