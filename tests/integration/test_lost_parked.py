@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import orjson
 import pytest
+from sqlalchemy import text
 from tests.integration.test_lost_objects import MINUTE, Processed, loads  # noqa: F401 - fixture
 from typer.testing import CliRunner
 
@@ -42,26 +43,39 @@ class Parked(Processed):
 
     def park(self, *messages: bytes, objects: int = 1) -> list[str]:
         """Send messages and commit a batch of them; returns its parked objects, in order."""
+        failures = self._failures(0, self.next, messages)
+        start, self.next = self.next, self.next + len(messages)
+        tasks = [failures[task::objects] for task in range(objects)]
+        return self._commit(tasks, batch_of(self, (0, start, self.next)))
+
+    def park_in_both(self, zero: list[bytes], one: list[bytes]) -> list[str]:
+        """Park messages of two partitions in one batch of two tasks; nothing was sent before."""
+        tasks = [self._failures(number, 0, sent) for number, sent in enumerate((zero, one))]
+        return self._commit(tasks, batch_of(self, (0, 0, len(zero)), (1, 0, len(one))))
+
+    def _failures(self, partition: int, start: int, messages) -> list:
         from confluent_kafka import Producer
 
         producer, name = Producer({"bootstrap.servers": self._servers}), self.topic.name
         for message in messages:
-            producer.produce(name, message, partition=0)
+            producer.produce(name, message, partition=partition)
         assert producer.flush(30) == 0
-        start, self.next = self.next, self.next + len(messages)
-        records = [one for _, one in self.log.records(name, {0: (start, self.next)})]
+        end = start + len(messages)
+        records = [one for _, one in self.log.records(name, {partition: (start, end)})]
         chunk = Chunk(
             list(messages),
-            [0] * len(messages),
+            [partition] * len(messages),
             [one.offset for one in records],
             [one.at_ms * 1000 for one in records],
         )
-        failures = self.find(chunk, datetime.now(UTC), ())
+        return list(self.find(chunk, datetime.now(UTC), ()))
+
+    def _commit(self, tasks, done) -> list[str]:
         described = []
-        for task in range(objects):
+        for failures in tasks:
             packer = Packer()
-            for failure in failures[task::objects]:
-                event = parked_event(failure, name, "2026-01-01T00:00:00Z")
+            for failure in failures:
+                event = parked_event(failure, self.topic.name, "2026-01-01T00:00:00Z")
                 packer.add(event, identity_of(failure))
             body, found = packer.finish()
             key = new_key()
@@ -73,7 +87,6 @@ class Parked(Processed):
             self.parking.record_once(connection, described, scope=scope, commit_number=number)
             return [one.key for one in described]
 
-        done = batch_of(self, start)
         self.commit = commit_batch(self.loads.tracker, done, record)
         return [one.key for one in described]
 
@@ -103,11 +116,11 @@ class Parked(Processed):
         )
 
 
-def batch_of(parked, start):
+def batch_of(parked, *ranges):
     from tests.support.books import batch
 
     return batch(
-        parked.loads._epoch, (0, start, parked.next), destination=parked.loads.name,
+        parked.loads._epoch, *ranges, destination=parked.loads.name,
         topic=parked.topic.name, cluster_id=parked.topic.cluster_id,
         topic_id=parked.topic.topic_id,
     )  # fmt: skip
@@ -336,3 +349,62 @@ def test_records_are_kept_while_parked_events_of_them_are_to_be_made_again(parke
     assert parked.recover_parked().recovered == 2
     [trim] = trim_log(loads_.tracker, parked.log, topics, kept_s=0)
     assert (trim.deleted, trim.problem) == (2, "")
+
+
+def settled_cut(parked, partition: int, cut_at: int | None) -> None:
+    """Leave what `waybill topics settle` leaves of a log that was cut."""
+    tracker, topic = parked.loads.tracker, parked.topic
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO topic_stops (topic, partition, kind, words, detail, settled_at, settlement) "
+                "VALUES (:topic, :partition, 'cut', 'cut', CAST(:detail AS jsonb), clock_timestamp(), "
+                "CAST(:settlement AS jsonb))"
+            ),
+            {
+                "topic": topic.name, "partition": partition,
+                "detail": orjson.dumps({"cut_at": cut_at}).decode(),
+                "settlement": orjson.dumps({"topic_id": topic.topic_id}).decode(),
+            },
+        )  # fmt: skip
+        changed = connection.execute(
+            text(
+                "UPDATE topic_offsets SET known_since = clock_timestamp() "
+                "WHERE topic = :topic AND partition = :partition"
+            ),
+            {"topic": topic.name, "partition": partition},
+        )
+        assert changed.rowcount == 1
+
+
+def test_events_below_a_cut_that_was_settled_are_made_again_and_those_above_are_not(parked):
+    [below] = parked.park(order(1), order(2))
+    [above] = parked.park(order(4), order(5))
+    before = parked.events()
+    settled_cut(parked, 0, cut_at=3)
+    parked.lose(below, above)
+    assert parked.recover_parked().to_json() == {
+        "recovered": 2, "mended": 0, "waiting": 0, "unrecoverable": 2,
+    }  # fmt: skip
+    assert parked.events() == before[:2]
+    [left] = lost_parked(parked.loads.tracker)
+    assert (left.first_offset, left.events) == (2, 2)
+    assert "from offset 3 on" in left.problem
+
+
+def test_where_a_log_was_cut_at_nobody_knows_what_nothing_older_is_made_again(parked):
+    [lost] = parked.park(order(1), order(2))
+    settled_cut(parked, 0, cut_at=None)
+    parked.lose(lost)
+    assert parked.recover_parked().unrecoverable == 2
+
+
+def test_a_cut_of_one_kafka_partition_gives_up_nothing_of_another_of_the_same_commit(parked):
+    [first, second] = parked.park_in_both([order(1), order(2)], [order(4), order(5)])
+    settled_cut(parked, 0, cut_at=0)
+    parked.lose(first, second)
+    done = parked.recover_parked()
+    assert (done.recovered, done.unrecoverable) == (2, 2)
+    [left] = lost_parked(parked.loads.tracker)
+    assert (left.kafka_partition, left.events) == (0, 2)
+    assert [event.kafka_partition for event in parked.events()] == [1, 1]

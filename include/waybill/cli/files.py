@@ -35,7 +35,7 @@ def list_files(
         str | None, typer.Option(help="Only this state: open, closed, shipping, shipped, failed.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Newest files that are shown; --json has all.")
+        int, typer.Option(min=1, max=10**9, help="Newest files that are shown; --json has all.")
     ] = 100,
     spool: SpoolOption = None,
     *,
@@ -157,7 +157,11 @@ def _show(books: FileReader, newest: list[FileRecord], directory: Path, limit: i
     console = Console()
     table = Table(title=f"Files of {escape(str(directory))}", title_justify="left")
     for name in ("created (UTC)", "id", "state", "bytes", "objects", "failed tries", "why"):
-        table.add_column(name, justify="right" if name in {"bytes", "objects"} else "left")
+        table.add_column(
+            name,
+            justify="right" if name in {"bytes", "objects"} else "left",
+            overflow="fold",  # an id that is cut short cannot be asked for
+        )
     for record in reversed(newest[:limit]):
         shipment = None if record.shipment is None else books.shipment(record.shipment)
         table.add_row(

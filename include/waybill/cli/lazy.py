@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -93,9 +95,10 @@ class Root(TyperGroup):
                 raise
             _complain(_words(error))
         except ValueError as error:
-            if ctx.params.get("debug") or type(error).__name__ != "ValidationError":
+            words = _WORDS_OF.get(type(error).__name__)
+            if ctx.params.get("debug") or words is None:
                 raise
-            _complain(_settings_words(error))  # type: ignore[arg-type]
+            _complain(words(error))
         raise typer.Exit(1)
 
 
@@ -144,13 +147,41 @@ def _advice(error: AwayError) -> str:
     return AWAY_ADVICE
 
 
-def _settings_words(error: ValidationError) -> str:
+def _not_json_words(error: ValueError) -> str:
+    """Name the variables that are no JSON, of the field that could not be read; show no value."""
+    field = re.search(r'field "(\w+)"', str(error))
+    wanted = "" if field is None else field[1].upper()
+    names = [
+        name
+        for name, value in sorted(os.environ.items())
+        if name.upper().startswith("WAYBILL_") and wanted in name.upper() and not _is_json(value)
+    ]
+    objects = [name for name in names if os.environ[name].lstrip()[:1] in {"{", "["}]
+    return f"the settings are wrong:\n{', '.join(objects or names) or wanted}: not valid JSON"
+
+
+def _is_json(value: str) -> bool:
+    try:
+        json.loads(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _settings_words(error: ValueError) -> str:
     lines = []
-    for fault in error.errors():
+    for fault in cast("ValidationError", error).errors():
         where = "__".join(str(part) for part in fault["loc"]).upper()
         name = f"WAYBILL_{where}: " if where else ""
         lines.append(f"{name}{fault['msg'].removeprefix('Value error, ')}")
-    return f"the settings ({error.title}) are wrong:\n" + "\n".join(lines)
+    title = cast("ValidationError", error).title
+    return f"the settings ({title}) are wrong:\n" + "\n".join(lines)
+
+
+_WORDS_OF: Mapping[str, Callable[[ValueError], str]] = {
+    "ValidationError": _settings_words,
+    "SettingsError": _not_json_words,
+}
 
 
 def _tell(words: str) -> None:

@@ -9,7 +9,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_type_hints
 
 import typer
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic.fields import FieldInfo
 
 from waybill.request import Request
@@ -94,6 +94,8 @@ def _parameter(
     for limit in field.metadata:
         if isinstance(limit, Ge):
             options["min"] = limit.ge
+        if isinstance(limit, Le):
+            options["max"] = limit.le
     info = typer.Argument(**options) if argument else typer.Option(*flags, **options)
     kind: Any = str if _plain(field) is datetime else _plain(field)
     default: Any = inspect.Parameter.empty if field.is_required() else field.default

@@ -21,12 +21,14 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.loading.backoff import Patience as Patience
     from waybill.loading.loader import Loader as Loader
+    from waybill.loading.quarantine import KeptRange as KeptRange
     from waybill.loading.quarantine import LeftError as LeftError
     from waybill.loading.quarantine import LostObject as LostObject
     from waybill.loading.quarantine import RecoveryReport as RecoveryReport
     from waybill.loading.quarantine import Run as Run
     from waybill.loading.quarantine import WaitingError as WaitingError
     from waybill.loading.quarantine import check_in_log as check_in_log
+    from waybill.loading.quarantine import kept_ranges as kept_ranges
     from waybill.loading.quarantine import lost_objects as lost_objects
     from waybill.loading.quarantine import recover_lost as recover_lost
     from waybill.loading.quarantine import settle_lost as settle_lost
@@ -60,7 +62,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "RecoveryReport",
             "Run",
             "WaitingError",
+            "KeptRange",
             "check_in_log",
+            "kept_ranges",
             "lost_objects",
             "recover_lost",
             "settle_lost",

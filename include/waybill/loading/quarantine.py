@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from sqlalchemy import Connection, func, or_, select, text, update
@@ -40,8 +40,9 @@ from waybill.storage.tracker import (
     staged_objects,
     text_value,
     topic_offsets,
+    topic_stops,
 )
-from waybill.topics import stops_in
+from waybill.topics import ALL_PARTITIONS, stops_in
 
 Run = Callable[[Sequence[bytes], datetime], ChainResult]
 """Runs events, in order, through the stages as they were at a time."""
@@ -253,41 +254,109 @@ def check_in_log(
         LeftError: it has not; the log was cut, or made anew, since: others stand there now.
         RetryError: Kafka or the tracker is away.
     """
-    _check_same_log(tracker, offsets, committed_at, commit_number)
-    for topic, partition, start, end, *_ in offsets:
-        try:
-            info = log.describe(topic)
-        except StopError as error:
-            raise LeftError(f"{error}: Kafka does not have its events any more") from error
-        low, high = log.watermarks(info).get(partition, (0, 0))
-        if low > start or high < end:
-            raise LeftError(
-                f"{topic}/{partition} has offsets {low} to {high}, it was made of {start} to "
-                f"{end}: Kafka does not have its events any more"
-            )
+    for kept in kept_ranges(tracker, log, offsets, committed_at, commit_number):
+        if kept.problem:
+            raise LeftError(kept.problem)
 
 
-def _check_same_log(
+class KeptRange(NamedTuple):
+    """What Kafka still has of a range of offsets that a commit was made of."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    """After the last record that is there as it was; ``start``: none is."""
+    problem: str
+    """What of it is gone, and why; empty: nothing."""
+
+
+def kept_ranges(
     tracker: TrackerStore,
+    log: KafkaLog,
     offsets: Sequence[Sequence[Any]],
     committed_at: datetime,
     commit_number: int,
-) -> None:
-    table = topic_offsets.c
-    with tracker.transaction() as connection:
-        for topic, partition, *_ in offsets:
-            if stops_in(connection, topic):
-                raise WaitingError(f"{topic} is stopped: `waybill topics settle {topic}` first")
-            newer = select(table.known_since).where(
-                table.topic == topic,
-                table.partition == partition,
-                or_(table.known_since > committed_at, table.known_since_commit >= commit_number),
+) -> list[KeptRange]:
+    """Return what Kafka still has of what a commit was made of; arguments as `check_in_log`.
+
+    Where a log was cut since, the records below the cut are what they were.
+
+    Raises:
+        WaitingError: a topic is stopped.
+        RetryError: Kafka or the tracker is away.
+    """
+    found = []
+    for topic, partition, start, end, *_ in offsets:
+        changed = _changed(tracker, topic, partition, committed_at, commit_number)
+        try:
+            info = log.describe(topic)
+        except StopError as error:
+            words = f"{error}: Kafka does not have its events any more"
+            found.append(KeptRange(topic, partition, start, start, words))
+            continue
+        below = end if changed is None else min(end, changed.same_below(info.topic_id))
+        low, high = log.watermarks(info).get(partition, (0, 0))
+        if low > start or high < below:
+            words = (
+                f"{topic}/{partition} has offsets {low} to {high}, it was made of {start} to "
+                f"{end}: Kafka does not have its events any more"
             )
-            if since := connection.execute(newer).scalar():
-                raise LeftError(
-                    f"{topic}/{partition} has another log since {since:%Y-%m-%d %H:%M} UTC, when "
-                    "it was settled: Kafka does not have its events any more"
-                )
+            found.append(KeptRange(topic, partition, start, start, words))
+            continue
+        words = ""
+        if changed is not None and below < end:
+            words = (
+                f"{topic}/{partition} has another log since {changed.since:%Y-%m-%d %H:%M} UTC, "
+                f"when it was settled, from offset {max(start, below)} on: Kafka does not have its "
+                "events any more"
+            )
+        found.append(KeptRange(topic, partition, start, max(start, below), words))
+    return found
+
+
+class _Change(NamedTuple):
+    """A partition's log was settled since a commit."""
+
+    since: datetime
+    stops: Sequence[Any]
+    """All stops of it that were settled."""
+
+    def same_below(self, topic_id: str) -> int:
+        """Return the offset below which no settled stop says that records are others."""
+        own = [stop for stop in self.stops if stop.settlement.get("topic_id") == topic_id]
+        cuts = [stop.detail.get("cut_at") for stop in own if stop.kind == "cut"]
+        if not cuts or None in cuts or any(stop.kind == "recreated" for stop in own):
+            return 0
+        return min(int(cut) for cut in cuts)
+
+
+def _changed(
+    tracker: TrackerStore, topic: str, partition: int, committed_at: datetime, commit_number: int
+) -> _Change | None:
+    """Return how a partition's log changed since a commit; None: it did not.
+
+    Raises:
+        WaitingError: the topic is stopped.
+    """
+    table, stops = topic_offsets.c, topic_stops.c
+    newer = select(table.known_since).where(
+        table.topic == topic,
+        table.partition == partition,
+        or_(table.known_since > committed_at, table.known_since_commit >= commit_number),
+    )
+    settled = select(stops.kind, stops.detail, stops.settlement).where(
+        stops.topic == topic,
+        stops.partition.in_((partition, ALL_PARTITIONS)),
+        stops.settled_at.is_not(None),
+    )
+    with tracker.transaction() as connection:
+        if stops_in(connection, topic):
+            raise WaitingError(f"{topic} is stopped: `waybill topics settle {topic}` first")
+        since = connection.execute(newer).scalar()
+        if since is None:
+            return None
+        return _Change(since, connection.execute(settled).all())
 
 
 def _note_problem(tracker: TrackerStore, item: LostObject, problem: str) -> None:
@@ -427,12 +496,14 @@ def settle_lost(tracker: TrackerStore, destination: str, decision: Decision) -> 
 
 
 __all__ = [
+    "KeptRange",
     "LeftError",
     "LostObject",
     "RecoveryReport",
     "Run",
     "WaitingError",
     "check_in_log",
+    "kept_ranges",
     "lost_objects",
     "note_lost",
     "recover_lost",

@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from waybill.parking.recording import OF_LOADS as OF_LOADS
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
+    from waybill.parking.request import MOST_EVENTS as MOST_EVENTS
     from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
     from waybill.parking.request import ParkedFilter as ParkedFilter
     from waybill.parking.request import PartitionRequest as PartitionRequest
@@ -177,7 +178,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "reading": ["read_segment"],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
-        "request": ["ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
+        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
         "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],

@@ -14,6 +14,8 @@ from waybill.request import Request
 if TYPE_CHECKING:
     from waybill.parking.sampling import EventChoice
 
+MOST_EVENTS = 10**15
+"""That anybody may ask for: what the tracker, Airflow and JSON can all hold."""
 _TIME = {"format": "date-time", "pattern": r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d"}
 _PARTITION = {"section": "Partition"}
 
@@ -131,6 +133,7 @@ class ParkedEventsRequest(WindowRequest, PartitionRequest):
     max_events: int | None = Field(
         None,
         ge=1,
+        le=MOST_EVENTS,
         title="Most events",
         description="Most events: the first in the order parked.",
     )

@@ -27,7 +27,7 @@ from sqlalchemy import BigInteger, cast, func, select, update
 
 from waybill.access import Decision, write_audit
 from waybill.events import HELD_ERROR, rfc3339
-from waybill.loading import LeftError, WaitingError, check_in_log
+from waybill.loading import KeptRange, LeftError, WaitingError, kept_ranges
 from waybill.notices import write_notice
 from waybill.parking import (
     ID_BYTES,
@@ -192,11 +192,40 @@ def _recover_commit(
     """Make segments of one commit again."""
     lost = _described(tracker, some)
     try:
-        events = _failed_again(tracker, log, find, lost)
+        batch = _batch(tracker, lost[0].segment)
+        numbers = {one.segment.kafka_partition for one in lost}
+        kept = kept_ranges(
+            tracker,
+            log,
+            [row for row in batch.offsets if row[1] in numbers],
+            batch.committed_at,
+            lost[0].segment.commit_number,
+        )
     except WaitingError:
         return ParkedRecovery(waiting=sum(one.segment.count for one in lost))
     except LeftError as error:
         return _note_problems(tracker, [(one, str(error)) for one in lost])
+    events = _failed_again(log, find, batch, kept, lost)
+    gone = {one.partition: one.problem for one in kept if one.problem}
+    done = ParkedRecovery()
+    for number in sorted(numbers):
+        own = [one for one in lost if one.segment.kafka_partition == number]
+        its = {key: [e for e in found if e[0].kafka_partition == number] for key, found in events}
+        done += _put_back(tracker, objects, own, its, gone.get(number, ""))
+    return done
+
+
+def _put_back(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    lost: Sequence[_Lost],
+    events: Mapping[PartitionKey, list[_Event]],
+    gone: str,
+) -> ParkedRecovery:
+    """Park segments of one Kafka partition again, those that have all their events.
+
+    ``gone`` says why some have not; empty: none was cut off.
+    """
     found, problems = _chosen(tracker, objects, lost, events)
     recovered = 0
     for one, its in found:
@@ -204,7 +233,8 @@ def _recover_commit(
         for event, identity in its:
             packer.add(event, identity)
         recovered += park_made_again(tracker, objects, one.segment, packer.finish(), who=WHO)
-    return ParkedRecovery(recovered) + _note_problems(tracker, problems)
+    said = [(one, gone or problem) for one, problem in problems]
+    return ParkedRecovery(recovered) + _note_problems(tracker, said)
 
 
 def _described(tracker: TrackerStore, some: Sequence[Segment]) -> list[_Lost]:
@@ -228,15 +258,17 @@ def _described(tracker: TrackerStore, some: Sequence[Segment]) -> list[_Lost]:
 
 
 def _failed_again(
-    tracker: TrackerStore, log: KafkaLog, find: FindFailures, lost: Sequence[_Lost]
-) -> dict[PartitionKey, list[_Event]]:
-    """Return what fails of the commit's records, by partition, in log order."""
-    batch = _batch(tracker, lost[0].segment)
-    check_in_log(tracker, log, batch.offsets, batch.committed_at, lost[0].segment.commit_number)
+    log: KafkaLog,
+    find: FindFailures,
+    batch: _Batch,
+    kept: Sequence[KeptRange],
+    lost: Sequence[_Lost],
+) -> list[tuple[PartitionKey, list[_Event]]]:
+    """Return what fails of the records that are there, by parked partition, in log order."""
     held = {one.partition[0] for one in lost if one.partition[3] == HELD_ERROR}
     at = rfc3339(batch.committed_at)
     events: dict[PartitionKey, list[_Event]] = defaultdict(list)
-    for topic, ranges in _by_topic(batch.offsets).items():
+    for topic, ranges in _by_topic(kept).items():
         records = list(log.records(topic, ranges))
         chunk = Chunk(
             [record.value for _, record in records],
@@ -249,7 +281,7 @@ def _failed_again(
             key = (event.pipeline_id, event.event_name, event.stage, event.error_type)
             a, b, c, d = map(storable, key)
             events[a, b, c, d].append((event, identity_of(failure)))
-    return events
+    return list(events.items())
 
 
 def _batch(tracker: TrackerStore, segment: Segment) -> _Batch:
@@ -273,10 +305,11 @@ def _batch(tracker: TrackerStore, segment: Segment) -> _Batch:
     return _Batch(row.committed_at - took, row.committed_at, row.offsets)
 
 
-def _by_topic(offsets: Sequence[Sequence[Any]]) -> Mapping[str, dict[int, tuple[int, int]]]:
+def _by_topic(kept: Sequence[KeptRange]) -> Mapping[str, dict[int, tuple[int, int]]]:
     found: dict[str, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for topic, partition, start, end, *_ in offsets:
-        found[topic][partition] = (start, end)
+    for one in kept:
+        if one.start < one.end:
+            found[one.topic][one.partition] = (one.start, one.end)
     return found
 
 

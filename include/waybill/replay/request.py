@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from waybill.parking import ParkedEventsRequest
+from waybill.parking import MOST_EVENTS, ParkedEventsRequest
 
 
 class DryRunRequest(ParkedEventsRequest):
@@ -16,14 +16,18 @@ class DryRunRequest(ParkedEventsRequest):
         None, description="A folder with the pipeline as it would be deployed; else the active."
     )
     sample: int | None = Field(
-        None, ge=1, description="Try so many, some of each fingerprint; else every event."
+        None,
+        ge=1,
+        le=MOST_EVENTS,
+        description="Try so many, some of each fingerprint; else every event.",
     )
     good: int = Field(
         500,
         ge=0,
+        le=MOST_EVENTS,
         description="With --proposed: most recent good events to try as well; 0: none.",
     )
-    seed: int | None = Field(None, description="Draw the same sample again.")
+    seed: int | None = Field(None, ge=0, le=MOST_EVENTS, description="Draw the same sample again.")
 
 
 class ReplayRequest(ParkedEventsRequest):
@@ -32,6 +36,7 @@ class ReplayRequest(ParkedEventsRequest):
     rate_per_s: int | None = Field(
         None,
         ge=1,
+        le=MOST_EVENTS,
         title="Events a second",
         description="Most events a second. Empty: no such limit.",
     )
@@ -52,6 +57,7 @@ class ReplayRequest(ParkedEventsRequest):
     sample: int | None = Field(
         None,
         ge=1,
+        le=MOST_EVENTS,
         title="Sample of the dry run",
         description="Events to try, some of each fingerprint. Empty: every one.",
     )

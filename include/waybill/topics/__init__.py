@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from waybill.topics.configuration import faults_of as faults_of
     from waybill.topics.configuration import topic_lines as topic_lines
     from waybill.topics.request import SettleRequest as SettleRequest
+    from waybill.topics.stops import ALL_PARTITIONS as ALL_PARTITIONS
     from waybill.topics.stops import LogFault as LogFault
     from waybill.topics.stops import Settlement as Settlement
     from waybill.topics.stops import TopicStop as TopicStop
@@ -29,6 +30,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "configuration": ["TopicLine", "ask_rereads", "configure", "faults_of", "topic_lines"],
         "request": ["SettleRequest"],
         "stops": [
+            "ALL_PARTITIONS",
             "LogFault",
             "Settlement",
             "TopicStop",

@@ -39,7 +39,7 @@ from waybill.storage import KafkaLog, LogRecord, RecordReader, TopicInfo, Tracke
 from waybill.storage.tracker import topic_offsets, topic_stops
 from waybill.topics.request import SettleRequest
 
-ALL = -1
+ALL_PARTITIONS = -1
 """As a partition: all of the topic's."""
 
 
@@ -174,7 +174,7 @@ def _recreated(
     )
     if unread:
         words += f": {_events(unread)} at least"
-    return LogFault("recreated", ALL, words, {"ledger": rows, "unread": unread})
+    return LogFault("recreated", ALL_PARTITIONS, words, {"ledger": rows, "unread": unread})
 
 
 def _events(number: int, one: str = "", many: str = "") -> str:
@@ -428,7 +428,7 @@ def plan_settlement(tracker: TrackerStore, log: KafkaLog, request: SettleRequest
     stops = [
         stop
         for stop in read_stops(tracker, name)
-        if partition is None or stop.partition in (partition, ALL)
+        if partition is None or stop.partition in (partition, ALL_PARTITIONS)
     ]
     if not stops:
         raise InputError(f"nothing of topic {name!r} is stopped; `waybill topics list` shows all")

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from waybill.events import window
 from waybill.inspection import ReplayStanding, Standing
-from waybill.parking import OnChange, Partition, Replay
+from waybill.parking import MOST_EVENTS, OnChange, Partition, Replay
 from waybill.settings import Permission
 
 
@@ -253,7 +253,8 @@ Fingerprint = Annotated[
     str | None, Field(pattern="^[0-9a-f]{16}$", description="Only events of this cause; null: all.")
 ]
 Limit = Annotated[
-    int | None, Field(ge=1, description="The first so many, in the order parked; null: all.")
+    int | None,
+    Field(ge=1, le=MOST_EVENTS, description="The first so many, in the order parked; null: all."),
 ]
 
 
@@ -292,7 +293,10 @@ class DryRunBody(Choice):
     limit: Limit = None
     enter: Enter = None
     sample: int | None = Field(
-        None, ge=1, description="Try so many of them, some of each cause; null: every one."
+        None,
+        ge=1,
+        le=MOST_EVENTS,
+        description="Try so many of them, some of each cause; null: every one.",
     )
 
 
@@ -301,7 +305,9 @@ class ReplayBody(Choice):
 
     limit: Limit = None
     enter: Enter = None
-    rate_per_s: int | None = Field(None, ge=1, description="Most events a second; null: no limit.")
+    rate_per_s: int | None = Field(
+        None, ge=1, le=MOST_EVENTS, description="Most events a second; null: no limit."
+    )
     canary: bool = Field(
         default=False, description="Send 1 %, then 10 %, then all; stop when too much parks again."
     )

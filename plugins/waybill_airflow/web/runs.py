@@ -188,7 +188,10 @@ async def run(
     access: Viewer,
     request: Request,
     dag_id: Annotated[str, fastapi.Path(max_length=250, description="`replay`.")],
-    run_id: Annotated[str, fastapi.Path(max_length=250, description="As the start gave it.")],
+    run_id: Annotated[
+        str,
+        fastapi.Path(max_length=250, pattern=r"^[^\x00]*$", description="As the start gave it."),
+    ],
 ) -> models.Run:
     """Return the state of a replay or dry run, its progress, and its report once there is one.
 
