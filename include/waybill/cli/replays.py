@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -144,7 +145,7 @@ def _tell(
     if outcome is not None:
         for line in _outcome_lines(outcome):
             console.print(f"  {line}", markup=False, soft_wrap=True)
-    names = f"{partition.pipeline} --event-name {partition.event_name}"
+    names = f"{quote(partition.pipeline)} --event-name {quote(partition.event_name)}"
     looks = [f"run: {settings.airflow.url}/dags/replay/runs/{run_id}"]
     if outcome is not None:
         looks.append(f"parked: waybill parked list {plain(names)}; the books: waybill balance")
