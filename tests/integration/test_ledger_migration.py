@@ -115,8 +115,8 @@ def test_a_migration_that_fails_leaves_nothing(postgres: Any) -> None:
     ("dsn", "words"),
     [
         ("mysql://h/db", "postgresql://"),
-        ("host=127.0.0.1 dbname=x", "no URL"),
-        ("", "no URL"),
+        ("host=127.0.0.1 dbname=x", "is not a URL"),
+        ("", "is not a URL"),
     ],
 )
 def test_a_dsn_that_is_none_is_the_users_mistake(dsn: str, words: str) -> None:

@@ -114,9 +114,9 @@ def test_nothing_to_decide_is_not_asked_about(run, flights):
         (("list", "-t", "valu_error"), "no error type 'valu_error'; did you mean 'value_error'"),
         (("show", "-t", "valu_error"), "did you mean 'value_error'"),
         (("discard", "flights", "--why", "x", "-y", "-t", "nul_value"), "did you mean 'null_value"),
-        (("list", "--fingerprint", "zzz"), "fingerprint: 'zzz' is none"),
-        (("discard", "flights", "--why", "x", "-y", "-f", "zzz"), "fingerprint: 'zzz' is none"),
-        (("sample", "-f", "zzz"), "fingerprint: 'zzz' is none"),
+        (("list", "--fingerprint", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
+        (("discard", "flights", "--why", "x", "-y", "-f", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
+        (("sample", "-f", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
         (("list", "--since", "2014", "--until", "2013-01-01"), "since: '2014' is not a time"),
         (("list", "--since", "2014-01-01", "--until", "2013-01-01"), "since: .* before until"),
         (

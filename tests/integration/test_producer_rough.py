@@ -74,14 +74,16 @@ settings = WalSettings(dir=Path(sys.argv[2]), disk_floor_bytes=0, segment_bytes=
 signal.signal(signal.SIGALRM, interrupt)
 for number in range(60):
     producer = LosslessProducer(settings, {"bootstrap.servers": sys.argv[1]}, name="p")
-    signal.setitimer(signal.ITIMER_REAL, order.uniform(0.0005, 0.01))
     try:
+        # each second again: what interrupts a finalizer is swallowed
+        signal.setitimer(signal.ITIMER_REAL, order.uniform(0.0005, 0.01), 1)
         while True:
             producer.produce(sys.argv[3], b"x" * 100, b"k", {"h": b"1"})
     except KeyboardInterrupt:
         pass
     except TypeError as error:
         assert "header" in str(error)  # of librdkafka's binding, when it is interrupted there
+    signal.setitimer(signal.ITIMER_REAL, 0)
     assert not producer._gate.locked()
     producer.close(0.05)
 print("all closed", flush=True)

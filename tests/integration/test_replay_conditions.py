@@ -234,8 +234,8 @@ def test_a_window_that_holds_nothing_is_no_replay_and_no_dry_run(lot, prefix):
         begin(lot, **edges)
     with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
         lot.parking.draw(lot.only().id, EventChoice(**edges), n=1)
-    with pytest.raises(InputError, match="fingerprint: 'zzz' is none"):
+    with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
         begin(lot, fingerprint="zzz")
-    with pytest.raises(InputError, match="fingerprint: 'zzz' is none"):
+    with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
         lot.parking.draw(lot.only().id, EventChoice(fingerprint="zzz"), n=1)
     assert lot.only().parked == 12
