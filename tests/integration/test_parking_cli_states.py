@@ -115,7 +115,10 @@ def test_nothing_to_decide_is_not_asked_about(run, flights):
         (("show", "-t", "valu_error"), "did you mean 'value_error'"),
         (("discard", "flights", "--why", "x", "-y", "-t", "nul_value"), "did you mean 'null_value"),
         (("list", "--fingerprint", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
-        (("discard", "flights", "--why", "x", "-y", "-f", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
+        (
+            ("discard", "flights", "--why", "x", "-y", "-f", "zzz"),
+            "fingerprint: 'zzz' is not a fingerprint",
+        ),
         (("sample", "-f", "zzz"), "fingerprint: 'zzz' is not a fingerprint"),
         (("list", "--since", "2014", "--until", "2013-01-01"), "since: '2014' is not a time"),
         (("list", "--since", "2014-01-01", "--until", "2013-01-01"), "since: .* before until"),
