@@ -206,6 +206,7 @@ def _facts(pipeline: Pipeline) -> Table:
         ("topic", topic_of(pipeline)),
         ("destination", f"{pipeline.destination}, schema {pipeline.schema_name}"),
         ("keeps the source", "yes" if pipeline.keep_source else "no"),
+        ("opens connections", "yes" if pipeline.network else "no"),
         ("version", pipeline.version),
     ):
         table.add_row(label, Text(fact))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
     from waybill.events.decoding import decode as decode
+    from waybill.events.decoding import decode_head as decode_head
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
@@ -60,7 +61,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Stage",
             "error_type",
         ],
-        "decoding": ["decode", "payload_bytes"],
+        "decoding": ["decode", "decode_head", "payload_bytes"],
         "envelope": [
             "Event",
             "duplicate",

@@ -95,6 +95,7 @@ _ALL: list[ErrorType] = [
         ("recursion_error", "The code called itself too deeply", _FIX_CODE),
         ("memory_error", "The code ran out of memory", _FIX_CODE),
         ("import_error", "A module is not installed where the code runs", "Install it, replay."),
+        ("network_closed", "The code opened a connection", "Declare `network: true`."),
         ("lookup_failed", "A look-up found nothing", _FIX_CODE),
         ("record_incomplete", "The code refused a record that lacks data", _FIX_CODE),
         ("record_invalid", "The code refused a record that breaks a rule", _FIX_CODE),

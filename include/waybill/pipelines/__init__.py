@@ -49,6 +49,7 @@ The declaration::
     transformation: transformation.py
     destination: {name: warehouse, schema: aviation}
     keep_source: false                 # true: replays may enter at the transformation
+    network: false                     # true: the transformation may open connections
 
 Columns take null unless they say ``not null`` or belong to the key. Key columns are read from the
 source's payload (``from``), before the transformation, which must leave them as they are.

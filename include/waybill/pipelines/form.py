@@ -245,3 +245,4 @@ class PipelineForm(_Form):
     )
     destination: DestinationForm = Field(description="a mapping with name and schema")
     keep_source: bool = Field(default=False, description="true or false")
+    network: bool = Field(default=False, description="true or false")

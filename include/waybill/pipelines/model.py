@@ -171,6 +171,8 @@ class Pipeline(_Model):
     destination: str
     schema_name: str
     keep_source: bool = False
+    network: bool = False
+    """Whether its code may open connections."""
     version: str = ""
     """12 hex digits of the SHA-256 over all of the above; filled in when left out."""
 
@@ -179,6 +181,8 @@ class Pipeline(_Model):
         if not self.version:
             content = self.model_dump(mode="json", exclude={"version"})
             _without_defaults(content["source"], Source)
+            if not content["network"]:  # versions of before there was one stay
+                del content["network"]
             for event in content["events"].values():
                 _without_defaults(event, EventDeclaration)
                 _without_defaults(event["table"], TableSpec)

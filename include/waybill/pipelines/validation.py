@@ -333,6 +333,7 @@ def _pipeline(form: PipelineForm, code: str) -> Pipeline:
         destination=form.destination.name,
         schema_name=form.destination.schema_name,
         keep_source=form.keep_source,
+        network=form.network,
     )
 
 

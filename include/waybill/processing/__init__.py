@@ -22,14 +22,14 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.processing.chain import Chain as Chain
-    from waybill.processing.clock import ChildClock as ChildClock
     from waybill.processing.clock import Clock as Clock
+    from waybill.processing.code_runner import CodeRunner as CodeRunner
+    from waybill.processing.code_runner import InProcess as InProcess
     from waybill.processing.failed_events import identity_of as identity_of
     from waybill.processing.failed_events import parked_event as parked_event
     from waybill.processing.failures import EventTimeoutError as EventTimeoutError
     from waybill.processing.failures import Fault as Fault
     from waybill.processing.failures import describe as describe
-    from waybill.processing.isolation import run_isolated as run_isolated
     from waybill.processing.learning import TrackerLearner as TrackerLearner
     from waybill.processing.learning import TrialLearner as TrialLearner
     from waybill.processing.learning import mappings_in_force as mappings_in_force
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from waybill.processing.results import Counts as Counts
     from waybill.processing.results import Failure as Failure
     from waybill.processing.results import Mapped as Mapped
+    from waybill.processing.sandbox import shared_sandbox as shared_sandbox
     from waybill.processing.staged import StagedFrame as StagedFrame
     from waybill.processing.staged import StagedObjectError as StagedObjectError
     from waybill.processing.staged import StagedPacker as StagedPacker
@@ -64,10 +65,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "chain": ["Chain"],
-        "clock": ["ChildClock", "Clock"],
+        "clock": ["Clock"],
+        "code_runner": ["CodeRunner", "InProcess"],
         "failed_events": ["identity_of", "parked_event"],
         "failures": ["EventTimeoutError", "Fault", "describe"],
-        "isolation": ["run_isolated"],
         "learning": [
             "TrackerLearner",
             "TrialLearner",
@@ -78,6 +79,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "mapping": ["MappingFault", "map_rows"],
         "plan": ["Learner", "Plan"],
         "results": ["COUNT_NAMES", "ChainResult", "Chunk", "Counts", "Failure", "Mapped"],
+        "sandbox": ["shared_sandbox"],
         "staged": [
             "StagedFrame",
             "StagedObjectError",

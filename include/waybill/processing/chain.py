@@ -7,23 +7,30 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from operator import is_
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import HELD_ERROR, Event, decode, encode, loads, refuse_wrong_reference
+from waybill.events import (
+    HELD_ERROR,
+    Event,
+    decode,
+    decode_head,
+    encode,
+    loads,
+    refuse_wrong_reference,
+)
 from waybill.pipelines import UNKNOWN_PIPELINE
+from waybill.processing.code_runner import CodeRunner, InProcess
 from waybill.processing.failures import Fault, describe
-from waybill.processing.isolation import run_isolated
 from waybill.processing.mapping import MappingFault
 from waybill.processing.outcomes import SortedOut, sort_out
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.processing.staged import staged_batch, system_columns
-from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
+from waybill.processing.transformation import Outcome, Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
@@ -62,8 +69,7 @@ class Chain:
 
     Args:
         plans: pipeline id to plan.
-        watch: where user code's progress is noted.
-        isolated: ids of pipelines whose code runs in forked children (it ended an interpreter).
+        code: runs user code; None: this process does.
         fetch: returns the payload bytes of a ``dataref``; raises ObjectMissingError, or ParkError.
         retries: of events whose user code meets a transient error; None: they fail at once.
         held: ids of pipelines whose events are parked as they came, before any stage.
@@ -73,20 +79,20 @@ class Chain:
         self,
         plans: Mapping[str, Plan],
         *,
-        watch: Watch | None = None,
-        isolated: Collection[str] = (),
+        code: CodeRunner | None = None,
         fetch: Callable[[str], bytes] | None = None,
         retries: Retries | None = None,
         held: Collection[str] = (),
     ) -> None:
         self._retries = retries
         self._plans = plans
-        self._watch: Watch = watch if watch is not None else NoWatch()
-        self._isolated = frozenset(isolated)
+        self._code: CodeRunner = InProcess() if code is None else code
         self._fetch = fetch
         self._held = frozenset(held)
         self.result = ChainResult()
         self._chunk = Chunk((), (), (), ())
+        self._fetched: set[int] = set()
+        """Places of the events whose payload was not in the message."""
 
     def process(self, chunk: Chunk) -> None:
         """Run one chunk. Order within a key is kept: chunks come in log order."""
@@ -95,11 +101,13 @@ class Chain:
 
     def _slice(self, chunk: Chunk) -> None:
         self._chunk = chunk
+        self._fetched.clear()
         groups: dict[tuple[str, str, str, bool], Items] = {}
         for place, value in enumerate(chunk.values):
             try:
-                event = decode(value)
+                event = decode_head(value)
                 if event.attempt or event.stage != _FIRST_STAGE:
+                    event = decode(value)
                     self._enter_late(event)
             except ParkError as error:
                 self._park_unreadable(place, error)
@@ -108,6 +116,7 @@ class Chain:
             if event.data_ref is not None and event.pipeline_id not in self._held:
                 try:
                     self._resolve(event, event.data_ref)
+                    self._fetched.add(place)
                 except ParkError as error:
                     self._refuse(_Group(*key), Items([event], [place]), describe(error))
                     continue
@@ -214,28 +223,12 @@ class Chain:
             noted.parts.append(passed.columns(self._chunk))
 
     def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
-        offsets = self._chunk.offsets
-        if len(items) < len(offsets):
-            offsets = [offsets[place] for place in items.places]
-        self._watch.marker.value = offsets[0]  # loading the code runs it
-        isolated = plan.pipeline.id in self._isolated
-        try:
-            transform = plan.transform(self._watch, isolated=isolated)
-        except ParkError as error:
-            return [describe(error)] * len(items)
-        finally:
-            self._watch.marker.value = -1
-        again = None
-        if self._retries is not None:
-            again = Again(self._retries, partial(self._as_it_came, items))
-        execute = run_isolated if isolated else run
-        return list(execute(transform, items.events, offsets, self._watch, again))
-
-    def _as_it_came(self, items: Items, index: int) -> Event:
-        event = decode(self._chunk.values[items.places[index]])
-        if event.data_ref is not None:
-            self._resolve(event, event.data_ref)
-        return event
+        events, places, known = items.events, items.places, self._chunk.values
+        values = [known[place] for place in places] if len(places) < len(known) else known
+        if self._fetched:
+            pairs = zip(events, places, values, strict=True)
+            values = [encode(e) if at in self._fetched else value for e, at, value in pairs]
+        return self._code.run(plan, events, values, self._retries)
 
     def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
         """Map what a transformation made; return a fault for each parent that has to be parked.

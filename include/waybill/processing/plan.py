@@ -6,7 +6,9 @@ with room for them the event's plan is made anew, and they are mapped again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -16,10 +18,9 @@ from waybill.events import Event
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
 from waybill.processing.failures import Fault
-from waybill.processing.isolation import compile_isolated
 from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
-from waybill.processing.transformation import NoWatch, Transform, Watch, compile_transformation
+from waybill.processing.transformation import Transform, compile_transformation
 
 
 class Learner(Protocol):
@@ -183,8 +184,14 @@ class Plan:
                 return Fault("result_invalid", words)
         return None
 
-    def transform(self, watch: Watch | None = None, *, isolated: bool = False) -> Transform:
-        """Return the compiled transformation; loads it once, in a forked child first if isolated.
+    @cached_property
+    def code_key(self) -> str:
+        """Return what this pipeline's code is known by to a process that has loaded it."""
+        text = f"{self.pipeline.name}\0{self.pipeline.transformation_code}"
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    def transform(self) -> Transform:
+        """Return the compiled transformation; loads it, in this process, once.
 
         Raises:
             ParkError: ``code_invalid``, each time.
@@ -192,10 +199,7 @@ class Plan:
         if self._transform is None and not self._invalid:
             code, name = self.pipeline.transformation_code, self.pipeline.name
             try:
-                if isolated:
-                    self._transform = compile_isolated(code, name, watch or NoWatch())
-                else:
-                    self._transform = compile_transformation(code, name)
+                self._transform = compile_transformation(code, name)
             except ParkError as error:
                 self._invalid = error.message
         if self._transform is None:

@@ -4,8 +4,8 @@
 events, or None: filtered on purpose. It may change ``data``, ``name`` and ``op``; all else is what
 the event is, and stays. Code may also offer ``transform_batch(table)`` later; it does not yet.
 
-An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. A
-crash of the interpreter is met by ``waybill.processing.isolation``.
+An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. What
+ends the interpreter is met by ``waybill.processing.sandbox``.
 
 Transient errors of user code: the event is run again, in place, before it is parked.
 
@@ -16,7 +16,6 @@ costs a task that much once, and from then on its events park at the first error
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_double, c_int64
@@ -38,13 +37,11 @@ from waybill.processing.failures import (
     words_of,
 )
 
-_DOUBLE_BYTES = 8
-
 T = TypeVar("T")
 
 
 class Retries:
-    """How often and how long one task tries again. Forked children share what is spent.
+    """How often and how long one task tries again.
 
     Args:
         attempts: runs of one event, the first included.
@@ -52,6 +49,7 @@ class Retries:
         budget_s: for all waits and repeated runs; a run that has begun is not cut short.
         clock: seconds.
         sleep: waits so many seconds.
+        spent: where the seconds are counted; in a process of user code, memory that it shares.
     """
 
     def __init__(
@@ -62,18 +60,24 @@ class Retries:
         budget_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
+        spent: c_double | None = None,
     ) -> None:
-        self._attempts = attempts
+        self.attempts = attempts
+        self.backoff_s = backoff_s
+        self.budget_s = budget_s
         self._back_off = BackOff(backoff_s)
-        self._budget_s = budget_s
         self._clock = clock
         self._sleep = sleep
-        self._spent = c_double.from_buffer(mmap.mmap(-1, _DOUBLE_BYTES))
+        self._spent = c_double() if spent is None else spent
 
     @property
     def spent_s(self) -> float:
         """Return the seconds spent so far."""
         return self._spent.value
+
+    def charge(self, seconds: float) -> None:
+        """Count what another process spent."""
+        self._spent.value += seconds
 
     def settle(self, outcome: T, run_again: Callable[[], T]) -> T | Fault:
         """Return the outcome of an event; after a transient fault, of its last run.
@@ -83,7 +87,7 @@ class Retries:
         attempt = 1
         while isinstance(outcome, Fault) and error_type(outcome.code).transient:
             wait_s = self._back_off.wait_s(attempt)
-            if attempt >= self._attempts or self._spent.value + wait_s > self._budget_s:
+            if attempt >= self.attempts or self._spent.value + wait_s > self.budget_s:
                 return replace(outcome, message=f"{outcome.message} (attempts: {attempt})")
             began = self._clock()
             try:
@@ -114,9 +118,9 @@ _OPERATIONS = ("upsert", "delete")
 
 
 class Watch(Protocol):
-    """Where a task notes the event that user code works on now.
+    """Where it is noted which event user code works on now.
 
-    ``marker.value``: its offset, or -1.
+    ``marker.value``: its index in the batch, or -1.
     """
 
     marker: c_int64
@@ -176,37 +180,36 @@ class Again(NamedTuple):
 def run(
     transform: Transform,
     events: Sequence[Event],
-    offsets: Sequence[int],
     watch: Watch,
     again: Again | None = None,
 ) -> Iterator[Outcome]:
     """Yield what became of each event, in order. Cost: about 0.6 µs an event beside user code's."""
     marker = watch.marker
-    for index, (event, offset) in enumerate(zip(events, offsets, strict=True)):
-        marker.value = offset
+    for index, event in enumerate(events):
+        marker.value = index
         try:
             outcome = _outcome(transform, event)
         except EventTimeoutError as error:  # while its exception was asked for its words
             outcome = describe(error)
         marker.value = -1
         if type(outcome) is Fault and again is not None:
-            once_more = partial(_rerun, transform, again.fresh, index, offset, watch)
+            once_more = partial(_rerun, transform, again.fresh, index, watch)
             outcome = again.retries.settle(outcome, once_more)
         yield outcome
 
 
 def _rerun(
-    transform: Transform, fresh: Callable[[int], Event], index: int, offset: int, watch: Watch
+    transform: Transform, fresh: Callable[[int], Event], index: int, watch: Watch
 ) -> Outcome:
     try:
         event = fresh(index)
     except ParkError as error:
         return describe(error)
-    return _watched(transform, event, offset, watch)
+    return _watched(transform, event, index, watch)
 
 
-def _watched(transform: Transform, event: Event, offset: int, watch: Watch) -> Outcome:
-    watch.marker.value = offset
+def _watched(transform: Transform, event: Event, index: int, watch: Watch) -> Outcome:
+    watch.marker.value = index
     try:
         outcome = _outcome(transform, event)
     except EventTimeoutError as error:  # while its exception was asked for its words
@@ -256,7 +259,7 @@ def _children(event: Event, result: Any) -> list[Event] | None:
     else:
         raise ParkError("result_invalid", f"{words}; it must return an event, a list or None")
     for child in results:
-        _check(child)
+        check_child(child)
     if len(results) == 1 and results[0].id == event.id:
         only = results[0]
         return [msgspec.structs.replace(event, data=only.data, name=only.name, op=only.op)]
@@ -267,7 +270,12 @@ def _children(event: Event, result: Any) -> list[Event] | None:
     return children or None
 
 
-def _check(child: Event) -> None:
+def check_child(child: Event) -> None:
+    """Refuse a name or an op that an event cannot have.
+
+    Raises:
+        ParkError: ``result_invalid``.
+    """
     try:
         refuse_wrong_name(child.name)
     except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Any
 
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
-from waybill.processing import Chain, ChainResult, ChildClock, Chunk, Learner, Plan
+from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Learner, Plan
 
 Fetch = Callable[[str], bytes]
 _CHUNK = 512
@@ -50,7 +50,7 @@ class Trial:
 
     Args:
         pipeline: the version to try.
-        timeout_s: longest time for one event, in seconds; ``transformation_timeout`` beyond it.
+        code: runs its code.
         fetch: returns the payload of an event that is in the object store; without it such an
             event fails with ``data_ref_missing``.
         rows: keep the rows that events become.
@@ -59,24 +59,22 @@ class Trial:
 
     A transient error of user code fails its event at once; the stream would try again.
 
-    Cost: as processing, and 10 µs an event: user code runs in forked children, so that code which
-    ends the interpreter, or never ends, fails its event here too. An event that never ends costs
-    ``timeout_s``, one that is stuck in C three times as long (it is ``interpreter_crashed``, as in
-    the stream). Memory: 512 events or 16 MiB of them at a time.
+    Cost: as processing. An event that never ends costs the time-out of its runner, one that is
+    stuck in C three times as long. Memory: 512 events or 16 MiB of them at a time.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         *,
-        timeout_s: float = 30.0,
+        code: CodeRunner,
         fetch: Fetch | None = None,
         rows: bool = False,
         mappings: Mapping[str, InForce] | None = None,
         learner: Learner | None = None,
     ) -> None:
         self._plans = {pipeline.id: Plan(pipeline, mappings, learner)}
-        self._clock = ChildClock(timeout_s=timeout_s)
+        self._code = code
         self._fetch = fetch
         self._rows = rows
 
@@ -86,7 +84,7 @@ class Trial:
             yield from self._chunk(chunk)
 
     def _chunk(self, values: list[bytes]) -> list[Fate]:
-        chain = Chain(self._plans, watch=self._clock, fetch=self._fetch, isolated=self._plans)
+        chain = Chain(self._plans, code=self._code, fetch=self._fetch)
         zeros = [0] * len(values)
         chain.process(Chunk(values, zeros, range(len(values)), zeros))
         fates = [Fate() for _ in values]

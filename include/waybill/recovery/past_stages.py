@@ -11,7 +11,7 @@ from waybill.deployment import ActivePipelines
 from waybill.loading import Run
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline, topic_of
-from waybill.processing import Chain, ChainResult, ChildClock, Chunk, Failure, Plan
+from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Failure, Plan
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import pipeline_versions
 
@@ -20,22 +20,20 @@ FindFailures = Callable[[Chunk, datetime, Collection[str]], list[Failure]]
 """Runs events through the stages as they were at a time, these pipelines held."""
 
 
-def stages_at(
-    tracker: TrackerStore, *, fetch: Callable[[str], bytes], timeout_s: float = 30.0
-) -> Run:
+def stages_at(tracker: TrackerStore, *, fetch: Callable[[str], bytes], code: CodeRunner) -> Run:
     """Return what runs events through the versions that were active at a time.
 
-    User code runs in forked children, as in a trial. Mappings are those in force now: they only
+    Mappings are those in force now: they only
     widen. What parks or is filtered is left out, for it was so the first time.
 
     Args:
         tracker: with the versions.
         fetch: returns the payload of an event that is in the object store.
-        timeout_s: longest time for one event.
+        code: runs user code.
     """
 
     def run(values: Sequence[bytes], at: datetime) -> ChainResult:
-        chain = _chain_at(tracker, at, fetch, timeout_s)
+        chain = _chain_at(tracker, at, fetch, code)
         zeros = [0] * len(values)
         for _ in _run(chain, Chunk(values, zeros, range(len(values)), zeros)):
             pass
@@ -45,12 +43,12 @@ def stages_at(
 
 
 def failures_at(
-    tracker: TrackerStore, *, fetch: Callable[[str], bytes], timeout_s: float = 30.0
+    tracker: TrackerStore, *, fetch: Callable[[str], bytes], code: CodeRunner
 ) -> FindFailures:
     """Return what runs events as ``stages_at`` does, and gives what does not pass, in log order."""
 
     def run(chunk: Chunk, at: datetime, held: Collection[str]) -> list[Failure]:
-        chain = _chain_at(tracker, at, fetch, timeout_s, held)
+        chain = _chain_at(tracker, at, fetch, code, held)
         found = [failure for failures in _run(chain, chunk) for failure in failures]
         return sorted(found, key=lambda failure: (failure.partition, failure.offset))
 
@@ -61,7 +59,7 @@ def _chain_at(
     tracker: TrackerStore,
     at: datetime,
     fetch: Callable[[str], bytes],
-    timeout_s: float,
+    code: CodeRunner,
     held: Collection[str] = (),
 ) -> Chain:
     pipelines = _versions_at(tracker, at)
@@ -71,8 +69,7 @@ def _chain_at(
         for (pipeline_id, name), mapping in active.read_mapped(topic)[1].items():
             mappings.setdefault(pipeline_id, {})[name] = mapping
     plans = {one.id: Plan(one, mappings.get(one.id)) for one in pipelines.values()}
-    watch = ChildClock(timeout_s=timeout_s)
-    return Chain(plans, watch=watch, fetch=fetch, isolated=plans, held=held)
+    return Chain(plans, code=code, fetch=fetch, held=held)
 
 
 def _run(chain: Chain, chunk: Chunk) -> Iterator[list[Failure]]:

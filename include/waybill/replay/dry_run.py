@@ -22,7 +22,14 @@ from waybill.parking import (
     masked_words,
 )
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
-from waybill.processing import Fate, Trial, TrialLearner, mappings_once_deployed, rules_for
+from waybill.processing import (
+    CodeRunner,
+    Fate,
+    Trial,
+    TrialLearner,
+    mappings_once_deployed,
+    rules_for,
+)
 from waybill.replay.eligibility import find_replayable
 from waybill.replay.entry import enters_earlier, parent_of, refuse_without_source
 from waybill.replay.estimate import EstimateTally, Rate, rate
@@ -275,7 +282,8 @@ class DryRunParts:
     objects: ObjectStore
     log: ReadableLog
     """Asked only for good events."""
-    event_timeout_s: float
+    code: CodeRunner
+    """Runs user code."""
     destinations: Mapping[str, DestinationSettings] = field(default_factory=dict)
     """Whose rules new columns are named by."""
 
@@ -352,7 +360,7 @@ class _Trials:
         parts = self.parts
         return Trial(
             version,
-            timeout_s=parts.event_timeout_s,
+            code=parts.code,
             fetch=payloads_at_once(parts.objects),
             rows=rows,
             mappings=mappings_once_deployed(parts.tracker, self.active, version),

@@ -25,7 +25,7 @@ from waybill.parking import (
     to_replay,
 )
 from waybill.pipelines import Pipeline
-from waybill.processing import Trial, TrialLearner, mappings_in_force, rules_for
+from waybill.processing import CodeRunner, Trial, TrialLearner, mappings_in_force, rules_for
 from waybill.replay.dry_run import DryRunReport, dry_run, whole
 from waybill.settings import DestinationSettings
 from waybill.storage import TrackerStore
@@ -79,6 +79,7 @@ def probe_held(
     parking: Parking,
     *,
     pass_rate: float,
+    code: CodeRunner,
     fetch: Callable[[str], bytes] | None = None,
     destinations: Mapping[str, DestinationSettings] | None = None,
 ) -> ProbeReport:
@@ -91,6 +92,7 @@ def probe_held(
         tracker: the holds.
         parking: what is held.
         pass_rate: share of the sample that must pass for a release.
+        code: runs user code.
         fetch: returns the payload of an event that is in the object store.
         destinations: by name, whose rules new columns are named by.
 
@@ -105,6 +107,7 @@ def probe_held(
         if begin_probe(tracker, hold, pipeline.version):
             trial = Trial(
                 pipeline,
+                code=code,
                 fetch=fetch,
                 mappings=mappings_in_force(tracker, pipeline.id),
                 learner=TrialLearner(rules_for(pipeline, destinations or {})),

@@ -102,14 +102,14 @@ def recover_lost_objects(settings: Settings, *, again: bool = False) -> Recovery
         RetryError: Kafka, the store or the tracker is away.
     """
     from waybill import loading
+    from waybill.processing import shared_sandbox
     from waybill.recovery import stages_at
 
     objects = open_owned_objects(settings)
     with open_tracker(settings.tracker) as tracker:
         if not loading.lost_objects(tracker):
             return loading.RecoveryReport()
-        timeout_s = settings.spark.event_timeout_s
-        run = stages_at(tracker, fetch=objects.get, timeout_s=timeout_s)
+        run = stages_at(tracker, fetch=objects.get, code=shared_sandbox(settings))
         return loading.recover_lost(tracker, objects, open_log(settings.kafka), run, again=again)
 
 

@@ -30,7 +30,7 @@ def infer_mappings(
     from waybill.ingestion.connectors import open_connector
     from waybill.mapping_proposals import infer, load_draft, take_sample
     from waybill.pipelines import hint
-    from waybill.processing import rules_for
+    from waybill.processing import rules_for, shared_sandbox
 
     draft = load_draft(folder)
     pipeline = draft.pipeline
@@ -38,8 +38,7 @@ def infer_mappings(
         words = f"{folder} has no event {event!r} (it has {', '.join(pipeline.events)})"
         raise InputError(words + hint(event, pipeline.events))
     connector = open_connector(pipeline.source, folder, settings.sources.roots)
-    timeout_s = settings.spark.event_timeout_s
-    sample = take_sample(pipeline, connector, number, timeout_s=timeout_s)
+    sample = take_sample(pipeline, connector, number, code=shared_sandbox(settings))
     unfinished = [name for name, lacks in draft.missing.items() if lacks & {"key", "columns"}]
     names = [event] if event is not None else unfinished or list(pipeline.events)
     rules = rules_for(pipeline, settings.destinations)

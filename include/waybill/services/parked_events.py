@@ -70,14 +70,14 @@ def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRec
         RetryError: Kafka, the store or the tracker is away.
     """
     from waybill import recovery
+    from waybill.processing import shared_sandbox
 
     with open_tracker(settings.tracker) as tracker:
         found = recovery.lost_parked(tracker)
         if not any(again or not one.problem for one in found):
             return recovery.ParkedRecovery()
         objects = open_owned_objects(settings)
-        timeout_s = settings.spark.event_timeout_s
-        find = recovery.failures_at(tracker, fetch=objects.get, timeout_s=timeout_s)
+        find = recovery.failures_at(tracker, fetch=objects.get, code=shared_sandbox(settings))
         log = open_log(settings.kafka)
         return recovery.recover_parked(tracker, objects, log, find, again=again)
 
@@ -163,6 +163,7 @@ def clean_up_parked_files(settings: Settings, *, grace_s: float | None = None) -
 def probe_held_pipelines(settings: Settings) -> ProbeReport:
     """Probe the held pipelines that are due, release those that pass, list what is to go back."""
     from waybill.parking import Parking
+    from waybill.processing import shared_sandbox
     from waybill.replay import probe_held
     from waybill.storage import payloads_at_once
 
@@ -173,6 +174,7 @@ def probe_held_pipelines(settings: Settings) -> ProbeReport:
             tracker,
             Parking(tracker, objects),
             pass_rate=rate,
+            code=shared_sandbox(settings),
             fetch=payloads_at_once(objects),
             destinations=settings.destinations,
         )

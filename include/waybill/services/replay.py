@@ -163,13 +163,12 @@ def replay_outcome(
 
 def run_dry_run(settings: Settings, request: DryRunRequest) -> DryRunReport:
     """Run parked events through the active version, or through a proposed one; write nothing."""
+    from waybill.processing import shared_sandbox
     from waybill.replay import DryRunParts, try_out
 
     objects, log = open_owned_objects(settings), open_log(settings.kafka)
     with open_tracker(settings.tracker) as tracker:
-        parts = DryRunParts(
-            tracker, objects, log, settings.spark.event_timeout_s, settings.destinations
-        )
+        parts = DryRunParts(tracker, objects, log, shared_sandbox(settings), settings.destinations)
         return try_out(parts, request)
 
 

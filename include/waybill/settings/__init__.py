@@ -140,6 +140,23 @@ class SparkSettings(Section):
     work_dir: Path = Path(".waybill/spark")
 
 
+class SandboxSettings(Section):
+    """Processes that run user code: what they share, and what one may use."""
+
+    shared_by: Literal["team", "pipeline"] = "team"
+    """Who has a process together. `pipeline`: one each, for teams whose pipelines do not trust each
+    other."""
+    memory_mb: int = Field(1024, ge=64)
+    """Private memory of one process, in MiB; beyond it the code meets a `MemoryError`."""
+    file_mb: int = Field(64, ge=1)
+    """Files that one process may write, all together, in MiB."""
+    readable: tuple[Path, ...] = ()
+    """Files and folders that user code may read, as a JSON list: look-up tables, certificates. All
+    else but Python and the system's libraries is closed."""
+    strict: bool = False
+    """Start no user code where the machine lacks a part of the confinement (`waybill doctor`)."""
+
+
 class TraceSettings(Section):
     """Event traces: local files, shipped to the object store as Parquet."""
 
@@ -413,6 +430,7 @@ class Settings(BaseSettings):
     sources: SourceSettings = SourceSettings()
     wal: WalSettings = WalSettings()
     spark: SparkSettings = SparkSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     traces: TraceSettings = TraceSettings()
     parking: ParkingSettings = ParkingSettings()
     retention: RetentionSettings = RetentionSettings()

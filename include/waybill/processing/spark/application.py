@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -33,7 +33,7 @@ from waybill.ledger import (
     write_copies,
 )
 from waybill.parking import ObjectDescriptor, Parking, SegmentStream, held_pipelines, record_storm
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import topic_of
 from waybill.processing import Counts, Storm, find_storms
 from waybill.processing.spark.consumers import Consumers, Stopping, keep_running
 from waybill.processing.spark.memory import give_memory_back
@@ -131,8 +131,6 @@ class ProcessingConsumer:
         self.name = f"processing/{topic.name}"
         self._epoch = acquire_lease(tracker, self.name, holder=holder)
         self._positions: dict[int, int] = {}
-        self._crashed: frozenset[str] = frozenset()
-        """Pipelines whose code ended its interpreter in the batch before: isolated in the next."""
         self._holes: Holes = {}
         self._ends: dict[int, LogEnd] = {}
 
@@ -225,7 +223,7 @@ class ProcessingConsumer:
         began = time.monotonic()
         pipelines, mappings = self._pipelines.read_mapped(self._topic.name)
         texts = self._texts.of(pipelines, mappings)
-        commit, descriptors, storms = self._run(frame, ranges, pipelines, texts)
+        commit, descriptors, storms = self._run(frame, ranges, texts)
         commit = replace(commit, took_ms=round((time.monotonic() - began) * 1000))
         parked = [d["parked"] for d in descriptors if d["parked"]]
 
@@ -253,19 +251,13 @@ class ProcessingConsumer:
         self,
         frame: DataFrame,
         ranges: dict[int, tuple[int, int]],
-        pipelines: Mapping[str, Pipeline],
         texts: Texts,
     ) -> tuple[BatchCommit, list[dict[str, Any]], list[Storm]]:
         """Run a batch; once more with a storm's pipeline held, for each one that turns up.
 
-        Spark runs a task that failed again, and that attempt isolates user code by itself. Where
-        the job failed all the same (Spark was told to try each task once), the batch is run again
-        with all of it isolated.
-
         What the run before wrote is garbage: no row names its objects, nor its batch the traces.
         """
         held, storms = held_pipelines(self._tracker), list[Storm]()
-        isolated = self._crashed
         parking = self._settings.parking
         while True:
             plan = TaskPlan(
@@ -275,16 +267,8 @@ class ProcessingConsumer:
                 pipelines=texts.pipelines,
                 held=held,
                 mappings=texts.mappings,
-                isolated=isolated,
             )
-            try:
-                descriptors = run_tasks(frame, self._task(plan))
-            except Exception as error:
-                if isolated.issuperset(pipelines) or not lost_worker(error):
-                    raise
-                _LOG.warning("%s: runs again with user code in children: %s", self.name, error)
-                isolated = frozenset(pipelines)
-                continue
+            descriptors = run_tasks(frame, self._task(plan))
             counts = counts_of(descriptors)
             found = [
                 storm
@@ -297,7 +281,6 @@ class ProcessingConsumer:
                 if storm.pipeline_id not in held  # what no hold can help with parks
             ]
             if not found:
-                self._crashed = crashed_pipelines(descriptors)
                 commit = self._commit_of(uuid.UUID(plan.batch_id), ranges, descriptors, counts)
                 return commit, descriptors, storms
             for storm in found:
@@ -407,31 +390,6 @@ def run_tasks(frame: DataFrame, task: Task) -> list[dict[str, Any]]:
     while rows:  # each is freed once it is read
         descriptors.append(read_descriptor(*rows.pop(0)))
     return descriptors
-
-
-_LOST_WORKER = (
-    "Python worker exited unexpectedly",
-    "EOFException",
-    "Broken pipe",
-    "Connection reset",
-    "ExecutorLostFailure",
-)
-"""How Spark says that a Python worker, or its whole executor, died while it ran a task."""
-
-
-def lost_worker(error: Exception) -> bool:
-    """Tell whether a job failed because a process died that ran user code.
-
-    It need not have been user code; running that in child processes does no harm then.
-    """
-    words = str(error)
-    return any(part in words for part in _LOST_WORKER)
-
-
-def crashed_pipelines(descriptors: Sequence[dict[str, Any]]) -> frozenset[str]:
-    """Return the pipelines of which events parked because they ended the interpreter."""
-    rows = (row for descriptor in descriptors for row in descriptor["failures"])
-    return frozenset(row[0] for row in rows if row[2] == "interpreter_crashed")
 
 
 def counts_of(descriptors: Sequence[dict[str, Any]]) -> Counts:

@@ -19,7 +19,15 @@ import pyarrow as pa
 
 from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
-from waybill.processing import Chain, Chunk, Clock, Plan, Retries, TrackerLearner, rules_for
+from waybill.processing import (
+    Chain,
+    Chunk,
+    Plan,
+    Retries,
+    TrackerLearner,
+    rules_for,
+    shared_sandbox,
+)
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import read_mapping
 from waybill.processing.spark.task_output import TaskOutput
@@ -46,8 +54,6 @@ class TaskPlan:
     """Ids of pipelines whose events are parked as they came."""
     mappings: tuple[bytes, ...] = ()
     """Mappings in force that are not what their pipelines declare; see ``task_texts``."""
-    isolated: frozenset[str] = frozenset()
-    """Ids of pipelines whose code runs in child processes: it may end its interpreter."""
 
 
 @dataclass
@@ -94,7 +100,6 @@ class StageTask:
         """Run the stages over all batches of this task and yield one descriptor."""
         worker = this_worker()
         plans = _plans(worker, self._plan)
-        watch = Clock(timeout_s=worker.settings.spark.event_timeout_s)
         parking = worker.settings.parking
         retries = Retries(
             parking.transient_attempts,
@@ -103,8 +108,7 @@ class StageTask:
         )
         chain = Chain(
             plans,
-            watch=watch,
-            isolated=plans if _is_repeated() else self._plan.isolated,
+            code=shared_sandbox(worker.settings),
             fetch=PayloadReader(worker.objects),
             retries=retries,
             held=self._plan.held,
@@ -115,7 +119,6 @@ class StageTask:
             known=plans,
             traced=worker.settings.traces.enabled,
         )
-        watch.arm()
         seen: dict[int, SeenRecords] = {}
         for batch in batches:
             chain.process(chunk_of(batch, self._plan.starts, seen))
@@ -123,7 +126,6 @@ class StageTask:
         descriptor, segments = output.write(
             chain.result, objects=worker.objects, recorder=worker.recorder
         )
-        watch.disarm()
         descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
         descriptor["ranges"] = [span.to_json(number) for number, span in sorted(seen.items())]
         yield descriptor_batch(descriptor, segments)
@@ -215,14 +217,3 @@ def _plan_of(worker: Worker, pipeline: Pipeline) -> Plan:
         limit_s=TRACKER_AWAY_LIMIT_S,
     )
     return Plan(pipeline, learner=learner)
-
-
-def _is_repeated() -> bool:
-    """Tell whether an earlier attempt of this task failed, on whatever host.
-
-    Its user code may have ended the worker: this attempt runs it in child processes.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0

@@ -1,0 +1,239 @@
+"""The process that runs user code: confined, then one request after the other until it is ended."""
+
+from __future__ import annotations
+
+import gc
+import io
+import mmap
+import os
+import socket
+import sys
+import tempfile
+from array import array
+from collections.abc import Callable, Sequence
+from ctypes import c_double, c_int64
+from functools import partial
+from typing import Any, NoReturn
+
+import msgspec
+
+from waybill.errors import ParkError
+from waybill.events import Event, decode
+from waybill.events.exact import exact_float
+from waybill.processing.clock import Clock
+from waybill.processing.failures import Fault
+from waybill.processing.sandbox.confinement import OFFLINE_ERRNO, Confinement, Limits
+from waybill.processing.sandbox.frames import LENGTH, pack, pack_outcomes, pack_reply
+from waybill.processing.transformation import (
+    Again,
+    Outcome,
+    Retries,
+    Transform,
+    compile_transformation,
+    run,
+)
+
+SHARED_BYTES = 16
+"""The marker (int64), and the seconds spent on trying again (double)."""
+LOADING = 1 << 40
+"""As a marker: code is being loaded."""
+_PRINTED_CHARS = 4096
+"""Of what user code prints while a request is worked on; the rest is dropped."""
+_read_events = msgspec.json.Decoder(list[Event], float_hook=exact_float).decode
+_YOUNG_OBJECTS = 50_000
+"""Before the collector looks for cycles among them: payloads have none."""
+_OFFLINE = f"[Errno {OFFLINE_ERRNO}]"
+
+
+class Order(msgspec.Struct, frozen=True):
+    """How a child is made."""
+
+    folder: str
+    readable: tuple[str, ...]
+    limits: Limits
+    network: bool
+    owner: str
+    timeout_s: float
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """Load code. The answer is empty, or says what is wrong with it."""
+
+    key: str
+    name: str
+    code: str
+
+
+class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Run loaded code over the messages that follow; ``attempts``: 0: none is tried again."""
+
+    key: str
+    lengths: bytes
+    """Of the messages, in bytes, as an array of unsigned 32-bit numbers. Empty: what follows is
+    the events themselves, as a JSON array; the answer is None where a payload cannot be read."""
+    attempts: int
+    backoff_s: float
+    budget_s: float
+
+
+def main(channel: int, shared: int, order: Order) -> NoReturn:
+    """Confine this process and serve. Never returns."""
+    status = 1
+    try:
+        _Child(channel, shared, order).serve()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+class _Child:
+    def __init__(self, channel: int, shared: int, order: Order) -> None:
+        memory = mmap.mmap(shared, SHARED_BYTES)
+        os.close(shared)
+        self._spent = c_double.from_buffer(memory, 8)
+        self._clock = Clock(timeout_s=order.timeout_s, marker=c_int64.from_buffer(memory))
+        self._network = order.network
+        self._transforms: dict[str, Transform] = {}
+        self._printed = _Printed()
+        _leave_the_platform(order.folder, self._printed)
+        confinement = Confinement(
+            order.folder, order.readable, order.limits, order.network, order.owner
+        )
+        missing = confinement.apply()
+        self._channel = socket.socket(fileno=channel)
+        self._requests = self._channel.makefile("rb", buffering=0)
+        self._decode = msgspec.msgpack.Decoder(Load | Run).decode
+        self._send(pack(missing))
+
+    def serve(self) -> None:
+        self._clock.arm()
+        while True:
+            head = self._receive(2 * LENGTH.size)
+            if head is None:
+                return
+            request = self._receive(LENGTH.unpack_from(head)[0])
+            body = self._receive(LENGTH.unpack_from(head, LENGTH.size)[0])
+            if request is None or body is None:
+                return
+            asked = self._decode(request)
+            answer = self._load(asked) if isinstance(asked, Load) else self._run(asked, body)
+            self._send(answer)
+
+    def _load(self, asked: Load) -> bytes:
+        marker = self._clock.marker
+        marker.value = LOADING
+        try:
+            self._transforms[asked.key] = compile_transformation(asked.code, asked.name)
+        except ParkError as error:
+            return pack(error.message.encode("utf-8", "backslashreplace").decode())
+        finally:
+            marker.value = -1
+        return pack("")
+
+    def _run(self, asked: Run, body: bytearray) -> bytes:
+        fresh: Callable[[int], Event]
+        if asked.lengths:
+            values = _split(body, asked.lengths)
+            events = [decode(value) for value in values]
+            fresh = partial(_fresh, values)
+        else:
+            try:
+                events = _read_events(body)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                return pack(None)
+            fresh = partial(_fresh_of, body)
+        retries = Retries(
+            asked.attempts,
+            backoff_s=asked.backoff_s,
+            budget_s=asked.budget_s,
+            spent=self._spent,
+        )
+        again = Again(retries, fresh) if asked.attempts else None
+        transform = self._transforms[asked.key]
+        outcomes: list[Outcome] = list(run(transform, events, self._clock, again))
+        if not self._network:
+            outcomes = [_offline(outcome) for outcome in outcomes]
+        return pack_reply(*pack_outcomes(events, outcomes), self._printed.take())
+
+    def _receive(self, size: int) -> bytearray | None:
+        """Return so many bytes; None: there is nobody any more."""
+        content = bytearray(size)
+        rest = memoryview(content)
+        while rest:
+            got = self._requests.readinto(rest)
+            if not got:
+                return None
+            rest = rest[got:]
+        return content
+
+    def _send(self, content: bytes) -> None:
+        self._channel.sendall(LENGTH.pack(len(content)) + content)
+
+
+def _fresh(values: Sequence[bytes], index: int) -> Event:
+    return decode(values[index])
+
+
+def _fresh_of(body: bytearray, index: int) -> Event:
+    return _read_events(body)[index]
+
+
+def _split(body: bytearray, lengths: bytes) -> list[bytes]:
+    values, start = list[bytes](), 0
+    for length in array("I", lengths):
+        values.append(bytes(body[start : start + length]))
+        start += length
+    return values
+
+
+def _offline(outcome: Outcome) -> Outcome:
+    """Say what to do where code met the closed network."""
+    if isinstance(outcome, Fault) and _OFFLINE in outcome.message:
+        words = f"{outcome.message}; declare `network: true` in pipeline.yaml if it needs one"
+        return Fault("network_closed", words, outcome.where, outcome.stack_hash)
+    return outcome
+
+
+def _leave_the_platform(folder: str, printed: io.TextIOBase) -> None:
+    """Have nothing of the platform's about: environment, streams, folders."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(HOME=folder, TMPDIR=folder, LANG="C.UTF-8")
+    tempfile.tempdir = folder
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    sys.stdout = sys.stderr = printed
+    sys.argv[:] = [""]
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+class _Printed(io.TextIOBase):
+    """Where user code prints: the first characters of each request are kept."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._chars = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if self._chars < _PRINTED_CHARS:
+            self._parts.append(text[: _PRINTED_CHARS - self._chars])
+            self._chars += len(text)
+        return len(text)
+
+    def take(self) -> str:
+        """Return what was printed since."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        self._chars = 0
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def request(asked: Load | Run, body: bytes = b"") -> bytes:
+    """Return a request as it is sent."""
+    head: Any = msgspec.msgpack.encode(asked)
+    return b"".join((LENGTH.pack(len(head)), LENGTH.pack(len(body)), head, body))

@@ -1,0 +1,550 @@
+"""Processes of user code, one an owner, as a task uses them: batches in, outcomes out.
+
+Who is at fault when a process dies is known by the marker that it shares. The events before are run
+again, then the one at fault alone, in a new process; if that dies too, the event is the culprit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import c_double, c_int64
+from functools import cache
+from mmap import mmap
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from waybill.errors import RetryError, StopError
+from waybill.events import Event
+from waybill.processing.code_runner import read_payloads
+from waybill.processing.failures import Fault
+from waybill.processing.plan import Plan
+from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, request
+from waybill.processing.sandbox.confinement import Limits
+from waybill.processing.sandbox.frames import (
+    LARGEST_REPLY_BYTES,
+    LENGTH,
+    unpack,
+    unpack_outcomes,
+)
+from waybill.processing.sandbox.server import End, Start, start_command
+from waybill.processing.transformation import Outcome, Retries
+from waybill.settings import SandboxSettings, Settings
+
+_LOG = logging.getLogger(__name__)
+_MOST_PROCESSES = 16
+"""That wait for work at once; the one that waits longest is ended for another."""
+_REQUEST_BYTES = 16 * 1024**2
+"""Of the messages that one request holds, unless one alone is larger."""
+_GRACE = 3
+"""Times the time-out of an event: then a process that does not answer is ended."""
+_TICK_S = 0.25
+_CPU_S = 3600
+_START_S = 60.0
+_MiB = 1024**2
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class EndedError(Exception):
+    """A process of user code ended, or was ended, before it answered.
+
+    Args:
+        marker: what it worked on: the index of an event, ``LOADING``, or -1: neither.
+        message: how it ended.
+        timed_out: it was ended because nothing came for too long.
+    """
+
+    def __init__(self, marker: int, message: str, *, timed_out: bool = False) -> None:
+        super().__init__(message)
+        self.marker = marker
+        self.timed_out = timed_out
+
+    @property
+    def fault(self) -> Fault:
+        """Return what the event at fault parks with."""
+        code = "transformation_timeout" if self.timed_out else "interpreter_crashed"
+        return Fault(code, str(self))
+
+
+class Sandbox:
+    """Runs user code in processes that hold nothing of the platform's.
+
+    Args:
+        settings: limits, and who shares a process.
+        timeout_s: longest time for one event, in seconds; its process is ended after three times as
+            long where the code does not give up.
+
+    Threads take turns. A fork of this process has none of its processes, and starts its own.
+
+    Cost: a server and a process an owner, 30 MB each that they mostly share; 0.2 s for the first,
+    5 ms for each other. An event: about 4 µs, and 60 µs a batch.
+    """
+
+    def __init__(self, settings: SandboxSettings, *, timeout_s: float) -> None:
+        self._settings = settings
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._server: _Server | None = None
+        self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
+        self._deadly: dict[str, str] = {}
+
+    def run(
+        self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
+    ) -> list[Outcome]:
+        """Return what user code makes of events, in order; see ``CodeRunner``.
+
+        Raises:
+            RetryError: no process can be started.
+            StopError: the settings want user code to be confined more than this machine can.
+        """
+        with self._lock:
+            if os.getpid() != self._pid:
+                self._forget()
+            return _Batch(self, plan, events, values, retries or Retries(0)).outcomes()
+
+    def missing(self) -> list[str]:
+        """Return in words what of the confinement this machine does not allow."""
+        with self._lock:
+            return self._process("", network=False).missing
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            if os.getpid() == self._pid and self._server is not None:
+                self._server.close()
+            self._forget()
+
+    def process_of(self, plan: Plan) -> _Process:
+        """Return the process for a pipeline's code."""
+        pipeline = plan.pipeline
+        shared = self._settings.shared_by == "team"
+        owner = f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
+        return self._process(owner, network=pipeline.network)
+
+    def _process(self, owner: str, *, network: bool) -> _Process:
+        found = self._processes.get((owner, network))
+        if found is None:
+            if len(self._processes) >= _MOST_PROCESSES:
+                _, oldest = self._processes.popitem(last=False)
+                oldest.end()
+            found = self._start(owner, network=network)
+            self._processes[owner, network] = found
+        self._processes.move_to_end((owner, network))
+        return found
+
+    def _start(self, owner: str, *, network: bool) -> _Process:
+        settings = self._settings
+        for attempt in (1, 2):
+            if self._server is None:
+                self._server = _Server()
+            order = Order(
+                self._server.folder(),
+                tuple(str(path) for path in settings.readable),
+                Limits(settings.memory_mb, settings.file_mb, _CPU_S),
+                network,
+                owner,
+                self._timeout_s,
+            )
+            try:
+                process = _Process(self._server, order)
+                break
+            except OSError as error:
+                self._server.close()
+                self._forget()
+                if attempt == 2:  # noqa: PLR2004
+                    raise RetryError(f"no process for user code can be started: {error}") from error
+        if settings.strict and process.missing:
+            process.end()
+            raise StopError(
+                f"WAYBILL_SANDBOX__STRICT is set, and this machine lacks: "
+                f"{'; '.join(process.missing)}"
+            )
+        return process
+
+    def end(self, process: _Process) -> str:
+        """End a process; return in words how it ended, if it had ended before."""
+        for key, found in list(self._processes.items()):
+            if found is process:
+                del self._processes[key]
+        return process.end()
+
+    def retire(self, process: _Process) -> None:
+        """End a process that has used half of what it may, before that hits an innocent event."""
+        if process.is_worn():
+            self.end(process)
+
+    def load(self, plan: Plan) -> str:
+        """Load a pipeline's code; return what is wrong with it, or nothing."""
+        pipeline = plan.pipeline
+        key = plan.code_key
+        words = ""
+        for _ in range(2):
+            if key in self._deadly:
+                return self._deadly[key]
+            process = self.process_of(plan)
+            if key in process.loaded:
+                return process.loaded[key]
+            try:
+                asked = Load(key, pipeline.name, pipeline.transformation_code)
+                process.loaded[key] = _text(process.ask(asked, b""))
+            except EndedError as error:
+                self.end(process)
+                words = f"loading the transformation of {pipeline.name!r}: {error}"
+                if error.timed_out:
+                    break
+        if len(self._deadly) >= _MOST_DEADLY:
+            self._deadly.clear()
+        self._deadly[key] = words
+        return words
+
+    def ask(self, process: _Process, asked: Run, body: bytes) -> tuple[bytes, list[Any]] | None:
+        """Run loaded code; return what the process answers; None: a payload cannot be read."""
+        try:
+            answer = unpack(process.ask(asked, body))
+            if answer is None:
+                return None
+            kinds, bodies, printed = answer
+        except (ValueError, TypeError) as error:
+            raise EndedError(-1, f"the code broke its process: {error}") from error
+        if printed:
+            _LOG.info("user code printed: %s", ascii(printed)[:_LOGGED_CHARS])
+        return kinds, bodies
+
+
+_MOST_DEADLY = 1000
+"""Codes that ended their process while they were loaded, remembered."""
+_LOGGED_CHARS = 1000
+
+
+def shared_sandbox(settings: Settings) -> Sandbox:
+    """Return this process's sandbox; ended with it."""
+    return _shared(settings.sandbox, settings.spark.event_timeout_s)
+
+
+@cache
+def _shared(settings: SandboxSettings, timeout_s: float) -> Sandbox:
+    sandbox = Sandbox(settings, timeout_s=timeout_s)
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+class _Batch:
+    """Events of one pipeline on their way through its process."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        plan: Plan,
+        events: Sequence[Event],
+        values: Sequence[bytes],
+        retries: Retries,
+    ) -> None:
+        self._sandbox = sandbox
+        self._plan = plan
+        self._events = events
+        self._values = values
+        self._retries = retries
+        self._found: list[Outcome] = []
+        self._suspect = -1
+        """Index of an event that a process died at, or that memory ran out at: it goes alone."""
+        self._culprits: dict[int, Fault] = {}
+        self._careful = False
+        """A process died, and it is not known at which event."""
+
+    def outcomes(self) -> list[Outcome]:
+        """Return the outcomes of all events."""
+        total = len(self._events)
+        while len(self._found) < total:
+            at = len(self._found)
+            if at in self._culprits:
+                self._found.append(self._culprits[at])
+            elif words := self._sandbox.load(self._plan):
+                self._found += [Fault("code_invalid", words)] * (total - at)
+            else:
+                self._run_some(at, self._end_of_part(at, total))
+        return self._found
+
+    def _end_of_part(self, at: int, total: int) -> int:
+        if at == self._suspect or self._careful:
+            return at + 1
+        stops = [index for index in (self._suspect, *self._culprits) if index > at]
+        end = min(stops, default=total)
+        size = 0
+        for index in range(at, end):
+            size += len(self._values[index])
+            if size > _REQUEST_BYTES and index > at:
+                return index
+        return end
+
+    def _run_some(self, at: int, end: int) -> None:
+        process = self._sandbox.process_of(self._plan)
+        values = self._values[at:end]
+        retries = self._retries
+        events = self._events[at:end]
+        left = all(type(event.data) is msgspec.Raw for event in events)
+        asked = Run(
+            self._plan.code_key,
+            b"" if left else array("I", map(len, values)).tobytes(),
+            retries.attempts,
+            retries.backoff_s,
+            retries.budget_s - retries.spent_s,
+        )
+        try:
+            try:
+                body = msgspec.json.encode(events) if left else b"".join(values)
+                answer = self._sandbox.ask(process, asked, body)
+            finally:
+                retries.charge(process.spent.value)
+            if answer is None:
+                faults = read_payloads(events, values)
+                self._culprits |= {at + index: fault for index, fault in faults.items()}
+                return
+            try:
+                found = unpack_outcomes(events, *answer)
+            except Exception as error:  # who runs user code may answer anything
+                raise EndedError(-1, f"the code broke its process: {error!r}") from error
+        except EndedError as error:
+            self._sandbox.end(process)
+            self._blame(error, at, end)
+            return
+        self._take(process, found, at)
+
+    def _take(self, process: _Process, found: list[Outcome], at: int) -> None:
+        short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
+        if short is None or at + short == self._suspect:
+            self._found += found
+            self._sandbox.retire(process)
+            return
+        self._found += found[:short]  # others may have used it up: alone, in a new process
+        self._suspect = at + short
+        self._sandbox.end(process)
+
+    def _blame(self, error: EndedError, at: int, end: int) -> None:
+        """Decide who goes on alone after a process ended, or who is the culprit."""
+        index = at + error.marker if 0 <= error.marker < end - at else -1
+        if index < 0 and end - at == 1:
+            index = at
+        if index < 0:
+            self._careful = True
+        elif error.timed_out or (index == self._suspect and end - at == 1):
+            self._culprits[index] = error.fault
+        else:
+            self._suspect = index
+
+
+def _is_out_of_memory(outcome: Outcome) -> bool:
+    return type(outcome) is Fault and outcome.code == "memory_error"
+
+
+def _text(content: bytes | bytearray) -> str:
+    words = unpack(content)
+    return words if type(words) is str else "the code broke its process"
+
+
+class _Server:
+    """The warm process that the others are forked from."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._folder = Path(tempfile.mkdtemp(prefix="waybill-code-"))
+        self._folder.chmod(0o711)
+        kept = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                start_command(sys.path, number),
+                env=kept,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[number],
+                start_new_session=True,
+            )
+        self._line = ours
+        self._line.settimeout(_START_S)
+        self._next = 0
+
+    def folder(self) -> str:
+        """Make a folder for a process."""
+        self._next += 1
+        folder = self._folder / str(self._next)
+        folder.mkdir(mode=0o700)
+        return str(folder)
+
+    def start(self, order: Order, files: list[int]) -> int:
+        """Start a process; return its pid."""
+        message = msgspec.json.encode(Start(order))
+        socket.send_fds(self._line, [message], files)
+        return self._answer()
+
+    def end(self, pid: int) -> int | None:
+        """End a process; return its status, or None: the server has ended."""
+        try:
+            self._line.sendall(msgspec.json.encode(End(pid)))
+            return self._answer()
+        except OSError:
+            return None
+
+    def _answer(self) -> int:
+        answer = self._line.recv(64)
+        if not answer:
+            raise OSError("the server of processes for user code has ended")
+        return int(answer)
+
+    def close(self) -> None:
+        """End the server and all its processes."""
+        self._line.close()
+        try:
+            self._process.wait(_START_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Process:
+    """One process of user code."""
+
+    def __init__(self, server: _Server, order: Order) -> None:
+        self._server = server
+        self._order = order
+        self.loaded: dict[str, str] = {}
+        """Code that was loaded, by its key, and what is wrong with it."""
+        shared = os.memfd_create("waybill-marker")
+        os.ftruncate(shared, SHARED_BYTES)
+        memory = mmap(shared, SHARED_BYTES)
+        self._marker = c_int64.from_buffer(memory)
+        self.spent = c_double.from_buffer(memory, 8)
+        """Seconds that this request spent on trying again."""
+        ours, theirs = socket.socketpair()
+        try:
+            self.pid = server.start(order, [theirs.fileno(), shared])
+        finally:
+            theirs.close()
+            os.close(shared)
+        self._channel = ours
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._marker.value = -1
+        try:
+            self.missing: list[str] = unpack(self._receive(_START_S))
+        except EndedError as error:
+            raise OSError(str(error)) from error
+
+    def ask(self, asked: Load | Run, body: bytes) -> bytearray:
+        """Send a request; return the answer.
+
+        Raises:
+            EndedError: the process ended; it is gone.
+        """
+        self._marker.value = -1
+        self.spent.value = 0.0
+        limit_s = self._order.timeout_s * _GRACE
+        if isinstance(asked, Run) and asked.attempts > 1:
+            limit_s += max(0.0, asked.budget_s)
+        self._channel.settimeout(limit_s)
+        try:
+            self._channel.sendall(request(asked, body))
+        except TimeoutError:
+            raise self._ended(f"it took nothing for {limit_s:g} s", timed_out=True) from None
+        except OSError:
+            raise self._ended() from None
+        return self._receive(limit_s)
+
+    def _receive(self, limit_s: float) -> bytearray:
+        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s))
+        if size > LARGEST_REPLY_BYTES:
+            raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
+        return self._read(size, limit_s)
+
+    def _read(self, size: int, limit_s: float) -> bytearray:
+        content = bytearray(size)
+        rest = memoryview(content)
+        seen, since = self._marker.value, time.monotonic()
+        while rest:
+            if not self._poll.poll(_TICK_S * 1000):
+                now = self._marker.value
+                if now != seen:
+                    seen, since = now, time.monotonic()
+                elif time.monotonic() - since > limit_s:
+                    words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
+                    raise self._ended(words, timed_out=True)
+                if self._is_full():
+                    raise self._ended(f"it wrote more than {self._most_written // _MiB} MiB")
+                continue
+            try:
+                got = self._channel.recv_into(rest)
+            except OSError:
+                got = 0
+            if not got:
+                raise self._ended()
+            rest = rest[got:]
+        return content
+
+    def _ended(self, words: str = "", *, timed_out: bool = False) -> EndedError:
+        marker = self._marker.value
+        how = self.end()
+        return EndedError(marker, words or how, timed_out=timed_out)
+
+    def end(self) -> str:
+        """End the process; return in words how it ended, if it had before."""
+        if self.pid < 0:
+            return ""
+        self._channel.close()
+        status = self._server.end(self.pid)
+        self.pid = -1
+        if status is None:
+            how = "its server ended"
+        elif os.WIFSIGNALED(status):
+            how = f"signal {os.WTERMSIG(status)}"
+        else:
+            how = f"exit status {os.WEXITSTATUS(status)}"
+        return f"the code ended the Python interpreter ({how})"
+
+    @property
+    def _most_written(self) -> int:
+        return self._order.limits.file_mb * _MiB
+
+    def _is_full(self) -> bool:
+        """Tell whether its folder holds more than it may."""
+        total = 0
+        for folder, _, names in os.walk(self._order.folder):
+            for name in names:
+                with suppress(OSError):
+                    total += os.lstat(f"{folder}/{name}").st_blocks * 512
+        return total > self._most_written
+
+    def is_worn(self) -> bool:
+        """Tell whether it has used half of the memory or the CPU time that it may, or its disk."""
+        limits = self._order.limits
+        try:
+            pages = int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[5])
+            fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return True
+        cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+        return (
+            pages * _PAGE > limits.memory_mb * _MiB / 2
+            or cpu_s > limits.cpu_s / 2
+            or self._is_full()
+        )
