@@ -21,6 +21,7 @@ from waybill.mappings import InForce, rules_of
 from waybill.mappings.versions import history, in_force
 from waybill.parking import read_directory
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
+from waybill.processing import InProcess
 from waybill.processing.learning import TrackerLearner, TrialLearner, mappings_once_deployed
 from waybill.processing.trial import Trial
 from waybill.settings import Settings
@@ -265,6 +266,7 @@ def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker
     tried = mappings_once_deployed(tracker, active, proposed)["order"]
     trial = Trial(
         proposed,
+        code=InProcess(),
         rows=True,
         mappings={"order": tried},
         learner=TrialLearner(rules_of("postgres")),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from tests.integration import parking_lot
 from tests.support import orders, parked_orders
+from tests.support.user_code import sandbox
 from typer.testing import CliRunner
 
 from waybill.access import Decision
@@ -63,7 +64,9 @@ def hold_orders(lot, numbers, *, attempt=0, number=1, note="n"):
 
 
 def probe(lot, *, pass_rate=0.9):
-    return probe_held(lot.tracker, lot.parking, pass_rate=pass_rate, fetch=lot.objects.get)
+    return probe_held(
+        lot.tracker, lot.parking, pass_rate=pass_rate, code=sandbox(), fetch=lot.objects.get
+    )
 
 
 def age(lot, seconds):

@@ -11,6 +11,7 @@ from tests.integration.parking_lot import make_event
 from tests.support import orders
 from tests.support.books import batch, counts, nothing_parked
 from tests.support.loads import opened_loads, some
+from tests.support.user_code import sandbox
 from tests.unit.destinations.orders import clean_database
 
 from waybill.access import Decision
@@ -48,7 +49,7 @@ class Processed:
         deploy(loads.tracker, home, who="ann")
         self.home = home
         self.topic = self.log.ensure_topic(topic_of(load_pipeline(home)))
-        self.run = stages_at(loads.tracker, fetch=loads.objects.get)
+        self.run = stages_at(loads.tracker, fetch=loads.objects.get, code=sandbox())
         self._servers, self._end = kafka.bootstrap_servers, 0
 
     def process(self, *numbers: int) -> tuple[int, str]:
@@ -155,7 +156,7 @@ def test_a_lost_object_of_an_older_release_says_why_it_stays(loads, kafka):
     loads.deliver(loads.patience(), last)
     assert loads.position == last
     log = open_log(KafkaSettings(bootstrap_servers=kafka.bootstrap_servers))
-    run = stages_at(loads.tracker, fetch=loads.objects.get)
+    run = stages_at(loads.tracker, fetch=loads.objects.get, code=sandbox())
     assert recover_lost(loads.tracker, loads.objects, log, run).left == 1
     assert "older release" in lost_objects(loads.tracker)[0].not_recovered
 

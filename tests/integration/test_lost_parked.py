@@ -9,6 +9,7 @@ import orjson
 import pytest
 from sqlalchemy import text
 from tests.integration.test_lost_objects import MINUTE, Processed, loads  # noqa: F401 - fixture
+from tests.support.user_code import sandbox
 from typer.testing import CliRunner
 
 from waybill.access import Decision
@@ -38,7 +39,7 @@ class Parked(Processed):
     def __init__(self, *given) -> None:
         super().__init__(*given)
         self.parking = Parking(self.loads.tracker, self.loads.objects)
-        self.find = failures_at(self.loads.tracker, fetch=self.loads.objects.get)
+        self.find = failures_at(self.loads.tracker, fetch=self.loads.objects.get, code=sandbox())
         self.next = 0
 
     def park(self, *messages: bytes, objects: int = 1) -> list[str]:

@@ -29,6 +29,7 @@ TITLES = {
     "sources": "Files of sources",
     "wal": "Write-ahead log of the producer",
     "spark": "Spark applications",
+    "sandbox": "User code",
     "traces": "Traces",
     "parking": "Parked files",
     "retention": "How long things are kept",

@@ -125,24 +125,12 @@ class Watch(Protocol):
 
     marker: c_int64
 
-    def arm(self) -> None:
-        """Start the clock in this process (again in a forked child)."""
-
-    def disarm(self) -> None:
-        """Stop the clock in this process."""
-
 
 class NoWatch:
     """A watch nobody looks at."""
 
     def __init__(self) -> None:
         self.marker = c_int64(-1)
-
-    def arm(self) -> None:
-        """Do nothing."""
-
-    def disarm(self) -> None:
-        """Do nothing."""
 
 
 def compile_transformation(code: str, name: str) -> Transform:

@@ -41,7 +41,7 @@ class Outcome:
         for rows in pages(name):
             events = [self._event(dict(row)) for row in rows]
             passed = []
-            for outcome in run(transform, events, range(len(events)), NoWatch()):
+            for outcome in run(transform, events, NoWatch()):
                 if isinstance(outcome, Event):
                     passed.append(outcome.data)
                 else:

@@ -100,7 +100,6 @@ def chained(
 ) -> ChainResult:
     """Run events through a new chain."""
     plans = [pipelines] if isinstance(pipelines, Pipeline) else pipelines
-    options["isolated"] = [p.id for p in plans] if options.get("isolated") else ()
     chain = Chain({p.id: Plan(p) for p in plans}, **options)
     chain.process(chunk([e if isinstance(e, bytes) else encode(e) for e in events]))
     return chain.result

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.support.user_code import sandbox
 from tests.unit.processing.made import (
     MINUTE,
     chained,
@@ -136,18 +137,17 @@ def test_every_message_has_exactly_one_outcome_and_the_books_balance(seed: int) 
 
 
 @pytest.mark.parametrize("seed", [SEED])
-def test_an_isolated_chain_comes_to_the_same_end(seed: int) -> None:
+def test_a_chain_whose_code_runs_in_a_sandbox_comes_to_the_same_end(seed: int) -> None:
     values = wild_messages(random.Random(seed), 600)
     results = []
-    plans = [p.id for p in wild_pipelines()]
-    for isolated in ((), plans):
-        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch, isolated=isolated)
+    for code in (None, sandbox()):
+        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch, code=code)
         chain.process(chunk(values))
         results.append(chain.result)
-    plain, isolated_one = results
-    assert isolated_one.counts.to_json() == plain.counts.to_json()
-    assert rows(isolated_one) == rows(plain)
-    assert [(f.offset, f.fault.code, f.value) for f in isolated_one.failures] == [
+    plain, confined = results
+    assert confined.counts.to_json() == plain.counts.to_json()
+    assert rows(confined) == rows(plain)
+    assert [(f.offset, f.fault.code, f.value) for f in confined.failures] == [
         (f.offset, f.fault.code, f.value) for f in plain.failures
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,14 @@ def seen(tmp_path: Path) -> list[int]:
     return [int(word) for word in (tmp_path / "log").read_text().split()]
 
 
-@pytest.mark.parametrize("isolated", [False, True])
-def test_an_event_is_run_again_in_place_as_it_came(tmp_path: Path, *, isolated: bool) -> None:
+def test_an_event_is_run_again_in_place_as_it_came(tmp_path: Path) -> None:
     clock = Clock()
     events = [event(n, {"id": n, "n": 0, "fails": 2 if n == 1 else 0}) for n in range(3)]
-    result = chained(flaky(tmp_path), events, retries=clock.retries(), isolated=isolated)
+    result = chained(flaky(tmp_path), events, retries=clock.retries())
     assert result.failures == []
     assert seen(tmp_path) == [0, 1, 1, 1, 2]
     assert sorted((row["id"], row["n"]) for row in rows(result)) == [(0, 1), (1, 1), (2, 1)]
-    if not isolated:
-        assert clock.waits == [0.2, 0.4]
+    assert clock.waits == [0.2, 0.4]
 
 
 def test_a_transient_error_that_stays_parks_and_says_how_often_it_was_tried(
@@ -115,27 +112,6 @@ def test_repeated_runs_count_against_the_budget_as_waits_do() -> None:
     assert retries.settle(AWAY, slow) == Fault("io_error", "away (attempts: 2)")
     assert retries.spent_s == pytest.approx(5.1)
     assert retries.settle(AWAY, slow) == Fault("io_error", "away (attempts: 1)")
-
-
-def test_forked_children_spend_from_one_budget(tmp_path: Path) -> None:
-    code = "        if n % 2: os._exit(3)\n        raise OSError('away')"
-    retries = Retries(3, backoff_s=0.01, budget_s=0.1)
-    events = [event(n, {"id": n, "n": 0, "fails": 99}) for n in range(40)]
-    began = time.monotonic()
-    result = chained(flaky(tmp_path, code.strip()), events, retries=retries, isolated=True)
-    codes = {failure.fault.code for failure in result.failures}
-    assert codes == {"io_error", "interpreter_crashed"}
-    assert 0.05 < retries.spent_s < 0.3
-    assert time.monotonic() - began < 20
-
-
-def test_behind_a_crash_each_event_is_still_run_again_as_itself(tmp_path: Path) -> None:
-    code = "if n == 0: os._exit(3)\n        raise OSError('away')"
-    events = [event(n, {"id": n, "n": n, "fails": 1}) for n in range(4)]
-    retries = Retries(3, backoff_s=0.001)
-    result = chained(flaky(tmp_path, code), events, retries=retries, isolated=True)
-    assert [failure.event_id for failure in result.failures] == [events[0].id]
-    assert sorted((row["id"], row["n"]) for row in rows(result)) == [(1, 2), (2, 3), (3, 4)]
 
 
 def test_an_event_that_fails_otherwise_the_second_time_parks_as_that() -> None:

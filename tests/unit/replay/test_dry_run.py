@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from tests.support.user_code import sandbox
 from tests.unit.processing.made import event, pipeline
 
 from waybill.events import Event, encode
@@ -65,7 +66,7 @@ def tried(
     fetch: Fetch | None = None,
 ) -> DryRunReport:
     sample = corpus if isinstance(corpus, EventSample) else whole(corpus)
-    return dry_run(version, Trial(version, timeout_s=timeout_s, fetch=fetch), sample)
+    return dry_run(version, Trial(version, code=sandbox(timeout_s), fetch=fetch), sample)
 
 
 def ended(report: DryRunReport) -> tuple[int, int, int, dict[str, int]]:
@@ -132,7 +133,7 @@ def test_messages_of_a_report_hold_no_personal_value() -> None:
     events = [event(n, {"id": 4_000 + n, "n": n, "do": "fail"}) for n in range(3)]
     corpus = [parked(one, message=f"no such id: {one.data['id']}") for one in events]
     version = pipeline(FIXED)
-    report = dry_run(version, Trial(version), whole(corpus), personal=("id",))
+    report = dry_run(version, Trial(version, code=sandbox()), whole(corpus), personal=("id",))
     assert report.examples == {"transformation/value_error": f"ValueError: still {MASK}"}
     assert {row["message"] for row in report.by_fingerprint.values()} == {f"no such id: {MASK}"}
     assert "400" not in str(report.to_json())
@@ -153,7 +154,7 @@ def test_code_that_ends_the_interpreter_fails_its_event_only() -> None:
     [
         ("while True: pass", "transformation_timeout"),
         ("import time; time.sleep(600)", "transformation_timeout"),
-        ("sum(range(10**13))", "interpreter_crashed"),
+        ("sum(range(10**13))", "transformation_timeout"),
     ],
 )
 def test_code_without_end_fails_its_event_only(stuck: str, way: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from tests.support.user_code import sandbox
 from tests.unit.processing.made import event, pipeline
 
 from waybill.events import decode, encode
@@ -25,7 +26,7 @@ def transform(event):
 
 
 def trial(code: str, **types: str) -> Trial:
-    return Trial(pipeline(code, **types), timeout_s=20, rows=True)
+    return Trial(pipeline(code, **types), code=sandbox(), rows=True)
 
 
 def compared(active: str, proposed: str, data: list[dict[str, Any]], **types: str) -> GoodReport:

@@ -413,6 +413,6 @@ def _where(number: int, body: list[bytes]) -> Iterator[bytes]:
 
 
 def _unless_first_argument_is(*values: int) -> list[bytes]:
-    """Return what passes over the next instruction where a call's first argument is one of these."""
+    """Return what passes over the next instruction where the first argument is one of these."""
     tests = [_step(_EQUAL, value, len(values) - at, 0) for at, value in enumerate(values)]
     return [_step(_LOAD, _FIRST_ARGUMENT), *tests]

@@ -15,11 +15,12 @@ from decimal import Decimal
 from operator import is_
 from typing import Any
 
+import msgspec
 import ormsgpack
 
-from waybill.events import Event
+from waybill.events import CATALOGUE, Event
 from waybill.processing.failures import Fault, words_of
-from waybill.processing.transformation import Outcome
+from waybill.processing.transformation import Outcome, check_child
 
 LENGTH = struct.Struct("<Q")
 LARGEST_RESULT_BYTES = 64 * 1024**2
@@ -52,8 +53,8 @@ def pack_outcomes(events: Sequence[Event], outcomes: Sequence[Outcome]) -> tuple
 
 
 def _body(event: Event, outcome: Outcome) -> tuple[int, Any]:
-    if outcome is event:
-        return _SAME, event.data
+    if isinstance(outcome, Event):  # as it came, or as it came once more
+        return _SAME, outcome.data
     if outcome is None:
         return _FILTERED, None
     if isinstance(outcome, Fault):
@@ -103,10 +104,6 @@ def _outcome(event: Event, kind: int, body: Any) -> Outcome:
 
 
 def _renamed(event: Event, body: Any) -> Event:
-    import msgspec
-
-    from waybill.processing.transformation import check_child
-
     name, op, data = body
     changed = msgspec.structs.replace(event, name=name, op=op, data=data)
     check_child(changed)
@@ -114,12 +111,11 @@ def _renamed(event: Event, body: Any) -> Event:
 
 
 def _fault(body: Any) -> Fault:
-    from waybill.events import error_type
-
     code, message, where, stack_hash, others = body
     if not all(type(text) is str for text in (message, where, stack_hash)):
         raise TypeError("a fault is made of texts")
-    error_type(code)
+    if code not in CATALOGUE:
+        raise ValueError(f"no error type {code!r}")
     return Fault(code, message, where, stack_hash, tuple(map(_fault, others)))
 
 
@@ -178,7 +174,7 @@ def _written(body: Any) -> tuple[Any, Fault | None]:
     return body, None
 
 
-_DECIMAL, _INTEGER, _DATETIME, _DATE, _TIME, _DURATION, _SET, _TEXT = range(1, 9)
+_DECIMAL, _INTEGER, _DATETIME, _DATE, _TIME, _DURATION, _SET, _TEXT, _PAIRS = range(1, 10)
 
 
 def _extension(value: Any) -> Any:
@@ -219,6 +215,7 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     _DURATION: lambda content: timedelta(*struct.unpack("<iii", content)),
     _SET: lambda content: set(unpack(content)),
     _TEXT: lambda content: content.decode("utf-8", "surrogatepass"),
+    _PAIRS: lambda content: dict(unpack(content)),
 }
 
 
@@ -231,7 +228,10 @@ def _without_surrogates(value: Any) -> Any:
             return ormsgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
         return value
     if isinstance(value, dict):
-        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+        if any(isinstance(_without_surrogates(key), ormsgpack.Ext) for key in value):
+            pairs = [[_without_surrogates(key), _without_surrogates(value[key])] for key in value]
+            return ormsgpack.Ext(_PAIRS, pack(pairs))
+        return {key: _without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_surrogates(item) for item in value]
     return value

@@ -100,13 +100,21 @@ class Sandbox:
         self._settings = settings
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._forget()
-
-    def _forget(self) -> None:
         self._pid = os.getpid()
         self._server: _Server | None = None
         self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
+
+    def _forget(self) -> None:
+        """Have no processes; in a fork, leave those of the parent to it."""
+        self._pid = os.getpid()
+        for process in self._processes.values():
+            process.leave()
+        if self._server is not None:
+            self._server.leave()
+        self._server = None
+        self._processes.clear()
+        self._deadly.clear()
 
     def run(
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
@@ -130,9 +138,11 @@ class Sandbox:
     def close(self) -> None:
         """End all processes."""
         with self._lock:
-            if os.getpid() == self._pid and self._server is not None:
-                self._server.close()
+            server = self._server
+            mine = os.getpid() == self._pid
             self._forget()
+            if mine and server is not None:
+                server.close()
 
     def process_of(self, plan: Plan) -> _Process:
         """Return the process for a pipeline's code."""
@@ -169,8 +179,9 @@ class Sandbox:
                 process = _Process(self._server, order)
                 break
             except OSError as error:
-                self._server.close()
+                server, self._server = self._server, None
                 self._forget()
+                server.close()
                 if attempt == 2:  # noqa: PLR2004
                     raise RetryError(f"no process for user code can be started: {error}") from error
         if settings.strict and process.missing:
@@ -298,6 +309,9 @@ class _Batch:
 
     def _run_some(self, at: int, end: int) -> None:
         process = self._sandbox.process_of(self._plan)
+        if at == self._suspect and process.asked:  # others may have broken it
+            self._sandbox.end(process)
+            return  # what runs it loads the code first
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
@@ -405,6 +419,10 @@ class _Server:
         except OSError:
             return None
 
+    def leave(self) -> None:
+        """Leave it to another process, or to its end."""
+        self._line.close()
+
     def _answer(self) -> int:
         answer = self._line.recv(64)
         if not answer:
@@ -430,6 +448,8 @@ class _Process:
         self._order = order
         self.loaded: dict[str, str] = {}
         """Code that was loaded, by its key, and what is wrong with it."""
+        self.asked = 0
+        """Batches that it was given."""
         shared = os.memfd_create("waybill-marker")
         os.ftruncate(shared, SHARED_BYTES)
         memory = mmap(shared, SHARED_BYTES)
@@ -439,6 +459,9 @@ class _Process:
         ours, theirs = socket.socketpair()
         try:
             self.pid = server.start(order, [theirs.fileno(), shared])
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
             os.close(shared)
@@ -457,6 +480,7 @@ class _Process:
         Raises:
             EndedError: the process ended; it is gone.
         """
+        self.asked += isinstance(asked, Run)
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -520,6 +544,10 @@ class _Process:
         else:
             how = f"exit status {os.WEXITSTATUS(status)}"
         return f"the code ended the Python interpreter ({how})"
+
+    def leave(self) -> None:
+        """Leave it to another process, or to its end."""
+        self._channel.close()
 
     @property
     def _most_written(self) -> int:

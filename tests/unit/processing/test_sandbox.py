@@ -1,0 +1,591 @@
+"""User code in confined processes: what it does there harms one event, and reaches nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as clock_time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.user_code import sandbox
+from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
+
+from waybill.errors import StopError
+from waybill.events import decode_head, encode
+from waybill.processing import Fault, InProcess, Plan, Retries
+from waybill.processing.sandbox import Sandbox, confinement
+from waybill.processing.sandbox.frames import pack, pack_reply, unpack
+from waybill.settings import SandboxSettings
+
+HEAD = "import os, signal, sys, time\n"
+CRASHES = {
+    "os._exit": "os._exit(0)",
+    "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "answers nonsense": "os.write(3, b'x' * 64); os.write(4, b'x' * 64); os.write(5, b'x' * 64)",
+}
+
+
+def code_of(body: str) -> str:
+    return f"{HEAD}def transform(event):\n    n = event.data['id']\n    {body}\n    return event\n"
+
+
+def ran(code: str, count: int, box: Sandbox | None = None, **options: Any) -> list[Any]:
+    """Return outcomes of so many events, as ``results`` gives them."""
+    events = [decode_head(encode(event(n))) for n in range(count)]
+    values = [encode(event(n)) for n in range(count)]
+    plan = Plan(pipeline(code).model_copy(update=options))
+    return results((box or sandbox()).run(plan, events, values, None))
+
+
+def codes(body: str, count: int, box: Sandbox | None = None, **options: Any) -> list[str | None]:
+    found = ran(code_of(body), count, box, **options)
+    assert [index for index, _, _ in found] == list(range(count))
+    for index, children, fault in found:
+        if fault is None:
+            assert children == [event(index)]
+    return [fault.code if fault else None for _, _, fault in found]
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+@pytest.mark.parametrize("at", [(0,), (4,), (9,), (0, 1, 9), tuple(range(10))], ids=str)
+def test_a_crash_parks_its_event_and_no_other(crash: str, at: tuple[int, ...]) -> None:
+    found = codes(f"if n in {at}: {crash}", 10)
+    assert found == ["interpreter_crashed" if n in at else None for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("crash", "words"), [("os._exit(7)", "exit status 7"), (CRASHES["sigkill"], "signal 9")]
+)
+def test_how_the_interpreter_ended_is_told(crash: str, words: str) -> None:
+    [(_, _, fault)] = ran(code_of(crash), 1)
+    assert words in fault.message
+
+
+def test_a_crash_after_a_large_result_loses_nothing_of_it() -> None:
+    body = "if n == 0: event.data['x'] = 'x' * 5_000_000\n    if n == 1: os._exit(1)"
+    found = ran(code_of(body), 3)
+    assert len(found[0][1][0].data["x"]) == 5_000_000
+    assert [fault and fault.code for _, _, fault in found] == [None, "interpreter_crashed", None]
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "while True: time.sleep(9)"])
+def test_an_endless_loop_is_a_timeout(loop: str) -> None:
+    found = codes(f"if n == 1:\n        {loop}", 3, sandbox(0.4))
+    assert found == [None, "transformation_timeout", None]
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "any(iter(int, 1))",
+        "signal.signal(signal.SIGALRM, signal.SIG_IGN); time.sleep(60)",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(60)",
+    ],
+)
+def test_code_that_does_not_give_up_is_ended(stuck: str) -> None:
+    began = time.monotonic()
+    found = codes(f"if n == 1: {stuck}", 3, sandbox(0.4))
+    assert found == [None, "transformation_timeout", None]
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("1/0", "ZeroDivisionError"),
+        ("os._exit(0)", "exit status 0"),
+        ("while True: pass", "no result within"),
+        ("any(iter(int, 1))", "did not give up"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_invalid(code: str, words: str) -> None:
+    for _ in range(2):
+        found = ran(HEAD + code, 3, sandbox(0.4))
+        assert {fault.code for _, _, fault in found} == {"code_invalid"}
+        assert words in found[0][2].message
+
+
+def test_neighbours_of_a_pipeline_that_cannot_be_loaded_flow() -> None:
+    pipelines = [pipeline(f"{HEAD}os._exit(0)"), pipeline(ident="p2")]
+    events = [event(1), event(2, pipeline_id="p2"), event(3)]
+    result = chained(pipelines, events, code=sandbox())
+    invalid = [(n, "transformation", "code_invalid") for n in (0, 2)]
+    assert faults(result) == invalid
+    assert [row["n"] for row in rows(result)] == [2]
+
+
+def test_what_crashes_parks_and_the_rest_is_staged() -> None:
+    result = chained(
+        pipeline(code_of("if n == 2: os._exit(1)")), [event(n) for n in (1, 2, 3)], code=sandbox()
+    )
+    assert faults(result) == [(1, "transformation", "interpreter_crashed")]
+    assert [row["n"] for row in rows(result)] == [1, 3]
+    assert total(result, "transformation") == {"in_first": 3, "passed": 2, "out": 2, "parked": 1}
+
+
+def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
+    """The OOM killer, or a person, ends it while it works: its events are run again."""
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        ran(code_of("pass"), 1, box)
+        [server] = psutil.Process().children()[-1:]
+        [victim] = server.children()
+        threading.Timer(0.3, victim.kill).start()
+        assert codes("if n == 2: time.sleep(1)", 5, box) == [None] * 5
+        assert not victim.is_running()
+    finally:
+        box.close()
+
+
+def test_a_server_that_somebody_else_killed_is_started_again() -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        ran(code_of("pass"), 1, box)
+        [server] = psutil.Process().children()[-1:]
+        [child] = server.children()
+        server.kill()
+        assert psutil.wait_procs([child], timeout=5)[1] == []
+        assert codes("pass", 5, box) == [None] * 5
+    finally:
+        box.close()
+
+
+def test_all_processes_end_with_who_uses_them() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        box = Sandbox(SandboxSettings(), timeout_s=20)
+        threading.Thread(target=ran, args=(code_of("time.sleep(60)"), 1, box)).start()
+        time.sleep(1)
+        family = [process.pid for process in psutil.Process().children(recursive=True)]
+        os.write(writing, " ".join(map(str, family)).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        family = [int(word) for word in pipe.read().split()]
+    os.waitpid(pid, 0)
+    assert len(family) == 2
+    gone = time.monotonic() + 5
+    while alive := [one for one in family if psutil.pid_exists(one)]:
+        assert time.monotonic() < gone, alive
+        time.sleep(0.05)
+    after = {process.pid for process in psutil.Process().children(recursive=True)}
+    assert after <= before
+
+
+def test_a_fork_of_the_user_has_processes_of_its_own() -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        ask = "event.data = {'id': n, 'pid': os.getpid()}"
+        [(_, [mine], _)] = ran(code_of(ask), 1, box)
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            [(_, [childs], _)] = ran(code_of(ask), 1, box)
+            os.write(writing, str(childs.data["pid"]).encode())
+            box.close()
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            childs_pid = int(pipe.read())
+        os.waitpid(pid, 0)
+        [(_, [again], _)] = ran(code_of(ask), 1, box)
+        assert childs_pid != mine.data["pid"] == again.data["pid"]
+    finally:
+        box.close()
+
+
+# What it must not reach
+
+
+@pytest.fixture(scope="module")
+def secret_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stack") / "stack.env"
+    path.write_text("WAYBILL_S3__SECRET_KEY=canary-1f3a")
+    path.chmod(0o644)
+    return path
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+SPIES = {
+    "environment": "event.data['x'] = dict(os.environ)",
+    "a file": "event.data['x'] = open({file!r}).read()",
+    "by its folder": "event.data['x'] = os.listdir(os.path.dirname({file!r}))",
+    "by a link": "os.symlink({file!r}, 'l'); event.data['x'] = open('l').read()",
+    "the environment of the platform": "event.data['x'] = open('/proc/{pid}/environ').read()",
+    "the command of the platform": "event.data['x'] = open('/proc/{pid}/cmdline').read()",
+    "memory of the platform": "event.data['x'] = open('/proc/{pid}/mem', 'rb').read(10)",
+    "files of the platform": "event.data['x'] = os.listdir('/proc/{pid}/fd')",
+    "its own memory map": "event.data['x'] = open('/proc/self/maps').read()",
+    "ptrace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); "
+    "assert l.ptrace(16, {pid}, 0, 0) == 0",
+    "process_vm_readv": "import ctypes; assert ctypes.CDLL(None).syscall(310, {pid}, 0, 0, 0, 0, 0) == 0",
+    "TCP": "import socket; socket.create_connection(('127.0.0.1', {port}), 2)",
+    "UDP": "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "a local socket": "import socket; socket.socket(socket.AF_UNIX)",
+    "a raw socket": "import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "a signal": "os.kill({pid}, 0)",
+    "a signal to all": "os.kill(-1, 0)",
+    "its server": "os.kill(os.getppid(), 0)",
+    "a process": "os.fork()",
+    "a command": "import subprocess; subprocess.run(['/bin/true'], check=True)",
+    "exec": "os.execv('/bin/true', ['true'])",
+    "a file elsewhere": "open({file!r} + '.spy', 'w')",
+    "a file in Waybill": "import waybill.errors as e; open(e.__file__, 'a')",
+    "a pid namespace": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
+    "a limit of others": "import resource; resource.prlimit({pid}, resource.RLIMIT_CORE)",
+    "its own limit": "import resource; resource.setrlimit(resource.RLIMIT_DATA, (-1, -1))",
+    "root": "os.setuid(0)",
+}
+
+
+@pytest.mark.parametrize("spy", SPIES.values(), ids=SPIES)
+def test_user_code_reaches_nothing_of_the_platform(
+    spy: str, secret_file: Path, listener: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://canary-1f3a@h/d")
+    box = sandbox()
+    if missing := box.missing():
+        pytest.skip(f"this machine lacks {missing}")
+    wanted = spy.format(file=str(secret_file), pid=os.getpid(), port=listener)
+    [(_, children, fault)] = ran(code_of(wanted), 1, box)
+    if spy.endswith("environ))"):
+        assert "canary" not in repr(children[0].data)
+        assert sorted(children[0].data["x"]) == ["HOME", "LANG", "TMPDIR"]
+    else:
+        assert children is None, children[0].data
+        assert "canary" not in fault.message.replace(str(secret_file), "")
+        allowed = {"io_error", "network_closed", "assertion_failed", "value_error"}
+        assert fault.code in allowed, fault
+    assert [path.name for path in secret_file.parent.iterdir()] == [secret_file.name]
+
+
+def test_a_pipeline_that_declares_the_network_opens_connections_and_nothing_local(
+    listener: int,
+) -> None:
+    connect = f"import socket; socket.create_connection(('127.0.0.1', {listener}), 5).close()"
+    assert codes(connect, 1, network=True) == [None]
+    assert codes("import socket; socket.socket(socket.AF_UNIX)", 1, network=True) == ["io_error"]
+    [(_, _, fault)] = ran(code_of(connect), 1)
+    assert fault.code == "network_closed"
+    assert "network: true" in fault.message
+
+
+def test_files_that_the_settings_name_are_readable_and_no_more(tmp_path: Path) -> None:
+    table = tmp_path / "rates.csv"
+    table.write_text("a,b")
+    box = sandbox(readable=(table,))
+    assert codes(f"assert open({str(table)!r}).read() == 'a,b'", 1, box) == [None]
+    assert codes(f"open({str(table)!r}, 'w')", 1, box) == ["io_error"]
+    assert codes(f"os.listdir({str(tmp_path)!r})", 1, box) == ["io_error"]
+
+
+def test_a_team_reaches_nothing_of_another() -> None:
+    """Each has a process, a folder, and as root a user; they see neither files nor memory."""
+    box = sandbox()
+    write = (
+        "open('note', 'w').write('x'); event.data['x'] = [os.getcwd(), os.getpid(), os.getuid()]"
+    )
+    [(_, [first], _)] = ran(code_of(write), 1, box, team="first")
+    folder, pid, uid = first.data["x"]
+    look = f"event.data['x'] = open({folder + '/note'!r}).read()"
+    assert ran(code_of(look), 1, box, team="second")[0][2].code == "io_error"
+    look = f"event.data['x'] = open('/proc/{pid}/mem', 'rb').read(1)"
+    assert ran(code_of(look), 1, box, team="second")[0][2].code == "io_error"
+    [(_, [second], _)] = ran(code_of(write), 1, box, team="second")
+    assert second.data["x"][1] != pid
+    if os.getuid() == 0:
+        assert second.data["x"][2] != uid != 0
+
+
+@pytest.mark.parametrize(("shared_by", "alike"), [("team", True), ("pipeline", False)])
+def test_who_shares_a_process_is_a_setting(shared_by: str, *, alike: bool) -> None:
+    box = sandbox(shared_by=shared_by)
+    ask = code_of("event.data['x'] = os.getpid()")
+    pids = {ran(ask, 1, box, id=f"p{n}")[0][1][0].data["x"] for n in range(2)}
+    assert (len(pids) == 1) is alike
+
+
+# What it may use
+
+
+def test_memory_that_grows_ends_with_its_event() -> None:
+    box = sandbox(memory_mb=200)
+    body = "if n == 3: x = bytearray(2**29)"
+    assert codes(body, 6, box) == [None, None, None, "memory_error", None, None]
+
+
+def test_memory_that_others_used_up_is_not_the_fault_of_who_meets_its_end() -> None:
+    box = sandbox(memory_mb=200)
+    code = f"{HEAD}KEPT = []\ndef transform(event):\n    KEPT.append(bytearray(2**24))\n    return event\n"
+    found = ran(code, 60, box)
+    assert [fault for _, _, fault in found if fault] == []
+
+
+def test_files_that_grow_end_with_their_event() -> None:
+    box = sandbox(file_mb=4)
+    body = (
+        "if n == 1:\n        for i in range(99): open(str(i), 'wb').write(bytes(2**20))\n"
+        "        time.sleep(5)"
+    )
+    assert codes(body, 3, box) == [None, "interpreter_crashed", None]
+    assert codes("if n == 1: open('x', 'wb').write(bytes(2**24))", 3, box)[1] == "io_error"
+
+
+def test_what_is_printed_harms_nobody() -> None:
+    body = "if n == 1: print('x' * 10**8); sys.stderr.write('y' * 10**7); os.write(1, b'z' * 10**7)"
+    assert codes(body, 3) == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "sys.modules.clear()",
+        "sys.modules['msgspec'] = None; sys.modules['json'] = None",
+        "import builtins; builtins.isinstance = builtins.len = None",
+        "import waybill.processing.transformation as t; t._outcome = None",
+        "import gc; [d.clear() for d in gc.get_objects() if type(d) is dict and len(d) > 500]",
+        "sys.setrecursionlimit(10)",
+        "os.close(3); os.close(4); os.close(5)",
+        "signal.setitimer(signal.ITIMER_REAL, 0)",
+        "import threading; [threading.Thread(target=time.sleep, args=(9,)).start() for _ in range(9)]",
+    ],
+)
+def test_code_that_breaks_its_own_process_breaks_nobody_else(deed: str) -> None:
+    box = sandbox()
+    found = codes(f"if n == 2: {deed}", 6, box, team=deed)
+    assert found[:2] == [None, None]
+    assert set(found[2:]) <= {None, "interpreter_crashed", "type_error", "recursion_error"}
+    assert found[3:] == [None] * 3 or deed.startswith("import builtins")
+    assert codes("pass", 6, box) == [None] * 6
+
+
+def test_a_machine_without_the_confinement_is_told_and_refused_where_it_is_asked_for() -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=5)
+    try:
+        missing = box.missing()
+    finally:
+        box.close()
+    strict = Sandbox(SandboxSettings(strict=True), timeout_s=5)
+    try:
+        if missing:
+            with pytest.raises(StopError, match="this machine lacks"):
+                codes("pass", 1, strict)
+        else:
+            assert codes("pass", 1, strict) == [None]
+    finally:
+        strict.close()
+
+
+def test_the_filter_ends_each_call_one_way() -> None:
+    """Each jump lands inside the program, and its last instruction lets the call pass."""
+    for machine in ("x86_64", "aarch64"):
+        for network in (False, True):
+            program = list(confinement._program(machine, 4711, network=network))
+            assert all(len(step) == 8 for step in program)
+            for at, step in enumerate(program):
+                code, yes, no = int.from_bytes(step[:2], "little"), step[2], step[3]
+                if code & 7 == 5:
+                    assert at + 1 + max(yes, no) < len(program)
+            assert len(program) < 4096
+            assert int.from_bytes(program[-1][4:], "little") == 0x7FFF0000
+
+
+# What comes back
+
+
+def test_outcomes_are_those_of_code_that_runs_here() -> None:
+    code = (
+        "def transform(event):\n"
+        "    n = event.data['id']\n"
+        "    if n == 0: return None\n"
+        "    if n == 1: return [event.child(0, {'a': 2**70}), event.child(1, None, name='other')]\n"
+        "    if n == 2: return event.data['absent']\n"
+        "    if n == 3: event.name = 'other'\n"
+        "    if n == 4: event.op = 'delete'\n"
+        "    if n == 5: event.id = 'forged'\n"
+        "    if n == 6: event.intake_version = 1\n"
+        "    if n == 7: return event.child(0, {})\n"
+        "    if n == 8: return []\n"
+        "    if n == 9: return 'x'\n"
+        "    if n == 10: event.name = '\\0'\n"
+        "    if n == 11: return [event]\n"
+        "    if n == 12: raise SystemExit(3)\n"
+        "    if n == 13: raise ValueError('\\ud800')\n"
+        "    return event\n"
+    )
+    plan = Plan(pipeline(code))
+    count = 15
+    values = [encode(event(n)) for n in range(count)]
+    here = results(InProcess().run(plan, [event(n) for n in range(count)], values, None))
+    there = ran(code, count)
+    assert there[2][2].stack_hash
+    for (_, mine, my_fault), (_, theirs, their_fault) in zip(here, there, strict=True):
+        assert theirs == mine
+        if my_fault is not None and "\ud800" not in my_fault.message:
+            assert their_fault == my_fault
+
+
+VALUES = [
+    2**200, -(2**63) - 1, -(2**64), 2**63, 0.1, float("inf"), Decimal("1.20"), Decimal("1E+99"), b"\xff\0",
+    datetime(2026, 1, 2, 3, 4, 5, 6, UTC), datetime(2026, 1, 2), date(2026, 1, 2),
+    clock_time(1, 2, 3), timedelta(days=-3, microseconds=5), {1, 2}, "\ud800", {"\udfff": ["\ud800"]},
+    {1: 2}, None, True, [], {}, "x" * 100_000, {"a": {"b": [Decimal(1), 2**80]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:30])
+def test_values_come_back_as_they_are(value: Any) -> None:
+    content = pack_reply(b"s", [value], "")
+    kinds, [found], _ = unpack(content)
+    assert kinds == b"s"
+    assert found == value
+    assert type(found) is type(value)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    | st.binary() | st.decimals(allow_nan=False) | st.datetimes() | st.dates(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_any_value_comes_back_as_it_is(value: Any) -> None:
+    assert unpack(pack([value])) == [value]
+
+
+@pytest.mark.parametrize(
+    "value", ["(x for x in [])", "lambda: 1", "type('Own', (), {})()", "object()", "1j"]
+)
+def test_a_result_that_cannot_leave_its_process_is_named(value: str) -> None:
+    assert codes(f"if n == 1: event.data = {value}", 3) == [None, "result_invalid", None]
+
+
+def test_a_result_that_is_too_large_parks_alone() -> None:
+    [_, (_, _, fault), _] = ran(code_of("if n == 1: event.data['x'] = 'x' * (65 * 2**20)"), 3)
+    assert fault.code == "result_invalid"
+    assert "at most 67,108,864" in fault.message
+
+
+def test_a_result_that_holds_itself_parks_alone() -> None:
+    assert codes("if n == 1: event.data['x'] = event.data", 3) == [None, "result_invalid", None]
+
+
+def test_a_payload_that_only_the_careful_way_reads_is_read() -> None:
+    """Escapes, numbers out of range, payloads from the store: not what the quick way takes."""
+    quick = encode(event(1))
+    assert b'"n":1' in quick
+    values = [
+        quick,
+        quick.replace(b'"n":1', b'"n":1,"x":"\\u0000"'),
+        quick.replace(b'"n":1', b'"n":1,"x":1e999'),
+        quick.replace(b'"n":1', '"n":1,"x":"é"'.encode()),
+    ]
+    for part in ([0, 1, 2, 3], [0, 2], [0, 3], [2]):
+        mine = [values[index] for index in part]
+        here = chained(pipeline(n="int64", x="json"), mine)
+        there = chained(pipeline(n="int64", x="json"), mine, code=sandbox())
+        assert rows(there) == rows(here)
+        assert faults(there) == faults(here)
+        assert there.counts.to_json() == here.counts.to_json()
+
+
+# Trying again
+
+
+FLAKY = """
+TRIES = {}
+def transform(event):
+    n = event.data["id"]
+    event.data["n"] += 1
+    TRIES[n] = TRIES.get(n, 0) + 1
+    if TRIES[n] <= event.data.pop("fails"):
+        %s
+    event.data["tries"] = TRIES[n]
+    return event
+"""
+
+
+def test_an_event_is_run_again_in_place_as_it_came() -> None:
+    events = [event(n, {"id": n, "n": 0, "fails": 2 if n == 1 else 0}) for n in range(3)]
+    given = pipeline(FLAKY % "raise ConnectionError('away')", n="int64", tries="int64")
+    retries = Retries(3, backoff_s=0.01)
+    result = chained(given, events, retries=retries, code=sandbox())
+    assert result.failures == []
+    found = sorted((row["id"], row["n"], row["tries"]) for row in rows(result))
+    assert found == [(0, 1, 1), (1, 1, 3), (2, 1, 1)]
+    assert 0.02 < retries.spent_s < 1
+
+
+def test_a_budget_is_spent_once_also_across_crashes() -> None:
+    code = "__import__('os')._exit(3) if n % 2 else None; raise OSError('away')"
+    retries = Retries(3, backoff_s=0.01, budget_s=0.1)
+    events = [event(n, {"id": n, "n": 0, "fails": 99}) for n in range(40)]
+    began = time.monotonic()
+    result = chained(pipeline(FLAKY % code), events, retries=retries, code=sandbox())
+    assert {failure.fault.code for failure in result.failures} == {
+        "io_error",
+        "interpreter_crashed",
+    }
+    assert 0.05 < retries.spent_s < 0.4
+    assert time.monotonic() - began < 20
+
+
+def test_random_crashes_change_nothing_for_the_others() -> None:
+    seed = 20261123
+    rng = random.Random(seed)
+    fatal = sorted(rng.sample(range(300), 12))
+    found = codes(f"if n in {fatal}: os._exit(1)", 300)
+    assert [n for n, code in enumerate(found) if code] == fatal, seed
+
+
+def test_no_process_is_left_behind() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    box = Sandbox(SandboxSettings(), timeout_s=5)
+    codes("if n in (1, 2): os._exit(1)", 4, box)
+    box.close()
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_fault_that_is_made_up_is_none() -> None:
+    """What answers instead of our own code can name any error type, or none."""
+    from waybill.processing.sandbox.frames import unpack_outcomes
+
+    for kinds, bodies in (
+        (b"x", [["no_such_code", "m", "", "", []]]),
+        (b"x", [[5, "m", "", "", []]]),
+        (b"x", ["abcde"]),
+        (b"q", [None]),
+        (b"n", [["\0", "upsert", {}]]),
+        (b"n", [["x", "drop", {}]]),
+        (b"n", [[None, "upsert", {}]]),
+        (b"c", [[]]),
+        (b"", []),
+        (b"s", []),
+        (b"ss", [1, 2]),
+    ):
+        with pytest.raises(Exception):  # noqa: B017 - any will do: it is met as a crash
+            unpack_outcomes([event(1)], kinds, bodies)
+    fault = unpack_outcomes([event(1)], b"x", [["value_error", "m", "w", "h", []]])
+    assert fault == [Fault("value_error", "m", "w", "h")]
