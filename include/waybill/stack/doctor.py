@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError, StopError
+from waybill.processing import shared_sandbox
 from waybill.settings import Settings
 from waybill.stack import java, ports
 from waybill.stack.embedded import ServiceStatus, Stack
@@ -23,6 +24,10 @@ DISK_BYTES = 5 * 1024**3
 MEMORY_BYTES = 5 * 1024**3
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)")
 _SHOWN = 4
+_NEWER_KERNEL = (
+    "Linux 5.13 or newer with Landlock and seccomp, as common distributions have them; it works "
+    "without, but then user code reaches what its user reaches"
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ def examine(settings: Settings) -> list[Check]:
         _packages(stack.settings.dags_dir.parent / "requirements.txt"),
         _disk(stack.home),
         _memory(services),
+        _user_code(settings),
         *_ports(stack.settings, services),
         *_services(services),
     ]
@@ -62,6 +68,19 @@ def _python() -> Check:
         return Check("Python", ok=True, found=found)
     return Check(
         "Python", ok=False, found=found, remedy=f"Python {oldest} or newer, then: make venv"
+    )
+
+
+def _user_code(settings: Settings) -> Check:
+    """Start a process for user code and ask what this machine does not close to it."""
+    try:
+        missing = shared_sandbox(settings).missing()
+    except (RetryError, StopError) as error:
+        return Check("user code", ok=False, found=str(error), remedy=_NEWER_KERNEL)
+    if not missing:
+        return Check("user code", ok=True, found="runs apart: files, network, processes are closed")
+    return Check(
+        "user code", ok=False, found=f"not closed here: {'; '.join(missing)}", remedy=_NEWER_KERNEL
     )
 
 
