@@ -1,6 +1,6 @@
-"""The rival of ``make bench-processing``: the same job with the stages left out.
+"""The rivals of ``make bench-processing``: the same job without its stages, or without processes.
 
-Same Kafka source, same Arrow batches into the same Python workers, one object a task into the same
+Without its stages: same Kafka source, same Arrow batches into the same Python workers, one object a task into the same
 object store with the same codec, same descriptor, same tracker transaction; but the messages' bytes
 go out as they came, undecoded.
 """
@@ -13,7 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.processing.spark.tasks import TaskPlan, descriptor_batch, this_worker
+from waybill.processing import CodeRunner, InProcess
+from waybill.processing.spark.tasks import StageTask, TaskPlan, descriptor_batch, this_worker
+from waybill.settings import Settings
 from waybill.storage import ObjectStore, digest_of
 
 _LIMIT_S = 600.0
@@ -56,3 +58,12 @@ def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[st
     ranges = [[n, *span[:-1], digest_of(span[-1] or b"")] for n, span in sorted(seen.items())]
     nothing: dict[str, Any] = {"counts": [], "parked": None, "failures": [], "replayed": []}
     return {"ranges": ranges, "staged": staged, **nothing}
+
+
+class InWorkerTask(StageTask):
+    """All stages, user code in Spark's own Python worker."""
+
+    def runner(self, settings: Settings) -> CodeRunner:
+        """Return what runs user code: this process."""
+        del settings
+        return InProcess()

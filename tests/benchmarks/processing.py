@@ -3,7 +3,8 @@
 A: Kafka to Arrow batches to decode, transform (three edits), map to typed columns, staged objects
 in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session, topic,
 object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
-on the same topic; medians. Then the staged objects of the last A are loaded into PostgreSQL.
+on the same topic; medians. C (``in_worker``) is A with user code in Spark's own Python workers, as
+no installation runs it: what the processes of user code cost. Then the staged objects of the last A are loaded into PostgreSQL.
 ``QUICK=1`` takes fewer events.
 """
 
@@ -130,26 +131,29 @@ class Bench:
             filling = pool.submit(fill, settings, topic.name, self._events)
             self._spark = open_session(settings.spark, name="bench")
             size = filling.result()
-        runs: dict[str, list[dict[str, float]]] = {"stages": [], "identity": []}
+        runs: dict[str, list[dict[str, float]]] = {
+            kind: [] for kind in ("identity", "in_worker", "stages")
+        }
         # the first warms up JVM, workers and page cache; it counts for nobody
-        self._process(self._settings("warm-up"), log, topic, identity=False)
+        self._process(self._settings("warm-up"), log, topic, "stages")
         for number in range(1, rounds + 1):
-            for kind in ("identity", "stages"):
+            for kind, found in runs.items():
                 loaded = kind == "stages" and number == rounds
                 settings = self._first if loaded else self._settings(f"{kind}-{number}")
-                figures = self._process(settings, log, topic, identity=kind == "identity")
-                runs[kind].append(figures)
+                figures = self._process(settings, log, topic, kind)
+                found.append(figures)
         loading = self._load(self._first)
         return report_of(runs, loading, self._events, size)
 
-    def _process(self, settings: Any, log: Any, topic: Any, *, identity: bool) -> dict[str, float]:
-        from tests.benchmarks.identity import IdentityTask
+    def _process(self, settings: Any, log: Any, topic: Any, kind: str) -> dict[str, float]:
+        from tests.benchmarks.identity import IdentityTask, InWorkerTask
 
         from waybill import services
         from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
         from waybill.processing.spark.tasks import StageTask
         from waybill.storage import open_objects, open_tracker
 
+        tasks = {"identity": IdentityTask, "in_worker": InWorkerTask, "stages": StageTask}
         services.migrate(settings)
         services.run_deploy(settings, self._pipeline_dir, who="bench")
         with open_tracker(settings.tracker) as tracker:
@@ -157,7 +161,7 @@ class Bench:
                 settings,
                 tracker,
                 open_objects(settings.s3),
-                task=IdentityTask if identity else StageTask,
+                task=tasks[kind],
             )
             consumer = ProcessingConsumer(
                 parts,
@@ -288,13 +292,19 @@ def report_of(
     def median(kind: str, name: str) -> float:
         return statistics.median(run[name] for run in runs[kind])
 
-    pairs = [a["per_s"] / b["per_s"] for a, b in zip(runs["stages"], runs["identity"], strict=True)]
+    def ratios(kind: str) -> list[float]:
+        return [a["per_s"] / b["per_s"] for a, b in zip(runs["stages"], runs[kind], strict=True)]
+
+    pairs = ratios("identity")
     return {
         "processing_events_per_s": round(median("stages", "per_s")),
         "loading_rows_per_s": round(loading["per_s"]),
         "vs_identity": round(statistics.median(pairs), 3),
+        "sandbox_cost": round(1 - statistics.median(ratios("in_worker")), 3),
         "identity_events_per_s": round(median("identity", "per_s")),
+        "in_worker_events_per_s": round(median("in_worker", "per_s")),
         "processing_cpu_us_per_event": round(median("stages", "cpu_s") / events * 1e6, 2),
+        "in_worker_cpu_us_per_event": round(median("in_worker", "cpu_s") / events * 1e6, 2),
         "identity_cpu_us_per_event": round(median("identity", "cpu_s") / events * 1e6, 2),
         "loading_cpu_us_per_row": round(loading["cpu_s"] / events * 1e6, 2),
         "events": events,
@@ -317,11 +327,13 @@ def show(report: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if not name else "right")
     for label, rate, cpu in (
         ("processing", "processing_events_per_s", "processing_cpu_us_per_event"),
+        ("user code in the worker", "in_worker_events_per_s", "in_worker_cpu_us_per_event"),
         ("identity", "identity_events_per_s", "identity_cpu_us_per_event"),
         ("loading into PostgreSQL", "loading_rows_per_s", "loading_cpu_us_per_row"),
     ):
         table.add_row(label, f"{report[rate]:,}", f"{report[cpu]:.2f}")
     table.add_row("processing against identity", f"{report['vs_identity']:.3f}", "")
+    table.add_row("cost of processes of user code", f"{report['sandbox_cost']:.1%}", "")
     Console().print(table)
 
 

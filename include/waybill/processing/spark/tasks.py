@@ -22,6 +22,7 @@ from waybill.pipelines import Pipeline
 from waybill.processing import (
     Chain,
     Chunk,
+    CodeRunner,
     Plan,
     Retries,
     TrackerLearner,
@@ -96,6 +97,10 @@ class StageTask:
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
 
+    def runner(self, settings: Settings) -> CodeRunner:
+        """Return what runs user code."""
+        return shared_sandbox(settings)
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages over all batches of this task and yield one descriptor."""
         worker = this_worker()
@@ -108,7 +113,7 @@ class StageTask:
         )
         chain = Chain(
             plans,
-            code=shared_sandbox(worker.settings),
+            code=self.runner(worker.settings),
             fetch=PayloadReader(worker.objects),
             retries=retries,
             held=self._plan.held,
