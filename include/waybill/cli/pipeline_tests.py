@@ -47,8 +47,8 @@ def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
     for file in written.files:
         console.print(Text(f"  {file}"), soft_wrap=True)
     facts = f"id {written.id}, team {written.team}, destination {written.destination}"
-    console.print(Text(f"{facts}: these never change once it is deployed"), soft_wrap=True)
-    for command in (f"test {name}", f"check {name}", f"deploy {name}"):
+    _say(console, f"{facts}: these never change once it is deployed")
+    for command in (f"test {name}", f"deploy {name}"):
         console.print(Text(f"next: waybill pipelines {command}", "dim"), soft_wrap=True)
 
 

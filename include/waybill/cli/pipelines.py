@@ -154,7 +154,7 @@ def existing_folder(name: str) -> Path:
     if os.path.isdir(folder):  # noqa: PTH112 - a name may be too long
         return folder
     declared = Settings().pipelines_dir
-    names = sorted(path.parent.name for path in declared.glob(f"*/{_DECLARATION}"))
+    names = sorted(path.parent.name for path in declared.glob(f"[!._]*/{_DECLARATION}"))
     there = ", ".join(map(shown_name, names)) or "none"
     said = f"no folder and no declared pipeline {shown_name(name)!r}"
     raise InputError(f"{said}: {declared} has {there}{hint(name, names)}")

@@ -105,6 +105,7 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
         InputError: a value that a declaration refuses, something of the name is there already,
             another pipeline has its id or table, or the folder cannot be written. Nothing is left.
     """
+    _refuse(_no_text(new))
     destination = _destination(new.destination, destinations)
     declaration = _declaration(new, destination)
     _refuse(_mistakes(declaration, new))
@@ -128,6 +129,20 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
 def _refuse(mistakes: Sequence[str]) -> None:
     if mistakes:
         raise InputError("\n".join(mistakes))
+
+
+def _no_text(new: NewPipeline) -> list[str]:
+    """Return what cannot be written down: a shell may give bytes that are no text."""
+    mistakes = []
+    for name, value in new.model_dump(exclude_none=True).items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            found = shown_name(value)
+            mistakes.append(f"{_option((name,))}: expected text in UTF-8; found {found!r}")
+    if not all(new.key_columns):
+        mistakes.append(f"--key: expected names with commas between them; found {new.key!r}")
+    return mistakes
 
 
 def _destination(name: str | None, known: Collection[str]) -> str:
@@ -183,7 +198,7 @@ def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         problems = [*check(part), *find_collisions(root, part)]
-        _refuse([str(one).replace(str(part), str(folder)) for one in problems])
+        _refuse([f"{_option(tuple(one.field.split('.')))}: {one.message}" for one in problems])
         part.chmod(0o777 & ~_umask())
         _sync(part)
         part.rename(folder)
