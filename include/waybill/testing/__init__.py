@@ -4,9 +4,9 @@ For a pipeline's own tests::
 
     from waybill.testing import run_pipeline
 
-    def test_a_negative_amount_parks():
-        result = run_pipeline(FOLDER, [{"id": "A-1", "amount": "-1.00"}])
-        assert [parked.error_type for parked in result.parked] == ["record_invalid"]
+    def test_an_order_without_an_amount_parks():
+        result = run_pipeline(FOLDER, [{"id": "A-1", "amount": None}])
+        assert [parked.error_type for parked in result.parked] == ["null_value"]
 
 The events are made as ingestion makes them, and go through the stages as in processing. What only
 servers know is not tried: what a destination refuses, and which of two rows of one key wins.

@@ -389,3 +389,14 @@ def test_a_run_changes_no_event_and_gives_the_same_again(orders):
     first, again = (run_pipeline(orders, events).events for _ in range(2))
     assert first == again
     assert events == [ORDER | {"do": ""}]
+
+
+def test_the_demos_pipelines_have_examples_that_are_as_expected(monkeypatch):
+    monkeypatch.setenv(
+        "WAYBILL_PIPELINES_DIR", str(Path(__file__).parents[3] / "include/pipelines")
+    )
+    answer = json.loads(run("--json").stdout)
+    assert [(one["pipeline"], len(one["events"])) for one in answer["pipelines"]] == [
+        ("flights", 4),
+        ("weather", 2),
+    ]
