@@ -39,7 +39,7 @@ COMMANDS = {
         "waybill.cli.pipeline_tests:new",
     ),
     "test": Later(
-        "Run example events of pipelines, without servers: pipelines test.",
+        "Run pipelines' example events, without servers: pipelines test.",
         "waybill.cli.pipeline_tests:test",
     ),
     "mapping": Later(

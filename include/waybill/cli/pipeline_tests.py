@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from waybill.testing import EventResult, Example, OwnTests
 
 _MESSAGE_CHARS = 400
+_NOTE_CHARS = 100
+_MOST_DIFFERENCES = 12
 _NOT_AS_EXPECTED = 2
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -230,14 +232,21 @@ def _show(report: _Report) -> None:
 
 
 def _show_event(console: Console, example: Example, result: EventResult, found: list[str]) -> None:
-    note = f" ({example.note})" if example.note else ""
+    note = f" ({_cut(example.note, _NOTE_CHARS)})" if example.note else ""
     mark, style = ("not as expected", "red") if found else ("ok", "green")
     head = f"line {example.line}{note}: {_outcome(result)}: "
     _say(console, f"{head}{mark}", indent=2, style=style)
     for words in _causes(result):
-        _say(console, words, indent=4)
-    for words in found:
+        _say(console, _cut(words, _MESSAGE_CHARS), indent=4)
+    for words in found[:_MOST_DIFFERENCES]:
         _say(console, words, indent=4, style="red")
+    if len(found) > _MOST_DIFFERENCES:
+        left = f"and {counted(len(found) - _MOST_DIFFERENCES, 'difference')} more; --json has all"
+        _say(console, left, indent=4, style="red")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _outcome(result: EventResult) -> str:
@@ -250,11 +259,11 @@ def _outcome(result: EventResult) -> str:
 
 def _causes(result: EventResult) -> Iterator[str]:
     for parked in result.parked:
-        yield parked.message[:_MESSAGE_CHARS]
+        yield parked.message
         if parked.where:
             yield f"where: {parked.where}"
         for other in parked.others:
-            yield f"also {other[:_MESSAGE_CHARS]}"
+            yield f"also {other}"
 
 
 def _show_own_tests(console: Console, own: OwnTests) -> None:

@@ -35,7 +35,7 @@ from waybill.pipelines import (
 from waybill.pipelines import check as find_problems
 from waybill.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Declared pipelines: check, list, show.")
+app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
 
 Directory = Annotated[
     Path | None,

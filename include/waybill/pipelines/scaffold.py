@@ -35,8 +35,8 @@ _MOST_NAME = 63
 _COLUMNS = ("changed_at", "status", "amount")
 """Of the table that is written, beside its key: version, text, number."""
 _OPTION_OF = {
-    ("name",): "NAME",
-    ("events", "record", "table"): "NAME",
+    ("name",): "name",
+    ("events", "record", "table"): "name",
     ("destination", "schema"): "--team",
     ("events",): "--key",
     ("source",): "--key",
@@ -177,7 +177,7 @@ def _mistakes(declaration: str, new: NewPipeline) -> list[str]:
     if new.id is None and len(mistakes) > 1:
         mistakes.pop("--id", None)  # it is made from the others
     if new.name.startswith("_"):
-        mistakes.setdefault("NAME", "folders whose names begin with _ are passed over")
+        mistakes.setdefault("name", "folders whose names begin with _ are passed over")
     return [f"{option}: {message}" for option, message in mistakes.items()]
 
 
@@ -186,7 +186,7 @@ def _option(place: Place) -> str:
     for length in range(len(place), 0, -1):
         if option := _OPTION_OF.get(tuple(map(str, place[:length]))):
             return option
-    return f"--{place[0]}" if place else "NAME"
+    return f"--{place[0]}" if place else "name"
 
 
 def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
@@ -225,7 +225,11 @@ def _sync(folder: Path) -> None:
 def _columns(key: Sequence[str]) -> list[str]:
     """Return the names of the columns beside the key, none of which the key has."""
     taken = {name.casefold() for name in key}
-    return [f"{name}_2" if name in taken else name for name in _COLUMNS]
+    return [_free(name, taken) for name in _COLUMNS]
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return _free(f"{name}_2", taken) if name in taken else name
 
 
 def _declaration(new: NewPipeline, destination: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,17 +14,20 @@ from waybill.processing import convert
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as example events write it: times, decimals and bytes (base64) are text."""
+    """Return a value as example events write it: times, decimals and bytes (base64) are text.
+
+    So are NaN and Infinity, which are no JSON.
+    """
     if isinstance(value, dict):
         return {name: json_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(item) for item in value]
-    if isinstance(value, datetime):
-        return rfc3339(value)
     if isinstance(value, date):
-        return value.isoformat()
+        return rfc3339(value) if isinstance(value, datetime) else value.isoformat()
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return str(value) if isinstance(value, Decimal) else value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from waybill.cli import app
+from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector
 from waybill.pipelines import NewPipeline, load_pipeline, load_pipelines, write_new
 from waybill.settings import Settings
@@ -103,7 +105,7 @@ def test_options_end_up_in_the_declaration(root):
 )  # fmt: skip
 def test_a_name_that_a_declaration_refuses_is_refused_in_its_words(root, name):
     said = run("pipelines", "new", "--", name, code=1)
-    assert "NAME: expected text" in said
+    assert "name: expected text" in said
     assert len(said) < 300
     assert list(root.iterdir()) == list(root.parent.glob("x")) == []
 
@@ -148,6 +150,47 @@ def test_the_destinations_are_those_of_the_settings(root, monkeypatch):
     assert "--destination: say which; the settings have lake, main" in run("new", "x", code=1)
 
 
+def test_a_key_may_have_the_names_of_the_columns_that_are_written(root):
+    run("new", "orders", "--key", "changed_at,status,Amount,status_2")
+    table = load_pipeline(root / "orders").events["record"].table
+    assert [column.name for column in table.columns] == [
+        "changed_at", "status", "Amount", "status_2", "changed_at_2", "status_2_2", "amount_2",
+    ]  # fmt: skip
+    assert json.loads(run("test", "orders", "--json"))["ok"]
+
+
+def test_a_connector_of_another_package_gets_no_records_but_runs(root, tmp_path, monkeypatch):
+    info = tmp_path / "site-packages" / "brought-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[waybill.connectors]\nlines = brought:Lines\n")
+    monkeypatch.syspath_prepend(info.parent)
+    importlib.invalidate_caches()
+    made = json.loads(run("new", "orders", "--connector", "lines", "--json"))
+    assert sorted(made["files"]) == [name for name in FILES if name != "records.csv"]
+    assert load_pipeline(root / "orders").source.connector == "lines"
+    assert "there are csv, lines; did you mean 'lines'?" in run(
+        "new", "x", "--connector", "line", code=1
+    )
+    examples = read_examples(root / "orders")
+    assert run_pipeline(root / "orders", [examples[0].data]).parked == []
+
+
+def test_of_two_at_once_one_is_told_that_it_is_there(root, monkeypatch):
+    request = NewPipeline(name="orders")
+
+    def write_first(mask, real=os.umask):
+        monkeypatch.setattr("waybill.pipelines.scaffold.os.umask", real)
+        write_new(root, request)
+        return real(mask)
+
+    monkeypatch.setattr("waybill.pipelines.scaffold.os.umask", write_first)
+    with pytest.raises(InputError, match="cannot be written: Directory not empty"):
+        write_new(root, request)
+    assert [path.name for path in root.iterdir()] == ["orders"]
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
+
+
 def test_nothing_is_overwritten(root):
     for name, make in (("orders", os.mkdir), ("file", lambda path: path.write_text("mine"))):
         make(root / name)
@@ -161,7 +204,7 @@ def test_nothing_is_overwritten(root):
 
 def test_an_id_or_table_that_another_pipeline_has_is_refused(root):
     run("new", "a-b")
-    assert "NAME: expected a table of its own; found 'a_b'" in run(
+    assert "name: expected a table of its own; found 'a_b'" in run(
         "new", "a_b", "--id", "other", code=1
     )
     said = run("new", "c", "--id", "team-a-b", code=1)

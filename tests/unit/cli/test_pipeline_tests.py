@@ -188,6 +188,31 @@ def test_events_are_compared_with_what_is_expected_value_by_value(orders):
     assert "2 of 13 example events as expected" in said
 
 
+def test_long_texts_and_many_differences_are_cut_for_people(orders):
+    children = ORDER | {"do": "children", "notes": ["a"] * 100}
+    write(
+        orders,
+        {"note": "n" * 10_000, "data": ORDER},
+        {"data": children, "rows": {"orders": [{}], "notes": [{"text": "b" * 10_000}] * 100}},
+    )
+    said = run("orders", code=2).stdout
+    assert len(said) < 5_000
+    assert "and 88 differences more; --json has all" in said
+    assert len(events_of("orders", code=2)[1]["differences"]) == 100
+
+
+def test_numbers_that_are_no_json_are_shown_as_text(root):
+    code = "def transform(event):\n    event.data['x'] = float('nan')\n    return event\n"
+    folder = declare(root, code=code, policy="evolve")
+    write(folder, {"data": ORDER})
+    text = (folder / "pipeline.yaml").read_text()
+    (folder / "pipeline.yaml").write_text(
+        text.replace("id: int64\n      changed", "id: int64\n      x: float64\n      changed")
+    )
+    [event] = events_of("orders")
+    assert event["rows"]["orders"][0]["x"] == "nan"
+
+
 def test_children_deletes_and_items_have_tables_of_their_own(orders):
     write(
         orders,
