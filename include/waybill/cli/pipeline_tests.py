@@ -7,6 +7,7 @@ are shown, not sent.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,7 +69,7 @@ class _Report:
 
     @property
     def wrong(self) -> int:
-        return sum(bool(found) for _, _, found in self.results)
+        return sum(bool(mismatches) for _, _, mismatches in self.results)
 
     @property
     def is_empty(self) -> bool:
@@ -97,7 +98,7 @@ def test(
     from waybill.settings import Settings
 
     settings = Settings()
-    reports = [_tested(settings, folder) for folder in _folders(settings, pipeline)]
+    reports = [_run_tests(settings, folder) for folder in _folders(settings, pipeline)]
     _refuse_nothing(reports, settings.pipelines_dir)
     if as_json:
         _print_json({"ok": not _exit_code(reports), "pipelines": [*map(_json, reports)]})
@@ -133,41 +134,33 @@ def _refuse_nothing(reports: list[_Report], root: Path) -> None:
         )
 
 
-def _tested(settings: Settings, folder: Path) -> _Report:
+def _run_tests(settings: Settings, folder: Path) -> _Report:
     from waybill.errors import InputError
-    from waybill.pipelines import load_pipeline
+    from waybill.pipelines import EXAMPLES, load_pipeline
     from waybill.testing import differences, read_examples, run_own_tests, run_pipeline
 
     pipeline = load_pipeline(folder)
     report = _Report(pipeline.name, folder)
-    if _has_examples(folder):
+    if os.path.lexists(folder / EXAMPLES):
         try:
             examples = read_examples(folder)
         except InputError as error:
             report.errors.append(str(error))
         else:
             with contextlib.redirect_stdout(sys.stderr):  # what user code prints
-                found = run_pipeline(
+                run = run_pipeline(
                     pipeline,
                     [example.data for example in examples],
                     timeout_s=settings.spark.event_timeout_s,
                     destinations=settings.destinations,
                 )
-            for example, result in zip(examples, found.events, strict=True):
+            for example, result in zip(examples, run.events, strict=True):
                 report.results.append((example, result, differences(example, result)))
     try:
         report.own = run_own_tests(folder)
     except InputError as error:
         report.errors.append(str(error))
     return report
-
-
-def _has_examples(folder: Path) -> bool:
-    import os
-
-    from waybill.pipelines import EXAMPLES
-
-    return os.path.lexists(folder / EXAMPLES)
 
 
 def _print_json(value: Any) -> None:
@@ -187,13 +180,13 @@ def _json(report: _Report) -> dict[str, Any]:
     }
 
 
-def _event_json(example: Example, result: EventResult, found: list[str]) -> dict[str, Any]:
+def _event_json(example: Example, result: EventResult, mismatches: list[str]) -> dict[str, Any]:
     from waybill.testing import json_value
 
     return {
         "line": example.line,
         "note": example.note,
-        "ok": not found,
+        "ok": not mismatches,
         "rows": json_value(result.rows),
         "deleted": json_value(result.deleted),
         "filtered": result.filtered,
@@ -207,7 +200,7 @@ def _event_json(example: Example, result: EventResult, found: list[str]) -> dict
             }
             for parked in result.parked
         ],
-        "differences": found,
+        "differences": mismatches,
     }
 
 
@@ -217,12 +210,12 @@ def _show(report: _Report) -> None:
         _say(console, f"{report.name}: no example events and no tests", style="dim")
         return
     _say(console, report.name, style="bold")
-    for example, result, found in report.results:
-        _show_event(console, example, result, found)
+    for example, result, mismatches in report.results:
+        _show_event(console, example, result, mismatches)
     if report.results:
-        right = len(report.results) - report.wrong
-        words = f"{right:,} of {counted(len(report.results), 'example event')} as expected"
-        _say(console, words, indent=2, style="bold red" if report.wrong else "green")
+        matching = len(report.results) - report.wrong
+        summary = f"{matching:,} of {counted(len(report.results), 'example event')} as expected"
+        _say(console, summary, indent=2, style="bold red" if report.wrong else "green")
     if report.own is not None:
         _show_own_tests(console, report.own)
     errors = Console(stderr=True, highlight=False)
@@ -231,18 +224,20 @@ def _show(report: _Report) -> None:
             errors.print(Text(_plain(line), "red"), soft_wrap=True)
 
 
-def _show_event(console: Console, example: Example, result: EventResult, found: list[str]) -> None:
+def _show_event(
+    console: Console, example: Example, result: EventResult, mismatches: list[str]
+) -> None:
     note = f" ({_cut(example.note, _NOTE_CHARS)})" if example.note else ""
-    mark, style = ("not as expected", "red") if found else ("ok", "green")
+    mark, style = ("not as expected", "red") if mismatches else ("ok", "green")
     head = f"line {example.line}{note}: {_outcome(result)}: "
     _say(console, f"{head}{mark}", indent=2, style=style)
-    for words in _causes(result):
-        _say(console, _cut(words, _MESSAGE_CHARS), indent=4)
-    for words in found[:_MOST_DIFFERENCES]:
-        _say(console, words, indent=4, style="red")
-    if len(found) > _MOST_DIFFERENCES:
-        left = f"and {counted(len(found) - _MOST_DIFFERENCES, 'difference')} more; --json has all"
-        _say(console, left, indent=4, style="red")
+    for cause in _causes(result):
+        _say(console, _cut(cause, _MESSAGE_CHARS), indent=4)
+    for mismatch in mismatches[:_MOST_DIFFERENCES]:
+        _say(console, mismatch, indent=4, style="red")
+    if (left := len(mismatches) - _MOST_DIFFERENCES) > 0:
+        rest = f"and {counted(left, 'difference')} more; --json has all"
+        _say(console, rest, indent=4, style="red")
 
 
 def _cut(text: str, most: int) -> str:
@@ -280,9 +275,9 @@ def _plain(text: str) -> str:
     return plain(text)
 
 
-def _say(console: Console, words: str, *, indent: int = 0, style: str = "") -> None:
+def _say(console: Console, message: str, *, indent: int = 0, style: str = "") -> None:
     """Print a sentence, broken between words; what is broken off stands two columns further in."""
-    text = Text(_plain(words), style)
+    text = Text(_plain(message), style)
     for number, line in enumerate(text.wrap(console, console.width - indent - 2)):
         line.rstrip()
         console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))

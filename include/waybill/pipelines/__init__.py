@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.problems import shown_name as shown_name
     from waybill.pipelines.scaffold import EXAMPLES as EXAMPLES
     from waybill.pipelines.scaffold import NewPipeline as NewPipeline
-    from waybill.pipelines.scaffold import Written as Written
+    from waybill.pipelines.scaffold import WrittenPipeline as WrittenPipeline
     from waybill.pipelines.scaffold import write_new as write_new
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
@@ -115,7 +115,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_of",
         ],
         "problems": ["Problem", "hint", "shown_name"],
-        "scaffold": ["EXAMPLES", "NewPipeline", "Written", "write_new"],
+        "scaffold": ["EXAMPLES", "NewPipeline", "WrittenPipeline", "write_new"],
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",

@@ -71,7 +71,7 @@ class NewPipeline(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenPipeline:
     """A pipeline's folder that was written."""
 
     folder: Path
@@ -93,7 +93,7 @@ class Written:
         }
 
 
-def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) -> Written:
+def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) -> WrittenPipeline:
     """Write a pipeline's folder into a folder of pipelines.
 
     Args:
@@ -123,7 +123,7 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     made = load_pipeline(folder)
-    return Written(folder, made.id, made.team, made.destination, tuple(files))
+    return WrittenPipeline(folder, made.id, made.team, made.destination, tuple(files))
 
 
 def _refuse(mistakes: Sequence[str]) -> None:

@@ -88,8 +88,8 @@ def _parsed(content: str) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     except (ValueError, RecursionError) as error:
         return {}, [("", f"expected a JSON object; found {shown_name(str(error))}")]
     if not isinstance(value, dict):
-        found = type(value).__name__
-        return {}, [("", f'expected a JSON object {{"data": {{…}}}}; found {found}')]
+        kind = type(value).__name__
+        return {}, [("", f'expected a JSON object {{"data": {{…}}}}; found {kind}')]
     return value, list(_mistakes(value))
 
 
@@ -110,8 +110,8 @@ def _unknown(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     known = ", ".join(_SHAPES)
     for name in value:
         if name not in _SHAPES:
-            words = f"expected one of {known}; found {shown_name(name)!r}{hint(name, _SHAPES)}"
-            yield shown_name(name), words
+            near = hint(name, _SHAPES)
+            yield shown_name(name), f"expected one of {known}; found {shown_name(name)!r}{near}"
 
 
 def _wrong_filter(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -132,17 +132,17 @@ def _wrong_rows(name: str, tables: object) -> Iterator[tuple[str, str]]:
 def _wrong_types(parked: object) -> Iterator[tuple[str, str]]:
     if parked == []:
         yield "parked", "expected one error type or more; found none"
-    for one in parked if isinstance(parked, list) else [parked]:
-        if isinstance(one, str):
-            stage, slash, code = one.rpartition("/")
+    for way in parked if isinstance(parked, list) else [parked]:
+        if isinstance(way, str):
+            stage, slash, code = way.rpartition("/")
             if code not in CATALOGUE:
-                words = f"expected an error type of docs/error-types.md; found {shown_name(one)!r}"
-                yield "parked", words + hint(code, CATALOGUE)
+                expected = "expected an error type of docs/error-types.md"
+                yield "parked", f"{expected}; found {shown_name(way)!r}{hint(code, CATALOGUE)}"
             elif slash and stage not in _STAGES:
-                words = f"expected one of {', '.join(_STAGES)} before the error type"
-                yield "parked", f"{words}; found {shown_name(stage)!r}{hint(stage, _STAGES)}"
-        elif one is not None:
-            yield "parked", f"expected text; found {shown_name(_shown(one))}"
+                expected = f"expected one of {', '.join(_STAGES)} before the error type"
+                yield "parked", f"{expected}; found {shown_name(stage)!r}{hint(stage, _STAGES)}"
+        elif isinstance(parked, list):
+            yield "parked", f"expected text; found {shown_name(_shown(way))}"
 
 
 def _example(line: int, value: Mapping[str, Any]) -> Example:
@@ -153,58 +153,59 @@ def _example(line: int, value: Mapping[str, Any]) -> Example:
         note=value.get("note", ""),
         rows=value.get("rows"),
         deleted=value.get("deleted"),
-        parked=(parked,) if isinstance(parked, str) else tuple(parked),
+        parked=(parked,) if isinstance(parked, str) else tuple(dict.fromkeys(parked)),
         filtered=value.get("filtered", False),
     )
 
 
 def differences(example: Example, result: EventResult) -> list[str]:
     """Return in which ways a result is not what is expected, in words; none: it is as expected."""
-    found = list(_parking_differences(example, result))
-    if example.filtered and not result.filtered and not found:
-        found.append("expected it to be filtered; it passes")
-    wanted = (example.rows, example.deleted)
-    if wanted == (None, None) or (found and not result.rows):
-        return found
+    mismatches = list(_parking_differences(example, result))
+    if example.filtered and not result.filtered and not mismatches:
+        mismatches.append("expected it to be filtered; it passes")
+    expected = (example.rows, example.deleted)
+    if expected == (None, None) or (mismatches and not result.rows):
+        return mismatches
     if result.filtered:
-        return ["expected rows; it is filtered"] if any(wanted) else []
-    found += _row_differences("", example.rows or {}, result.rows, result.types)
-    found += _row_differences("deleted ", example.deleted or {}, result.deleted, result.types)
-    return found
+        return ["expected rows; it is filtered"] if any(expected) else []
+    mismatches += _row_differences("", example.rows or {}, result.rows, result.types)
+    mismatches += _row_differences("deleted ", example.deleted or {}, result.deleted, result.types)
+    return mismatches
 
 
 def _parking_differences(example: Example, result: EventResult) -> Iterator[str]:
     left = list(result.parked)
-    for wanted in example.parked:
-        match = next((one for one in left if wanted in (one.error_type, one.way)), None)
+    for expected in example.parked:
+        match = next((cause for cause in left if expected in (cause.error_type, cause.way)), None)
         if match is not None:
             left.remove(match)
         elif result.parked:
-            found = ", ".join(one.way for one in result.parked)
-            yield f"expected it to park with {wanted}; it parks with {found}"
+            ways = ", ".join(cause.way for cause in result.parked)
+            yield f"expected it to park with {expected}; it parks with {ways}"
             return
         else:
             end = "is filtered" if result.filtered else "passes"
-            yield f"expected it to park with {wanted}; it {end}"
+            yield f"expected it to park with {expected}; it {end}"
             return
-    for one in left:
-        yield f"expected it not to park; it parks with {one.way}"
+    for cause in left:
+        yield f"expected it not to park; it parks with {cause.way}"
 
 
 def _row_differences(
-    label: str, expected: Rows, found: Rows, types: Mapping[str, Mapping[str, str]]
+    label: str, expected: Rows, actual: Rows, types: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    for table in dict.fromkeys([*expected, *found]):
-        wanted, rows = expected.get(table, []), found.get(table, [])
-        if len(wanted) != len(rows):
-            near = "" if rows or table in types else hint(table, found)
-            yield f"{label}{shown_name(table)}: expected {_rows(wanted)}; found {_rows(rows)}{near}"
-        for number, (left, right) in enumerate(zip(wanted, rows, strict=False), 1):
-            place = f"{label}{shown_name(table)}, row {number}"
-            yield from _value_differences(place, left, right, types.get(table, {}))
+    for table in dict.fromkeys([*expected, *actual]):
+        left, right = expected.get(table, []), actual.get(table, [])
+        place = f"{label}{shown_name(table)}"
+        if len(left) != len(right):
+            near = "" if right or table in types else hint(table, actual)
+            yield f"{place}: expected {_counted(left)}; found {_counted(right)}{near}"
+        for number, (wanted, row) in enumerate(zip(left, right, strict=False), 1):
+            where = f"{place}, row {number}"
+            yield from _value_differences(where, wanted, row, types.get(table, {}))
 
 
-def _rows(rows: Sequence[object]) -> str:
+def _counted(rows: Sequence[object]) -> str:
     return f"{len(rows) or 'no'} row{'' if len(rows) == 1 else 's'}"
 
 
@@ -229,21 +230,17 @@ def _same(left: object, right: object) -> bool:
 
 
 def _shown(value: object) -> str:
-    return dumps(json_value(value)).decode() if _has_json(value) else repr(value)
-
-
-def _has_json(value: object) -> bool:
     try:
-        dumps(json_value(value))
+        return dumps(json_value(value)).decode()
     except (TypeError, ValueError, RecursionError):
-        return False
-    return True
+        return f"a {type(value).__name__} that cannot be written as JSON"
 
 
 def _apart(left: str, right: str) -> tuple[str, str]:
     """Return two values cut short around where they first differ."""
-    at = next((n for n, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
-    start = max(0, at - _MOST_SHOWN // 2) if max(len(left), len(right)) > _MOST_SHOWN else 0
+    pairs = enumerate(zip(left, right, strict=False))
+    same = next((n for n, (a, b) in pairs if a != b), min(len(left), len(right)))
+    start = max(0, same - _MOST_SHOWN // 2) if max(len(left), len(right)) > _MOST_SHOWN else 0
     return _cut(left, start), _cut(right, start)
 
 

@@ -285,6 +285,7 @@ def test_new_fields_make_columns_where_the_policy_says_so(root):
         ({"id": 1}, "data: expected the payload, an object; it is missing"),
         ({"dat": {}}, "did you mean 'data'?"),
         ({"data": [1]}, "data: expected the payload, an object; found [1]"),
+        ('{"data": ' + "[" * 600 + "]" * 600 + "}", "found a list that cannot be written as JSON"),
         ({"data": {}, "rows": {"orders": {}}}, "rows.orders: expected a list of objects"),
         ({"data": {}, "rows": {"orders": [1]}}, "rows.orders: expected a list of objects"),
         ({"data": {}, "rows": []}, "rows: expected rows by table"),
