@@ -86,26 +86,30 @@ def _show(found: list[WaitingNotice]) -> None:
     if not found:
         console.print("Owners have been told everything.")
         return
-    grid = Table(title="Still to be told", title_justify="left", header_style="bold")
+    grid = Table(
+        title="Still to be told (times in UTC)",
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        header_style="bold",
+    )
     for name in ("owner", "by", "what"):
         grid.add_column(name, overflow="fold")
     for name in ("notices", "tries"):
         grid.add_column(name, justify="right", no_wrap=True)
-    for name in ("since (UTC)", "next try (UTC)"):
-        grid.add_column(name, no_wrap=True)
-    grid.add_column("problem", overflow="fold")
+    grid.add_column("next try", no_wrap=True)
     for item in found[:_MOST_SHOWN]:
         grid.add_row(
             Text(plain(item.owner) or "nobody"),
             item.sink or "·",
-            Text(f"message {item.message_id[:8]}" if item.sink else _what(item)),
+            Text(_what(item)),
             f"{item.notices:,}",
             str(item.attempts) if item.sink else "·",
-            _clock(item.since),
             _clock(item.next_try_at),
-            Text(plain(item.problem)),
         )
     console.print(grid)
+    for item in found[:_MOST_SHOWN]:
+        if item.problem:
+            console.print(Text(f"{_what(item)}: {plain(item.problem)}"), soft_wrap=True)
     if len(found) > _MOST_SHOWN:
         console.print(f"{len(found) - _MOST_SHOWN:,} more are not shown; --json has all.")
 
@@ -113,8 +117,8 @@ def _show(found: list[WaitingNotice]) -> None:
 def _what(item: WaitingNotice) -> str:
     from waybill.cli.parked_views import plain
 
-    return plain(f"{item.kind} in {item.pipeline}")
+    return item.message_id[:8] if item.sink else plain(f"{item.kind} in {item.pipeline}")
 
 
 def _clock(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return "" if moment is None else f"{moment:%d %b %H:%M}"

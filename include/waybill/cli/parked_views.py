@@ -158,19 +158,18 @@ def event(parked: ParkedEvent) -> None:
     console = Console(highlight=False)
     head = f"{parked.stage}/{parked.error_type}  {parked.pipeline_id}/{parked.event_name}"
     console.print(Text(plain(head), "bold"))
-    message = (
-        parked.message
-        if len(parked.message) <= _MESSAGE_CHARS
-        else (parked.message[:_MESSAGE_CHARS] + "…")
-    )
-    place = f"  ({parked.where})" if parked.where else ""
-    console.print(Text(plain(message + place), "yellow"))
+    place = f"  ({_cut(parked.where)})" if parked.where else ""
+    console.print(Text(plain(_cut(parked.message) + place), "yellow"))
     when = f"event time {parked.event_at}, parked {parked.parked_at}"
     if parked.kafka_partition >= 0:
         when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
     console.print(Text(plain(f"{when}, attempt {parked.attempt}"), "dim"))
     console.print(Text(_pretty(parked.value)))
     console.print()
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARS else message[:_MESSAGE_CHARS] + "…"
 
 
 def _pretty(value: bytes) -> str:

@@ -68,12 +68,18 @@ def ddl(
         datetime | None,
         typer.Option(formats=["%Y-%m-%d"], help="First day to look for. Default: of the store."),
     ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print the statements that make the tables over the traces in Athena."""
+    import orjson
+
     from waybill.services import trace_tables
     from waybill.settings import Settings
 
-    for statement in trace_tables(
-        Settings(), since_day=None if since is None else f"{since:%Y-%m-%d}"
-    ):
+    statements = trace_tables(Settings(), since_day=None if since is None else f"{since:%Y-%m-%d}")
+    if as_json:
+        typer.echo(orjson.dumps(list(statements)).decode())
+        return
+    for statement in statements:
         typer.echo(f"{statement};\n")
