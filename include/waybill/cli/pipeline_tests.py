@@ -264,7 +264,7 @@ def _causes(result: EventResult) -> Iterator[str]:
 def _show_own_tests(console: Console, own: OwnTests) -> None:
     if own.exit_code:
         for line in own.output.splitlines():
-            console.print(Text(f"    {_plain(line)}".rstrip()), soft_wrap=True)
+            console.print(Text(_plain(line)), soft_wrap=True)  # as wide as pytest made it
     style = "bold red" if own.exit_code else "green"
     _say(console, f"{', '.join(own.files)}: {own.summary}", indent=2, style=style)
 
