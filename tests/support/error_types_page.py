@@ -35,6 +35,7 @@ ABOUT = {
     "destination": "The warehouse refused the row. A replay enters at the destination, with the row as it was mapped.",
     "any": "Not bound to a stage.",
 }
+NAMING_ONLY = ("catalogue.py", "scaffold.py")
 
 
 def page() -> str:
@@ -48,8 +49,8 @@ def page() -> str:
 
 
 def codes_in_use() -> set[str]:
-    """Return the codes that some other file of the library than the catalogue names."""
-    files = (file for file in LIBRARY.rglob("*.py") if file.name != "catalogue.py")
+    """Return the codes that the library names, but in the catalogue and in what it writes for users."""
+    files = (file for file in LIBRARY.rglob("*.py") if file.name not in NAMING_ONLY)
     texts = [file.read_text(encoding="utf-8") for file in files]
     return {code for code in CATALOGUE if any(f'"{code}"' in text for text in texts)}
 

@@ -214,7 +214,7 @@ def test_every_room_is_documented():
 
 
 PUBLIC_ROOMS = ("events", "pipelines", "storage", "access", "producer", "processing", "parking",
-                "tracing", "tracing.files", "ledger", "destinations", "retention", "reconciliation")  # fmt: skip
+                "tracing", "tracing.files", "ledger", "destinations", "retention", "reconciliation", "testing")  # fmt: skip
 
 
 @pytest.mark.parametrize("room", PUBLIC_ROOMS)

@@ -123,7 +123,10 @@ RULES: dict[str, Callable[[Made], bool]] = {
     "clickhouse_connect.get_client": with_("connect_timeout", "send_receive_timeout", "settings"),
     "google.cloud.bigquery.Client": of_bigquery,
     "google.cloud.bigquery.Client.from_service_account_json": of_bigquery,
-    "socket.socket": lambda made: "bind(" in made.around and ".connect" not in made.around,
+    # bound only; or the inherited end of a pair, whose other end is a process of ours
+    "socket.socket": lambda made: (
+        made.keywords == {"fileno"} or ("bind(" in made.around and ".connect" not in made.around)
+    ),
 }
 NO_CLIENTS = {
     "httpx": {"ASGITransport", "Timeout"},

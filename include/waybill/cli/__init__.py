@@ -22,15 +22,25 @@ COMMANDS = {
     ),
     "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": Later(
-        "Declared pipelines: check, list, show, deploy; hold, release; reread.",
+        "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
         more={
+            "new": "waybill.cli.pipeline_tests:new",
+            "test": "waybill.cli.pipeline_tests:test",
             "deploy": "waybill.cli.pipelines:deploy",
             "holds": "waybill.cli.holds:holds",
             "hold": "waybill.cli.holds:hold",
             "release": "waybill.cli.holds:release",
             "reread": "waybill.cli.topics:reread",
         },
+    ),
+    "new": Later(
+        "Write a pipeline that runs, to begin with: pipelines new.",
+        "waybill.cli.pipeline_tests:new",
+    ),
+    "test": Later(
+        "Run pipelines' example events, without servers: pipelines test.",
+        "waybill.cli.pipeline_tests:test",
     ),
     "mapping": Later(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.parked_views import plain
-from waybill.cli.pipelines import folder_named
+from waybill.cli.pipelines import existing_folder
 from waybill.cli.words import counted
 
 if TYPE_CHECKING:
@@ -52,13 +52,10 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Propose tables from a source's first events; columns and key need not be declared."""
-    from waybill.errors import InputError
     from waybill.services import infer_mappings, write_mappings
     from waybill.settings import Settings
 
-    folder = folder_named(Path(pipeline))
-    if not folder.exists():
-        raise InputError(_no_pipeline(pipeline, Settings().pipelines_dir))
+    folder = existing_folder(pipeline)
     proposals, taken = infer_mappings(Settings(), folder, event, sample)
     written = write_mappings(folder, proposals) if write else None
     if as_json:
@@ -137,16 +134,6 @@ def diff(
     for one in found:
         for line in _difference_lines(one):
             console.print(line, soft_wrap=True)
-
-
-def _no_pipeline(name: str, declared: Path) -> str:
-    """Return that a name is no folder and no declared pipeline, and which there are."""
-    from waybill.pipelines import hint, shown_name
-
-    names = sorted(path.parent.name for path in declared.glob(f"*/{_DECLARATION}"))
-    there = ", ".join(map(shown_name, names)) or "none"
-    said = f"no folder and no declared pipeline {shown_name(name)!r}"
-    return f"{said}: {declared} has {there}{hint(name, names)}"
 
 
 def _print_json(value: Any) -> None:

@@ -9,6 +9,7 @@ listed; on standard error, but for ``check --json``.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -19,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from waybill.cli.words import counted
+from waybill.errors import InputError
 from waybill.pipelines import (
     Column,
     DeclarationError,
@@ -33,7 +35,7 @@ from waybill.pipelines import (
 from waybill.pipelines import check as find_problems
 from waybill.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Declared pipelines: check, list, show.")
+app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
 
 Directory = Annotated[
     Path | None,
@@ -45,6 +47,7 @@ From = Annotated[
     Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+_DECLARATION = "pipeline.yaml"
 
 
 @app.command()
@@ -135,10 +138,26 @@ def _folder(directory: Path | None) -> Path:
 
 def folder_named(given: Path) -> Path:
     """Return the folder that was given, or that of the declared pipeline of that name."""
-    if given.exists() or len(given.parts) != 1:
+    if os.path.exists(given) or len(given.parts) != 1:  # noqa: PTH110 - a name may be too long
         return given
     named = Settings().pipelines_dir / given
-    return named if named.is_dir() else given
+    return named if os.path.isdir(named) else given  # noqa: PTH112 - the same
+
+
+def existing_folder(name: str) -> Path:
+    """Return the folder of a pipeline, by its path or its name.
+
+    Raises:
+        InputError: there is none; says which there are.
+    """
+    folder = folder_named(Path(name))
+    if os.path.isdir(folder):  # noqa: PTH112 - a name may be too long
+        return folder
+    declared = Settings().pipelines_dir
+    names = sorted(path.parent.name for path in declared.glob(f"[!._]*/{_DECLARATION}"))
+    there = ", ".join(map(shown_name, names)) or "none"
+    said = f"no folder and no declared pipeline {shown_name(name)!r}"
+    raise InputError(f"{said}: {declared} has {there}{hint(name, names)}")
 
 
 def _load(directory: Path | None) -> dict[str, Pipeline]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from waybill.ingestion.run import IngestReport as IngestReport
     from waybill.ingestion.run import Intake as Intake
     from waybill.ingestion.run import ingest as ingest
+    from waybill.ingestion.source_rows import intake_event as intake_event
     from waybill.ingestion.takeover import SourceClaim as SourceClaim
     from waybill.ingestion.takeover import registered as registered
     from waybill.ingestion.takeover import settle as settle
@@ -24,6 +25,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "refused_messages": ["Undeliverable"],
         "run": ["IngestReport", "Intake", "ingest"],
+        "source_rows": ["intake_event"],
         "takeover": ["SourceClaim", "registered", "settle"],
     },
 )

@@ -41,16 +41,14 @@ from waybill.events import (
     decode,
     encode,
     encode_data,
-    event_id,
-    ordering_key,
     rfc3339,
-    source_version,
     wall_us,
 )
 from waybill.ingestion.connectors import BadRow, Connector, CountingConnector, Cursor, Page
 from waybill.ingestion.delivery import Settling, least_minute
 from waybill.ingestion.page_traces import PageTraces
 from waybill.ingestion.refused_messages import Undeliverable
+from waybill.ingestion.source_rows import intake_event
 from waybill.ingestion.takeover import InKafka, count_sent, taken_us
 from waybill.ledger import (
     IntakeCommit,
@@ -406,7 +404,7 @@ class _Run:
     ) -> None:
         pipeline = self._intake.pipeline
         try:
-            event, content, taken = self._build(row)
+            event, content, taken = intake_event(self._intake.pipeline, row, self._clock)
         except ParkError as error:
             self._park(orjson_or_repr(row), error.code, error.message, error.where, counts, packer)
             return
@@ -439,28 +437,6 @@ class _Run:
                     return True
         self._sent_again.add(event.key)
         return False
-
-    def _build(self, row: dict[str, Any]) -> tuple[Event, bytes, int]:
-        pipeline, declared = self._intake.pipeline, self._event
-        key = ordering_key(row, declared.key)
-        version = source_version(row, declared.version)
-        content = encode_data(row)
-        identity = event_id(pipeline.id, declared.name, key, version=version, content=content)
-        intake_version, minute, taken = self._clock.stamp()
-        moment = datetime.fromtimestamp(taken / 1_000_000, UTC)
-        event = Event(
-            id=identity,
-            pipeline_id=pipeline.id,
-            team=pipeline.team,
-            name=declared.name,
-            key=key,
-            source_version=0 if version is None else version,
-            intake_version=intake_version,
-            intake_minute=minute,
-            time=rfc3339(moment),
-            data=row,
-        )
-        return event, content, taken
 
     def _bad(self, bad: BadRow, counts: Counts, packer: Packer) -> None:
         self._park(bad.raw, bad.code, bad.message, f"line {bad.line}", counts, packer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,11 +13,9 @@ import yaml
 
 from waybill.errors import InputError
 from waybill.mapping_proposals.inference import Proposal
-from waybill.pipelines import ChildTable, Column, load_completed, read_document
+from waybill.pipelines import ChildTable, Column, load_completed, read_document, yaml_text
 
 DECLARATION = "pipeline.yaml"
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_WORDS = frozenset({"true", "false", "null"})
 _STEP = 2
 
 
@@ -32,9 +29,9 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
     found = proposal.declaration
     lines: dict[str, list[str]] = {}
     if "key" in fields:
-        lines["key"] = [f"key: [{', '.join(map(_text, found.table.key))}]"]
+        lines["key"] = [f"key: [{', '.join(map(yaml_text, found.table.key))}]"]
     if "version" in fields and found.version is not None:
-        lines["version"] = [f"version: {_text(found.version)}"]
+        lines["version"] = [f"version: {yaml_text(found.version)}"]
     if "columns" in fields:
         columns = _columns(found.table.columns, found.table.key, paths=found.nested == "flatten")
         lines["columns"] = ["columns:", *_indented(columns)]
@@ -46,9 +43,9 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
 def _children(children: Sequence[ChildTable]) -> list[str]:
     lines = []
     for child in children:
-        inside = [f"from: {_text(child.source)}", "columns:"]
+        inside = [f"from: {yaml_text(child.source)}", "columns:"]
         inside += _indented(_columns(child.columns, (), paths=False))
-        lines += [f"{_text(child.name)}:", *_indented(inside)]
+        lines += [f"{yaml_text(child.name)}:", *_indented(inside)]
     return lines
 
 
@@ -62,17 +59,9 @@ def _columns(columns: Sequence[Column], key: Sequence[str], *, paths: bool) -> l
         else:
             kind = f'"{column.type}"' if "," in column.type else column.type
             null = ", nullable: false" if required else ""
-            shape = f"{{type: {kind}{null}, from: {_text(column.source)}}}"
-        lines.append(f"{_text(column.name)}: {shape}")
+            shape = f"{{type: {kind}{null}, from: {yaml_text(column.source)}}}"
+        lines.append(f"{yaml_text(column.name)}: {shape}")
     return lines
-
-
-def _text(text: str) -> str:
-    """Return a text as YAML: plain where that is safe, else quoted."""
-    if _PLAIN.fullmatch(text) and text not in _WORDS:
-        return text
-    quoted = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**31)
-    return str(quoted).strip()
 
 
 def _indented(lines: Sequence[str], by: int = _STEP) -> list[str]:

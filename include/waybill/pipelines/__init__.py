@@ -3,6 +3,7 @@
 A pipeline is a folder: ``<name>/pipeline.yaml`` and the file that holds its transformation. YAML is
 read with its line numbers (``document``), checked for its shape (``form``, pydantic) and for what
 a shape cannot say (``rules``), and becomes a frozen ``Pipeline`` (``model``); ``check`` walks them.
+``write_new`` writes a folder to begin with.
 
 Invariants
   I1  Every mistake of every file is reported at once: file, line, field, expected, found, and the
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.column_types import arrow_type as arrow_type
     from waybill.pipelines.column_types import widened as widened
     from waybill.pipelines.document import read_document as read_document
+    from waybill.pipelines.document import yaml_text as yaml_text
     from waybill.pipelines.form import UNKNOWN_PIPELINE as UNKNOWN_PIPELINE
     from waybill.pipelines.form import brought_connectors as brought_connectors
     from waybill.pipelines.model import ChildTable as ChildTable
@@ -78,6 +80,10 @@ if TYPE_CHECKING:
     from waybill.pipelines.problems import Problem as Problem
     from waybill.pipelines.problems import hint as hint
     from waybill.pipelines.problems import shown_name as shown_name
+    from waybill.pipelines.scaffold import EXAMPLES as EXAMPLES
+    from waybill.pipelines.scaffold import NewPipeline as NewPipeline
+    from waybill.pipelines.scaffold import WrittenPipeline as WrittenPipeline
+    from waybill.pipelines.scaffold import write_new as write_new
     from waybill.pipelines.source_path import find_file as find_file
     from waybill.pipelines.validation import DeclarationError as DeclarationError
     from waybill.pipelines.validation import check as check
@@ -86,6 +92,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.validation import load_pipeline as load_pipeline
     from waybill.pipelines.validation import load_pipelines as load_pipelines
     from waybill.pipelines.validation import pipeline_directories as pipeline_directories
+    from waybill.pipelines.validation import read_inside as read_inside
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -97,7 +104,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "arrow_type",
             "widened",
         ],
-        "document": ["read_document"],
+        "document": ["read_document", "yaml_text"],
         "form": ["UNKNOWN_PIPELINE", "brought_connectors"],
         "model": [
             "ChildTable",
@@ -109,6 +116,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "topic_of",
         ],
         "problems": ["Problem", "hint", "shown_name"],
+        "scaffold": ["EXAMPLES", "NewPipeline", "WrittenPipeline", "write_new"],
         "source_path": ["find_file"],
         "validation": [
             "DeclarationError",
@@ -118,6 +126,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "load_pipeline",
             "load_pipelines",
             "pipeline_directories",
+            "read_inside",
         ],
     },
 )

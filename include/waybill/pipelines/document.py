@@ -24,6 +24,8 @@ MAX_DEPTH = 50
 MAX_VALUES = 200_000
 _BASE: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_WORDS = frozenset({"true", "false", "null"})
 
 
 class _Loader(_BASE):  # type: ignore[misc,valid-type]
@@ -83,6 +85,14 @@ def read_document(text: str) -> Document:
         if node is not None:
             document.value = _Reader(document).read(node, ())
     return document
+
+
+def yaml_text(text: str) -> str:
+    """Return a text as a YAML value: plain where that is safe, else quoted."""
+    if _PLAIN.fullmatch(text) and text not in _WORDS:
+        return text
+    quoted = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=2**31)
+    return str(quoted).strip()
 
 
 def _too_deep(text: str) -> bool:

@@ -198,7 +198,7 @@ def _directories(root: Path) -> list[Path]:
 
 
 def _examine(directory: Path, complete: Callable[[Any], Any] | None = None) -> _Examined:
-    text, said = _read_inside(directory, DECLARATION, _MAX_DECLARATION_BYTES)
+    text, said = read_inside(directory, DECLARATION, _MAX_DECLARATION_BYTES)
     if text is None:
         examined = _Examined(directory, Document())
         examined.problems.append(Problem(examined.file, 1, "", said + _similar(directory)))
@@ -231,7 +231,7 @@ def _code(examined: _Examined) -> str | None:
     name = value.get("transformation", _DEFAULT_CODE) if isinstance(value, dict) else None
     if not isinstance(name, str):
         return None
-    text, said = _read_inside(examined.directory, name, MAX_CODE_BYTES)
+    text, said = read_inside(examined.directory, name, MAX_CODE_BYTES)
     if text is None:
         examined.problems.append(_problem(examined, ("transformation",), said))
         return None
@@ -241,8 +241,14 @@ def _code(examined: _Examined) -> str | None:
     return text
 
 
-def _read_inside(directory: Path, name: str, limit: int) -> tuple[str | None, str]:
-    """Return (text, "") of a file in a folder, or (None, what is wrong)."""
+def read_inside(directory: Path, name: str, limit: int) -> tuple[str | None, str]:
+    """Return (text, "") of a file in a pipeline's folder, or (None, what is wrong).
+
+    Args:
+        directory: the folder; a file that links lead out of it to is refused.
+        name: relative to it.
+        limit: most bytes that it may have.
+    """
     expected = f"expected a file {shown_name(name)!r} in the pipeline's folder"
     try:
         path = (directory / name).resolve()
@@ -272,6 +278,18 @@ def _similar(directory: Path) -> str:
         return hint(DECLARATION, [path.name for path in directory.iterdir()])
     except OSError:
         return ""
+
+
+def find_collisions(root: Path, directory: Path) -> list[Problem]:
+    """Return what a pipeline's folder claims that a pipeline under ``root`` has; sorted.
+
+    Args:
+        root: a folder of pipelines; mistakes in them are passed over.
+        directory: the folder, which is not one of them.
+    """
+    newcomer = _examine(directory)
+    examined = [*map(_examine, _directories(root)), newcomer]
+    return sorted(one for one in _collisions(examined) if one.file == newcomer.file)
 
 
 def _collisions(examined: list[_Examined]) -> Iterator[Problem]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.processing.clock import Clock as Clock
     from waybill.processing.code_runner import CodeRunner as CodeRunner
     from waybill.processing.code_runner import InProcess as InProcess
+    from waybill.processing.conversion import convert as convert
     from waybill.processing.failed_events import identity_of as identity_of
     from waybill.processing.failed_events import parked_event as parked_event
     from waybill.processing.failures import EventTimeoutError as EventTimeoutError
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from waybill.processing.transformation import Watch as Watch
     from waybill.processing.transformation import compile_transformation as compile_transformation
     from waybill.processing.trial import Fate as Fate
+    from waybill.processing.trial import Row as Row
     from waybill.processing.trial import Trial as Trial
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -67,6 +69,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "chain": ["Chain"],
         "clock": ["Clock"],
         "code_runner": ["CodeRunner", "InProcess"],
+        "conversion": ["convert"],
         "failed_events": ["identity_of", "parked_event"],
         "failures": ["EventTimeoutError", "Fault", "describe"],
         "learning": [
@@ -90,6 +93,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "storms": ["Storm", "Tally", "find_storms"],
         "traces": ["trace_batches"],
         "transformation": ["Retries", "Watch", "compile_transformation"],
-        "trial": ["Fate", "Trial"],
+        "trial": ["Fate", "Row", "Trial"],
     },
 )

@@ -145,7 +145,9 @@ def compile_transformation(code: str, name: str) -> Transform:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise ParkError("code_invalid", f"transformation of {name!r}: {words_of(error)}") from error
+        place = describe(error).where
+        words = f"transformation of {name!r}: {words_of(error)}" + (f" ({place})" if place else "")
+        raise ParkError("code_invalid", words, where=place) from error
     transform = module.__dict__.get("transform")
     if not callable(transform):
         raise ParkError("code_invalid", f"transformation of {name!r} has no function transform")

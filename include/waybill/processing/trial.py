@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waybill.mappings import InForce
-from waybill.pipelines import Pipeline
-from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Learner, Plan
+from waybill.pipelines import Pipeline, TableSpec
+from waybill.processing import Chain, ChainResult, Chunk, CodeRunner, Fault, Learner, Plan
 
 Fetch = Callable[[str], bytes]
 _CHUNK = 512
@@ -27,14 +27,16 @@ class Row:
     id: str
     values: dict[str, Any]
     """Columns; and under ``_waybill_key`` and ``_waybill_op`` the row's key and what is done."""
+    spec: TableSpec
+    """The table as it was mapped: with what was learned."""
 
 
 @dataclass(slots=True)
 class Fate:
     """What becomes of one event."""
 
-    faults: dict[str, str] = field(default_factory=dict)
-    """Way to fail, "mapping/not_null_violation", to its message; several if children fail."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """Way to fail, "mapping/not_null_violation", to its first fault; several if children fail."""
     filtered: bool = False
     rows: list[Row] = field(default_factory=list)
     """By id. Empty unless they were asked for."""
@@ -90,7 +92,7 @@ class Trial:
         fates = [Fate() for _ in values]
         for failure in chain.result.failures:
             way = f"{failure.stage}/{failure.fault.code}"
-            fates[failure.offset].faults.setdefault(way, failure.fault.message)
+            fates[failure.offset].faults.setdefault(way, failure.fault)
         for (_, _, outcome), group in chain.result.mapped.items():
             if outcome == "filtered":
                 for offset in group.offsets:
@@ -122,11 +124,10 @@ def _keep_rows(result: ChainResult, fates: list[Fate]) -> None:
     }
     for head, table in result.staged.tables():
         passed = offsets[head.pipeline_id, head.event_name]
-        name = head.table.name
         for values in table.to_pylist():
             offset = next(passed)
             kept = {k: v for k, v in values.items() if k not in _OF_THE_EVENT}
-            fates[offset].rows.append(Row(name, values["_waybill_id"], kept))
+            fates[offset].rows.append(Row(head.table.name, values["_waybill_id"], kept, head.table))
     for fate in fates:
         fate.rows.sort(key=lambda row: row.id)
 

@@ -203,9 +203,9 @@ class _Seen:
             one.passed += fate.passes
             one.filtered += fate.filtered and not fate.faults
             one.ways.update(fate.faults.keys())
-        for way, message in fate.faults.items():
+        for way, fault in fate.faults.items():
             if way not in self.examples:
-                self.examples[way] = self._shown(parked, message)
+                self.examples[way] = self._shown(parked, fault.message)
 
     def _shown(self, parked: ParkedEvent, message: str) -> str:
         return str(masked_words(parked.value, message, self._personal))

@@ -169,8 +169,8 @@ def _is_new(examples: Sequence[Mapping[str, Any]], kind: str) -> bool:
 
 def _difference(now: Fate, again: Fate, then: Fate) -> dict[str, Any]:
     if then.faults:
-        way, message = next(iter(then.faults.items()))
-        return {"kind": "newly_broken", "way": way, "message": message}
+        way, fault = next(iter(then.faults.items()))
+        return {"kind": "newly_broken", "way": way, "message": fault.message}
     if then.filtered and not now.filtered:
         return {"kind": "newly_broken", "way": "filtered", "message": "it passes today"}
     unstable = _columns(now, again)

@@ -14,9 +14,13 @@ SERVICE = f"{LIST}; from waybill.inspection import ParkedEventsService; {OPEN}; 
     ("code", "unused"),
     [
         ("import waybill.cli", {"pydantic", "rich", "sqlalchemy", "yaml"}),
+        (
+            "import waybill.cli.pipeline_tests",
+            {"pyarrow", "sqlalchemy", "waybill.processing.chain"},
+        ),
         (SERVICE, {"boto3", "numpy", "pyarrow", "confluent_kafka", "waybill.producer.lossless"}),
     ],
-    ids=["help", "parked list"],
+    ids=["help", "pipelines new", "parked list"],
 )
 def test_a_command_does_not_load_what_it_does_not_use(code, unused):
     shown = f"import sys; {code}; print(*sys.modules)"

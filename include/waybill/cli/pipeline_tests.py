@@ -1,0 +1,294 @@
+"""``waybill pipelines new|test``: a pipeline to begin with, and its example events without servers.
+
+Names, messages and values come from users: they are never read as markup, and control characters
+are shown, not sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from waybill.cli.options import takes
+from waybill.cli.words import counted
+from waybill.pipelines import NewPipeline
+
+if TYPE_CHECKING:
+    from waybill.settings import Settings
+    from waybill.testing import EventResult, Example, OwnTests
+
+_MESSAGE_CHARS = 400
+_NOTE_CHARS = 100
+_MOST_DIFFERENCES = 12
+_NOT_AS_EXPECTED = 2
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@takes(NewPipeline, argument="name")
+def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
+    """Write a pipeline that runs, with example events and a test; then change it."""
+    from waybill.pipelines import write_new
+    from waybill.settings import Settings
+
+    settings = Settings()
+    written = write_new(settings.pipelines_dir, request, settings.destinations)
+    if as_json:
+        _print_json(written.to_json())
+        return
+    name = request.name
+    console = Console(highlight=False)
+    console.print(Text(f"wrote {written.folder}/", "bold"), soft_wrap=True)
+    for file in written.files:
+        console.print(Text(f"  {file}"), soft_wrap=True)
+    facts = f"id {written.id}, team {written.team}, destination {written.destination}"
+    _say(console, f"{facts}: these never change once it is deployed")
+    for command in (f"test {name}", f"deploy {name}"):
+        console.print(Text(f"next: waybill pipelines {command}", "dim"), soft_wrap=True)
+
+
+@dataclass(slots=True)
+class _Report:
+    """What the tests of one pipeline's folder said."""
+
+    name: str
+    folder: Path
+    results: list[tuple[Example, EventResult, list[str]]] = field(default_factory=list)
+    """Of each example: what became of it, and how that differs from what is expected."""
+    own: OwnTests | None = None
+    errors: list[str] = field(default_factory=list)
+    """What could not be run, and why."""
+
+    @property
+    def wrong(self) -> int:
+        return sum(bool(mismatches) for _, _, mismatches in self.results)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.results or self.own or self.errors)
+
+    @property
+    def exit_code(self) -> int:
+        if self.errors:
+            return 1
+        failed = self.wrong or (self.own is not None and self.own.exit_code)
+        return _NOT_AS_EXPECTED if failed else 0
+
+
+def test(
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(help="A pipeline's folder, or its name; all, if left out."),
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Run pipelines' example events and own tests; needs no servers.
+
+    Exit code 2: something is not as expected; 1: something could not be run.
+    """
+    from waybill.settings import Settings
+
+    settings = Settings()
+    reports = [_run_tests(settings, folder) for folder in _folders(settings, pipeline)]
+    _refuse_nothing(reports, settings.pipelines_dir)
+    if as_json:
+        _print_json({"ok": not _exit_code(reports), "pipelines": [*map(_json, reports)]})
+    else:
+        for report in reports:
+            _show(report)
+    if code := _exit_code(reports):
+        raise typer.Exit(code)
+
+
+def _exit_code(reports: list[_Report]) -> int:
+    codes = {report.exit_code for report in reports}
+    return 1 if 1 in codes else max(codes, default=0)
+
+
+def _folders(settings: Settings, pipeline: str | None) -> list[Path]:
+    from waybill.cli.pipelines import existing_folder
+    from waybill.pipelines import pipeline_directories
+
+    root = settings.pipelines_dir if pipeline is None else existing_folder(pipeline)
+    return list(pipeline_directories(root).values())
+
+
+def _refuse_nothing(reports: list[_Report], root: Path) -> None:
+    from waybill.errors import InputError
+    from waybill.pipelines import EXAMPLES
+
+    if all(report.is_empty for report in reports):
+        place = reports[0].folder if len(reports) == 1 else root
+        raise InputError(
+            f"nothing to test in {place}: write example events into {EXAMPLES}, a line "
+            '{"data": {…the payload…}} each, or tests into test_*.py'
+        )
+
+
+@contextmanager
+def _printed() -> Iterator[None]:
+    """Show on standard error what user code prints; its process gives it to the log."""
+    logger = logging.getLogger("waybill.processing.sandbox")
+    shown, level = logging.StreamHandler(sys.stderr), logger.level
+    logger.addHandler(shown)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(shown)
+
+
+def _run_tests(settings: Settings, folder: Path) -> _Report:
+    from waybill.errors import InputError
+    from waybill.pipelines import EXAMPLES, load_pipeline
+    from waybill.testing import differences, read_examples, run_own_tests, run_pipeline
+
+    pipeline = load_pipeline(folder)
+    report = _Report(pipeline.name, folder)
+    if os.path.lexists(folder / EXAMPLES):
+        try:
+            examples = read_examples(folder)
+        except InputError as error:
+            report.errors.append(str(error))
+        else:
+            with _printed():
+                payloads = [example.data for example in examples]
+                run = run_pipeline(pipeline, payloads, settings=settings)
+            for example, result in zip(examples, run.events, strict=True):
+                report.results.append((example, result, differences(example, result)))
+    try:
+        report.own = run_own_tests(folder)
+    except InputError as error:
+        report.errors.append(str(error))
+    return report
+
+
+def _print_json(value: Any) -> None:
+    from waybill.events import dumps
+
+    typer.echo(dumps(value).decode())
+
+
+def _json(report: _Report) -> dict[str, Any]:
+    return {
+        "pipeline": report.name,
+        "folder": str(report.folder),
+        "ok": not report.exit_code,
+        "events": [_event_json(*result) for result in report.results],
+        "tests": None if report.own is None else report.own.to_json(),
+        "errors": report.errors,
+    }
+
+
+def _event_json(example: Example, result: EventResult, mismatches: list[str]) -> dict[str, Any]:
+    from waybill.testing import json_value
+
+    return {
+        "line": example.line,
+        "note": example.note,
+        "ok": not mismatches,
+        "rows": json_value(result.rows),
+        "deleted": json_value(result.deleted),
+        "filtered": result.filtered,
+        "parked": [
+            {
+                "stage": parked.stage,
+                "error_type": parked.error_type,
+                "message": parked.message,
+                "where": parked.where,
+                "others": list(parked.others),
+            }
+            for parked in result.parked
+        ],
+        "differences": mismatches,
+    }
+
+
+def _show(report: _Report) -> None:
+    console = Console(highlight=False)
+    if report.is_empty:
+        _say(console, f"{report.name}: no example events and no tests", style="dim")
+        return
+    _say(console, report.name, style="bold")
+    for example, result, mismatches in report.results:
+        _show_event(console, example, result, mismatches)
+    if report.results:
+        matching = len(report.results) - report.wrong
+        summary = f"{matching:,} of {counted(len(report.results), 'example event')} as expected"
+        _say(console, summary, indent=2, style="bold red" if report.wrong else "green")
+    if report.own is not None:
+        _show_own_tests(console, report.own)
+    errors = Console(stderr=True, highlight=False)
+    for error in report.errors:
+        for line in error.split("\n"):
+            errors.print(Text(_plain(line), "red"), soft_wrap=True)
+
+
+def _show_event(
+    console: Console, example: Example, result: EventResult, mismatches: list[str]
+) -> None:
+    note = f" ({_cut(example.note, _NOTE_CHARS)})" if example.note else ""
+    mark, style = ("not as expected", "red") if mismatches else ("ok", "green")
+    head = f"line {example.line}{note}: {_outcome(result)}: "
+    _say(console, f"{head}{mark}", indent=2, style=style)
+    for cause in _causes(result):
+        _say(console, _cut(cause, _MESSAGE_CHARS), indent=4)
+    for mismatch in mismatches[:_MOST_DIFFERENCES]:
+        _say(console, mismatch, indent=4, style="red")
+    if (left := len(mismatches) - _MOST_DIFFERENCES) > 0:
+        rest = f"and {counted(left, 'difference')} more; --json has all"
+        _say(console, rest, indent=4, style="red")
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def _outcome(result: EventResult) -> str:
+    parts = [f"{table} {counted(len(rows), 'row')}" for table, rows in result.rows.items()]
+    for table, rows in result.deleted.items():
+        parts.append(f"{table} {counted(len(rows), 'row')} deleted")
+    parts += [f"parks, {parked.way}" for parked in result.parked]
+    return "; ".join(parts) or ("filtered" if result.filtered else "no rows")
+
+
+def _causes(result: EventResult) -> Iterator[str]:
+    for parked in result.parked:
+        yield parked.message
+        if parked.where:
+            yield f"where: {parked.where}"
+        for other in parked.others:
+            yield f"also {other}"
+
+
+def _show_own_tests(console: Console, own: OwnTests) -> None:
+    if own.exit_code:
+        for line in own.output.splitlines():
+            console.print(Text(_plain(line)), soft_wrap=True)  # as wide as pytest made it
+    style = "bold red" if own.exit_code else "green"
+    _say(console, f"{', '.join(own.files)}: {own.summary}", indent=2, style=style)
+
+
+def _plain(text: str) -> str:
+    from waybill.cli.parked_views import plain
+
+    return plain(text)
+
+
+def _say(console: Console, message: str, *, indent: int = 0, style: str = "") -> None:
+    """Print a sentence, broken between words; what is broken off stands two columns further in."""
+    text = Text(_plain(message), style)
+    for number, line in enumerate(text.wrap(console, console.width - indent - 2)):
+        line.rstrip()
+        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))

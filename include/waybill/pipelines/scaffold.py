@@ -1,0 +1,370 @@
+"""A new pipeline's folder, written whole or not at all.
+
+The files are written into a folder beside it whose name begins with a dot, which nothing takes for
+a pipeline, and that folder is renamed. What dies on the way leaves the dotted folder: delete it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from waybill.errors import InputError
+from waybill.pipelines.document import read_document, yaml_text
+from waybill.pipelines.form import CONNECTORS, brought_connectors
+from waybill.pipelines.problems import Path as Place
+from waybill.pipelines.problems import hint, shown_name
+from waybill.pipelines.rules import check_rules
+from waybill.pipelines.shape import check_shape
+from waybill.pipelines.validation import DECLARATION, check, find_collisions, load_pipeline
+from waybill.request import Request
+
+EXAMPLES = "events.jsonl"
+"""The file with a pipeline's example events, in its folder."""
+DEFAULT_DESTINATION = "warehouse"
+"""That of the embedded stack."""
+_MOST_NAME = 63
+_COLUMNS = ("changed_at", "status", "amount")
+"""Of the table that is written, beside its key: version, text, number."""
+_OPTION_OF = {
+    ("name",): "name",
+    ("events", "record", "table"): "name",
+    ("destination", "schema"): "--team",
+    ("events",): "--key",
+    ("source",): "--key",
+}
+"""What a field of the declaration is made from, where that is not the option of its name."""
+
+
+class NewPipeline(Request):
+    """What a new pipeline is to be; fields left out get defaults that run."""
+
+    name: Annotated[str, Field(description="Name of the pipeline and of its folder.")]
+    team: Annotated[str, Field(description="Team that owns it.")] = "team"
+    owner: Annotated[str | None, Field(description="Who to ask; the team, if left out.")] = None
+    id: Annotated[
+        str | None, Field(description="Id, which never changes; by default <team>-<name>.")
+    ] = None
+    destination: Annotated[
+        str | None, Field(description="Destination, as the settings name it.")
+    ] = None
+    connector: Annotated[str, Field(description="Connector of its source.")] = CONNECTORS[0]
+    key: Annotated[
+        str, Field(description="Columns of the primary key, with commas between them.")
+    ] = "id"
+    schedule: Annotated[
+        str | None, Field(description="@hourly, @daily or cron; left out: by hand.")
+    ] = None
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """Return the columns of the primary key."""
+        return tuple(part.strip() for part in self.key.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPipeline:
+    """A pipeline's folder that was written."""
+
+    folder: Path
+    id: str
+    team: str
+    destination: str
+    files: tuple[str, ...]
+    """Names of the files in it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "pipeline": self.folder.name,
+            "id": self.id,
+            "team": self.team,
+            "destination": self.destination,
+            "folder": str(self.folder),
+            "files": list(self.files),
+        }
+
+
+def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) -> WrittenPipeline:
+    """Write a pipeline's folder into a folder of pipelines.
+
+    Args:
+        root: the folder of pipelines.
+        new: what it is to be.
+        destinations: names that the settings have; none: that of the embedded stack.
+
+    Raises:
+        InputError: a value that a declaration refuses, something of the name is there already,
+            another pipeline has its id or table, or the folder cannot be written. Nothing is left.
+    """
+    _refuse(_no_text(new))
+    destination = _destination(new.destination, destinations)
+    declaration = _declaration(new, destination)
+    _refuse(_mistakes(declaration, new))
+    folder = root / new.name
+    if os.path.lexists(folder):
+        raise InputError(f"{folder} is there already; nothing was written. Choose another name")
+    if not root.is_dir() or (root / DECLARATION).is_file():
+        raise InputError(
+            f"{root} is no folder of pipelines: make that folder, or name yours in the variable "
+            "WAYBILL_PIPELINES_DIR"
+        )
+    files = dict(_files(new, declaration))
+    try:
+        _write(root, folder, files)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    made = load_pipeline(folder)
+    return WrittenPipeline(folder, made.id, made.team, made.destination, tuple(files))
+
+
+def _refuse(mistakes: Sequence[str]) -> None:
+    if mistakes:
+        raise InputError("\n".join(mistakes))
+
+
+def _no_text(new: NewPipeline) -> list[str]:
+    """Return what cannot be written down: a shell may give bytes that are no text."""
+    mistakes = []
+    for name, value in new.model_dump(exclude_none=True).items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            found = shown_name(value)
+            mistakes.append(f"{_option((name,))}: expected text in UTF-8; found {found!r}")
+    if not all(new.key_columns):
+        mistakes.append(f"--key: expected names with commas between them; found {new.key!r}")
+    return mistakes
+
+
+def _destination(name: str | None, known: Collection[str]) -> str:
+    known = sorted(known) or [DEFAULT_DESTINATION]
+    if name is None and DEFAULT_DESTINATION in known:
+        return DEFAULT_DESTINATION
+    if name is None and len(known) == 1:
+        return known[0]
+    if name is not None and name in known:
+        return name
+    there = f"the settings have {', '.join(map(shown_name, known))}"
+    if name is None:
+        raise InputError(f"--destination: say which; {there}")
+    raise InputError(f"--destination: there is no {shown_name(name)!r}; {there}{hint(name, known)}")
+
+
+def _mistakes(declaration: str, new: NewPipeline) -> list[str]:
+    """Return what a declaration refuses of the options, in its own words."""
+    known = (*CONNECTORS, *brought_connectors())
+    if new.connector not in known:
+        there = f"there are {', '.join(map(shown_name, known))}"
+        found = shown_name(new.connector)
+        return [f"--connector: there is no {found!r}; {there}{hint(new.connector, known)}"]
+    document = read_document(declaration)
+    _, findings = check_shape(document.value)
+    if not findings:
+        findings = list(check_rules(document.value))
+    findings += [(place, message) for _, place, message in document.faults]
+    mistakes: dict[str, str] = {}
+    for place, message in findings:
+        mistakes.setdefault(_option(place), message)
+    if new.id is None and len(mistakes) > 1:
+        mistakes.pop("--id", None)  # it is made from the others
+    if new.name.startswith("_"):
+        mistakes.setdefault("name", "folders whose names begin with _ are passed over")
+    return [f"{option}: {message}" for option, message in mistakes.items()]
+
+
+def _option(place: Place) -> str:
+    """Return the option that a place of the declaration is made from."""
+    for length in range(len(place), 0, -1):
+        if option := _OPTION_OF.get(tuple(map(str, place[:length]))):
+            return option
+    return f"--{place[0]}" if place else "name"
+
+
+def _write(root: Path, folder: Path, files: dict[str, str]) -> None:
+    part = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".new", dir=root))
+    try:
+        for name, text in files.items():
+            with (part / name).open("w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        problems = [*check(part), *find_collisions(root, part)]
+        _refuse([f"{_option(tuple(one.field.split('.')))}: {one.message}" for one in problems])
+        part.chmod(0o777 & ~_umask())
+        _sync(part)
+        part.rename(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    _sync(root)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _columns(key: Sequence[str]) -> list[str]:
+    """Return the names of the columns beside the key, none of which the key has."""
+    taken = {name.casefold() for name in key}
+    return [_free(name, taken) for name in _COLUMNS]
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return _free(f"{name}_2", taken) if name in taken else name
+
+
+def _declaration(new: NewPipeline, destination: str) -> str:
+    key, (changed, status, amount) = new.key_columns, _columns(new.key_columns)
+    plain = f"{new.team}-{new.name}".lower().replace("_", "-").lstrip("-")
+    table, schema = (part.replace("-", "_") for part in (new.name, new.team))
+    keys = [yaml_text(name) for name in key]
+    source = [f"{name}: string" for name in keys]
+    source += [f"{changed}: timestamp", f"{status}: string", f"{amount}: decimal(10,2)"]
+    schedule = "null # by hand" if new.schedule is None else yaml_text(new.schedule)
+    return f"""\
+# What each field may be: docs/pipelines.md. `waybill pipelines check` finds mistakes.
+id: {yaml_text(new.id or plain[:_MOST_NAME])} # never changes: event ids and the books hold it
+name: {yaml_text(new.name)}
+team: {yaml_text(new.team)}
+owner: {yaml_text(new.owner or new.team)}
+schedule: {schedule}
+
+source:
+  connector: {yaml_text(new.connector)}
+{_source(new)}
+  event: record
+{_types(new, source)}
+events:
+  record:
+    key: [{", ".join(keys)}]
+    version: {changed} # rises with each change of a record: the newest wins
+    table: {yaml_text(table)}
+    policy: strict # a field without a column parks the event
+    columns:
+{_lines(6, [f"{name}: string" for name in keys])}
+      {changed}: timestamp not null
+      {status}: string not null
+      {amount}: decimal(10,2)
+
+transformation: transformation.py
+destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(schema)} }}
+"""
+
+
+def _source(new: NewPipeline) -> str:
+    return "  path: records.csv" if new.connector in CONNECTORS else "  options: {}"
+
+
+def _types(new: NewPipeline, columns: Sequence[str]) -> str:
+    return "  columns:\n" + _lines(4, columns) + "\n" if new.connector in CONNECTORS else ""
+
+
+def _lines(indent: int, lines: Sequence[str]) -> str:
+    return "\n".join(" " * indent + line for line in lines)
+
+
+def _files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
+    names = (*new.key_columns, *_columns(new.key_columns))
+    table = new.name.replace("-", "_")
+    yield DECLARATION, declaration
+    yield "transformation.py", _code(*names[-2:])
+    if new.connector in CONNECTORS:
+        rows = [names, *(_record(names, number) for number in (1, 2))]
+        yield "records.csv", "".join(",".join(map(_csv, row)) + "\n" for row in rows)
+    yield (
+        EXAMPLES,
+        "".join(
+            json.dumps(example, ensure_ascii=False) + "\n" for example in _examples(names, table)
+        ),
+    )
+    yield f"test_{new.name}.py", _test(new.name, table, names)
+
+
+def _csv(text: str) -> str:
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"' if set(text) & set(',"') else text
+
+
+def _record(names: Sequence[str], number: int) -> tuple[str, ...]:
+    key = [f"A-{number}"] * (len(names) - len(_COLUMNS))
+    return (*key, f"2026-01-0{number}T08:00:00Z", "Paid", f"{number}2.50")
+
+
+def _examples(names: Sequence[str], table: str) -> Iterator[dict[str, Any]]:
+    status, amount = names[-2:]
+    record = dict(zip(names, _record(names, 1), strict=True))
+    row = record | {status: "paid"}
+    yield {"note": "becomes a row", "data": record, "rows": {table: [row]}}
+    yield {"note": "is left out", "data": record | {status: "Test"}, "filtered": True}
+    yield {"note": "parks", "data": record | {amount: "-1.00"}, "parked": "record_invalid"}
+    yield {"note": "parks", "data": record | {status: None}, "parked": "null_value"}
+
+
+def _code(status: str, amount: str) -> str:
+    return f'''\
+"""What is done to each record before it becomes a row; docs/pipelines.md says what it may do."""
+
+from decimal import Decimal
+
+from waybill.errors import ParkError
+
+
+def transform(event):
+    record = event.data  # one record of the source, a dict
+    record["{status}"] = record["{status}"].lower()
+    if record["{status}"] == "test":
+        return None  # filtered on purpose, and counted
+    if Decimal(record["{amount}"]) < 0:
+        raise ParkError("record_invalid", "the amount is negative", where="{amount}")
+    return event
+'''
+
+
+def _test(name: str, table: str, names: Sequence[str]) -> str:
+    status = names[-2]
+    fields = dict(zip(names, _record(names, 1), strict=True)).items()
+    record = "\n".join(
+        f"    {json.dumps(field, ensure_ascii=False)}: {json.dumps(value)},"
+        for field, value in fields
+    )
+    return f'''\
+"""Run by `waybill pipelines test {name}`, or by pytest."""
+
+from pathlib import Path
+
+from waybill.testing import run_pipeline
+
+FOLDER = Path(__file__).parent
+RECORD = {{
+{record}
+}}
+
+
+def test_a_status_is_written_in_small_letters():
+    result = run_pipeline(FOLDER, [RECORD])
+    assert [row["{status}"] for row in result.rows["{table}"]] == ["paid"]
+
+
+def test_a_record_without_a_status_parks():
+    result = run_pipeline(FOLDER, [RECORD | {{"{status}": None}}])
+    assert [parked.error_type for parked in result.parked] == ["null_value"]
+'''

@@ -1,0 +1,44 @@
+"""Pipelines tried without servers: example events in, rows and parked events out.
+
+For a pipeline's own tests::
+
+    from waybill.testing import run_pipeline
+
+    def test_an_order_without_an_amount_parks():
+        result = run_pipeline(FOLDER, [{"id": "A-1", "amount": None}])
+        assert [parked.error_type for parked in result.parked] == ["null_value"]
+
+The events are made as ingestion makes them, and go through the stages as in processing. What only
+servers know is not tried: what a destination refuses, and which of two rows of one key wins.
+
+Invariants
+  I1  Nothing is written, and no server is asked.
+  I2  User code runs in forked children: an event that ends the interpreter, or never ends, parks.
+  I3  The same folder and events give the same ids, versions and times.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.testing.examples import Example as Example
+    from waybill.testing.examples import differences as differences
+    from waybill.testing.examples import read_examples as read_examples
+    from waybill.testing.own_tests import OwnTests as OwnTests
+    from waybill.testing.own_tests import run_own_tests as run_own_tests
+    from waybill.testing.runs import EventResult as EventResult
+    from waybill.testing.runs import ParkedResult as ParkedResult
+    from waybill.testing.runs import PipelineResult as PipelineResult
+    from waybill.testing.runs import run_pipeline as run_pipeline
+    from waybill.testing.values import json_value as json_value
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "examples": ["Example", "differences", "read_examples"],
+        "own_tests": ["OwnTests", "run_own_tests"],
+        "runs": ["EventResult", "ParkedResult", "PipelineResult", "run_pipeline"],
+        "values": ["json_value"],
+    },
+)

@@ -1,0 +1,199 @@
+"""Events through a pipeline's stages, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from waybill.errors import InputError, ParkError
+from waybill.events import IntakeClock, encode
+from waybill.ingestion import intake_event
+from waybill.pipelines import Column, Pipeline, load_pipeline
+from waybill.processing import Fate, Fault, Row, Trial, TrialLearner, rules_for, shared_sandbox
+from waybill.settings import Settings
+from waybill.testing.values import python_value
+
+_TAKEN_US = 1_767_225_600_000_000
+"""2026-01-01: when events are taken in, in microseconds since 1970."""
+_DELETE = "delete"
+
+Rows = dict[str, list[dict[str, Any]]]
+"""Table to rows, column to value: as Python has them (``Decimal``, ``datetime``, parsed JSON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedResult:
+    """Why an event, or a child of it, parks."""
+
+    stage: str
+    """ingestion, transformation or mapping."""
+    error_type: str
+    message: str
+    where: str
+    """Field, column, or line of the transformation; "" where it is not known."""
+    others: tuple[str, ...] = ()
+    """What else is wrong with it: "error_type: message"."""
+
+    @property
+    def way(self) -> str:
+        """Return "mapping/not_null_violation"."""
+        return f"{self.stage}/{self.error_type}"
+
+
+@dataclass(slots=True)
+class EventResult:
+    """What becomes of one event, with its children."""
+
+    rows: Rows = field(default_factory=dict)
+    """Tables that get none are not here."""
+    deleted: Rows = field(default_factory=dict)
+    """The key columns of rows that it deletes, by table."""
+    parked: list[ParkedResult] = field(default_factory=list)
+    """One for each way to fail; several only where children fail."""
+    filtered: bool = False
+    types: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Of its rows' columns: table to column to type."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """What becomes of some events."""
+
+    pipeline: Pipeline
+    events: tuple[EventResult, ...]
+    """In the order of the events."""
+
+    @property
+    def rows(self) -> Rows:
+        """Return the rows of all events; each table of the pipeline is there.
+
+        An event's row is here as mapping made it: the destination keeps one of those of one key.
+        """
+        return self._gathered("rows")
+
+    @property
+    def deleted(self) -> Rows:
+        """Return the key columns of the rows that events delete, by table."""
+        return self._gathered("deleted")
+
+    @property
+    def parked(self) -> list[ParkedResult]:
+        """Return why events park."""
+        return [parked for event in self.events for parked in event.parked]
+
+    @property
+    def filtered(self) -> int:
+        """Return how many events are filtered on purpose."""
+        return sum(event.filtered for event in self.events)
+
+    def _gathered(self, name: str) -> Rows:
+        found: Rows = {table: [] for table in tables_of(self.pipeline)}
+        for event in self.events:
+            for table, rows in getattr(event, name).items():
+                found.setdefault(table, []).extend(rows)
+        return found
+
+
+def tables_of(pipeline: Pipeline) -> list[str]:
+    """Return the names of a pipeline's tables, children's too."""
+    tables = [event.table for event in pipeline.events.values()]
+    return [name for one in tables for name in (one.name, *(c.name for c in one.children))]
+
+
+def run_pipeline(
+    pipeline: Pipeline | Path | str,
+    events: Iterable[Mapping[str, Any]],
+    *,
+    settings: Settings | None = None,
+) -> PipelineResult:
+    """Run events through a pipeline: taken in, transformed, mapped. Nothing is written.
+
+    Args:
+        pipeline: its folder, or the pipeline.
+        events: payloads, as rows of its source: plain JSON values, times as RFC 3339 text, decimals
+            as text.
+        settings: limits of user code, and destinations, whose rules make the names of new columns
+            under ``policy: evolve``. None: those of the environment.
+
+    Raises:
+        DeclarationError: the folder's declaration has mistakes.
+        InputError: an event is no mapping.
+
+    Cost: 0.2 s for the process of user code, once, and 0.1 ms an event beside user code's.
+    """
+    if not isinstance(pipeline, Pipeline):
+        pipeline = load_pipeline(Path(pipeline))
+    results: list[EventResult] = []
+    entered: list[EventResult] = []
+    values: list[bytes] = []
+    clock = IntakeClock(now_us=count(_TAKEN_US).__next__)
+    for number, data in enumerate(events, 1):
+        results.append(EventResult())
+        try:
+            event, content, _ = intake_event(pipeline, _payload(data, number), clock)
+        except ParkError as error:
+            fault = Fault(error.code, error.message, error.where)
+            results[-1].parked.append(_parked("ingestion", fault))
+            continue
+        values.append(encode(event, content=content))
+        entered.append(results[-1])
+    settings = Settings() if settings is None else settings
+    learner = TrialLearner(rules_for(pipeline, settings.destinations))
+    trial = Trial(pipeline, code=shared_sandbox(settings), rows=True, learner=learner)
+    for result, fate in zip(entered, trial.fates(values), strict=True):
+        _tell(result, fate)
+    return PipelineResult(pipeline, tuple(results))
+
+
+def _payload(data: object, number: int) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise InputError(f"event {number}: expected a mapping, got {type(data).__name__}")
+    return dict(data)
+
+
+def _parked(stage: str, fault: Fault) -> ParkedResult:
+    others = tuple(f"{one.code}: {one.message}" for one in fault.others)
+    return ParkedResult(stage, fault.code, fault.message, fault.where, others)
+
+
+def _tell(result: EventResult, fate: Fate) -> None:
+    result.filtered = fate.filtered
+    for way, fault in fate.faults.items():
+        result.parked.append(_parked(way.partition("/")[0], fault))
+    for row in sorted(fate.rows, key=_place):
+        for table, columns, values in _table_rows(row):
+            types = result.types.setdefault(table, {})
+            types.update((column.name, column.type) for column in columns)
+            deletes = row.values["_waybill_op"] == _DELETE
+            into = result.deleted if deletes else result.rows
+            into.setdefault(table, []).append(values)
+
+
+def _place(row: Row) -> list[int]:
+    """Return a child's place among the children of its event; ids end in "/<number>"."""
+    return [int(part) for part in row.id.split("/")[1:]]
+
+
+def _table_rows(row: Row) -> Iterator[tuple[str, tuple[Column, ...], dict[str, Any]]]:
+    """Yield a row's own values, and those of its items in child tables."""
+    spec = row.spec
+    keys = tuple(column for column in spec.columns if column.name in spec.key)
+    if row.values["_waybill_op"] == _DELETE:
+        yield spec.name, keys, _values(keys, row.values)
+        return
+    yield spec.name, spec.columns, _values(spec.columns, row.values)
+    for child in spec.children:
+        columns = (*keys, Column(name=_ITEM, type="int32"), *child.columns)
+        for number, item in enumerate(row.values.get(child.arrow_name) or ()):
+            values = {key.name: row.values[key.name] for key in keys} | {_ITEM: number} | item
+            yield child.name, columns, _values(columns, values)
+
+
+_ITEM = "_waybill_item"
+
+
+def _values(columns: Iterable[Column], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {one.name: python_value(one.type, values.get(one.name)) for one in columns}

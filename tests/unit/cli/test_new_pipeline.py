@@ -1,0 +1,268 @@
+"""``waybill pipelines new``: what it writes runs at once; what it refuses, it leaves no trace of."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.errors import InputError
+from waybill.ingestion.connectors import open_connector
+from waybill.pipelines import NewPipeline, load_pipeline, load_pipelines, write_new
+from waybill.settings import Settings
+from waybill.testing import read_examples, run_pipeline
+
+FILES = ["events.jsonl", "pipeline.yaml", "records.csv", "test_orders.py", "transformation.py"]
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path, monkeypatch):
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(folder))
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path / "home"))
+    return folder
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout if code == 0 else " ".join(result.stderr.split())
+
+
+def test_what_is_written_passes_check_and_test_at_once(root):
+    said = run("pipelines", "new", "orders")
+    assert max(map(len, said.replace(str(root), "").splitlines())) <= 80
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
+    checked = CliRunner().invoke(app, ["pipelines", "check"])
+    assert (checked.exit_code, checked.stderr) == (0, "")  # no warning either
+    tested = json.loads(run("pipelines", "test", "orders", "--json"))
+    assert tested["ok"]
+    (one,) = tested["pipelines"]
+    assert [event["ok"] for event in one["events"]] == [True] * 4
+    assert one["tests"]["summary"].startswith("2 passed")
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
+
+
+def test_its_source_is_read_and_its_records_become_rows(root):
+    run("new", "orders")
+    folder = root / "orders"
+    pipeline = load_pipeline(folder)
+    [page] = open_connector(pipeline.source, folder).read(None)
+    assert page.bad == []
+    assert page.rows[0] == read_examples(folder)[0].data
+    result = run_pipeline(pipeline, page.rows)
+    assert result.parked == []
+    assert [row["id"] for row in result.rows["orders"]] == ["A-1", "A-2"]
+
+
+def test_options_end_up_in_the_declaration(root):
+    made = json.loads(
+        run(
+            *(
+                "new",
+                "shop-orders",
+                "--team",
+                "shop",
+                "--owner",
+                "{{ owner }}: #1",
+                "--id",
+                "shop-1",
+            ),
+            *("--key", "user id, status", "--schedule", "*/5 * * * *", "--json"),
+        )
+    )
+    assert (made["pipeline"], made["id"], made["destination"]) == (
+        "shop-orders", "shop-1", "warehouse",
+    )  # fmt: skip
+    pipeline = load_pipelines(root)["shop-orders"]
+    assert (pipeline.team, pipeline.owner) == ("shop", "{{ owner }}: #1")
+    assert pipeline.schedule == "*/5 * * * *"
+    table = pipeline.events["record"].table
+    assert (table.name, table.key) == ("shop_orders", ("user id", "status"))
+    results = [
+        (result.rows, result.filtered, [one.error_type for one in result.parked])
+        for result in run_pipeline(
+            pipeline, [one.data for one in read_examples(root / "shop-orders")]
+        ).events
+    ]
+    assert [(bool(rows), *rest) for rows, *rest in results] == [
+        (True, False, []),
+        (False, True, []),
+        (False, False, ["record_invalid"]),
+        (False, False, ["null_value"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "a/b", ".", "..", ".x", "", "a b", "a\0b", "🙂", "x" * 300, "{{ 1 }}", "a\nb", '"', "a\udcff"],
+)  # fmt: skip
+def test_a_name_that_a_declaration_refuses_is_refused_in_its_words(root, name):
+    said = run("pipelines", "new", "--", name, code=1)
+    assert "name: expected text" in said
+    assert len(said) < 300
+    assert list(root.iterdir()) == list(root.parent.glob("x")) == []
+
+
+def test_a_folder_that_would_be_passed_over_is_refused(root):
+    assert "begin with _" in run("new", "_orders", code=1)
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--destination", "warehous"), "the settings have warehouse; did you mean 'warehouse'?"),
+        (("--connector", "cvs"), "there are csv; did you mean 'csv'?"),
+        (("--schedule", "@hurly"), "--schedule: expected null"),
+        (("--schedule", "{{ 1 }}"), "--schedule: expected null"),
+        (("--team", "a b"), "--team: expected text"),
+        (("--team", "x" * 300), "--team: expected text"),
+        (("--owner", "a\nb"), "--owner: expected who to ask"),
+        (("--id", "X"), "--id: expected an id"),
+        (("--key", ""), "--key: expected names"),
+        (("--key", "id,,b"), "--key: expected names"),
+        (("--key", "id,ID"), "--key: expected names that differ by more than case"),
+        (("--key", "id,id"), "--key: expected each column once"),
+        (("--key", "_waybill_id"), "--key: expected columns"),
+        (("--key", "a\0b"), "--key: expected"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named_and_nothing_is_written(root, options, words):
+    said = run("new", "orders", *options, code=1)
+    assert words in said
+    assert said.count("expected") <= 2
+    assert list(root.iterdir()) == []
+
+
+def test_the_destinations_are_those_of_the_settings(root, monkeypatch):
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", '{"lake": {"kind": "duckdb", "dsn": "x.db"}}')
+    assert json.loads(run("new", "first", "--json"))["destination"] == "lake"
+    assert "the settings have lake" in run("new", "orders", "--destination", "warehouse", code=1)
+    both = {"lake": {"kind": "duckdb", "dsn": "x.db"}, "main": {"kind": "duckdb", "dsn": "y.db"}}
+    monkeypatch.setenv("WAYBILL_DESTINATIONS", json.dumps(both))
+    assert "--destination: say which; the settings have lake, main" in run("new", "x", code=1)
+
+
+def test_a_key_may_have_the_names_of_the_columns_that_are_written(root):
+    run("new", "orders", "--key", "changed_at,status,Amount,status_2")
+    table = load_pipeline(root / "orders").events["record"].table
+    assert [column.name for column in table.columns] == [
+        "changed_at", "status", "Amount", "status_2", "changed_at_2", "status_2_2", "amount_2",
+    ]  # fmt: skip
+    assert json.loads(run("test", "orders", "--json"))["ok"]
+
+
+def test_a_connector_of_another_package_gets_no_records_but_runs(root, tmp_path, monkeypatch):
+    info = tmp_path / "site-packages" / "brought-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[waybill.connectors]\nlines = brought:Lines\n")
+    monkeypatch.syspath_prepend(info.parent)
+    importlib.invalidate_caches()
+    made = json.loads(run("new", "orders", "--connector", "lines", "--json"))
+    assert sorted(made["files"]) == [name for name in FILES if name != "records.csv"]
+    assert load_pipeline(root / "orders").source.connector == "lines"
+    assert "there are csv, lines; did you mean 'lines'?" in run(
+        "new", "x", "--connector", "line", code=1
+    )
+    examples = read_examples(root / "orders")
+    assert run_pipeline(root / "orders", [examples[0].data]).parked == []
+
+
+def test_of_two_at_once_one_is_told_that_it_is_there(root, monkeypatch):
+    request = NewPipeline(name="orders")
+
+    def write_first(mask, real=os.umask):
+        monkeypatch.setattr("waybill.pipelines.scaffold.os.umask", real)
+        write_new(root, request)
+        return real(mask)
+
+    monkeypatch.setattr("waybill.pipelines.scaffold.os.umask", write_first)
+    with pytest.raises(InputError, match="cannot be written: Directory not empty"):
+        write_new(root, request)
+    assert [path.name for path in root.iterdir()] == ["orders"]
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
+
+
+def test_nothing_is_overwritten(root):
+    for name, make in (("orders", os.mkdir), ("file", lambda path: path.write_text("mine"))):
+        make(root / name)
+        assert "is there already; nothing was written" in run("new", name, code=1)
+    (root / "link").symlink_to("nowhere")
+    assert "is there already" in run("new", "link", code=1)
+    assert (root / "file").read_text() == "mine"
+    assert list((root / "orders").iterdir()) == []
+    assert len(list(root.iterdir())) == 3
+
+
+def test_an_id_or_table_that_another_pipeline_has_is_refused(root):
+    run("new", "a-b")
+    assert "name: expected a table of its own; found 'a_b'" in run(
+        "new", "a_b", "--id", "other", code=1
+    )
+    said = run("new", "c", "--id", "team-a-b", code=1)
+    assert "--id: expected a pipeline id of its own" in said
+    assert "a-b/pipeline.yaml has too" in said
+    assert [path.name for path in root.iterdir()] == ["a-b"]
+
+
+def test_another_pipelines_mistakes_are_in_nobodys_way(root):
+    (root / "broken").mkdir()
+    (root / "broken" / "pipeline.yaml").write_text("id: [")
+    run("new", "orders")
+    assert (root / "orders").is_dir()
+
+
+def test_a_folder_of_pipelines_that_is_not_there_is_not_made(root, monkeypatch):
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(root / "gone"))
+    assert "make that folder, or name yours in the variable" in run("new", "orders", code=1)
+    run_in = root / "one"
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(root))
+    run("new", "one")
+    monkeypatch.setenv("WAYBILL_PIPELINES_DIR", str(run_in))
+    assert "is no folder of pipelines" in run("new", "orders", code=1)
+
+
+def test_a_full_disk_leaves_nothing(root, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("waybill.pipelines.scaffold.os.fsync", full)
+    assert "cannot be written: No space left on device" in run("new", "orders", code=1)
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_killed_at_any_moment_it_leaves_a_whole_pipeline_or_none(root, moment):
+    """Each file is synced, then the folder; the rename; the folder of pipelines is synced."""
+    child = os.fork()
+    if child == 0:
+        real, calls = os.fsync, [0]
+
+        def sync(handle):
+            calls[0] += 1
+            if calls[0] == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(handle)
+
+        os.fsync = sync
+        try:
+            write_new(root, NewPipeline(name="orders"))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    whole = moment == 7
+    assert set(load_pipelines(root)) == ({"orders"} if whole else set())
+    assert (root / "orders").exists() is whole
+    if not whole:
+        run("new", "orders")  # what was left is in nobody's way
+    assert Settings().pipelines_dir == root
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
