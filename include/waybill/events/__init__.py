@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
     from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.decoding import read_payload as read_payload
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
     from waybill.events.envelope import encode as encode
@@ -61,7 +62,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Stage",
             "error_type",
         ],
-        "decoding": ["decode", "decode_head", "payload_bytes"],
+        "decoding": ["decode", "decode_head", "payload_bytes", "read_payload"],
         "envelope": [
             "Event",
             "duplicate",

@@ -84,6 +84,7 @@ class _Payload(msgspec.Struct, gc=False):
 
 _read_payload = msgspec.json.Decoder(_Payload).decode
 _read = msgspec.json.Decoder(_Wire, float_hook=exact_float).decode
+_read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Head).decode
 
 
@@ -112,6 +113,19 @@ def decode_head(value: bytes) -> Event:
     except UnicodeDecodeError:
         return _decode_carefully(value)
     return _decode(value, _read_head)
+
+
+def read_payload(event: Event, value: bytes) -> None:
+    """Read the payload that ``decode_head`` left.
+
+    Raises:
+        ParkError: as ``decode``.
+    """
+    if type(event.data) is msgspec.Raw:
+        try:
+            event.data = _read_data(event.data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            event.data = _decode_carefully(value).data
 
 
 def _decode(value: bytes, read: Callable[[bytes], _Wire | _Head]) -> Event:

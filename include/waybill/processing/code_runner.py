@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import msgspec
-
 from waybill.errors import ParkError
-from waybill.events import Event, decode
+from waybill.events import Event, decode, read_payload
 from waybill.processing.failures import Fault, describe
 from waybill.processing.plan import Plan
 from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
@@ -36,11 +34,10 @@ def read_payloads(events: Sequence[Event], values: Sequence[bytes]) -> dict[int,
     """Read the payloads that were left; return by index why one cannot be."""
     faults: dict[int, Fault] = {}
     for index, event in enumerate(events):
-        if type(event.data) is msgspec.Raw:
-            try:
-                event.data = decode(values[index]).data
-            except ParkError as error:
-                faults[index] = describe(error)
+        try:
+            read_payload(event, values[index])
+        except ParkError as error:
+            faults[index] = describe(error)
     return faults
 
 

@@ -12,7 +12,6 @@ import struct
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from operator import is_
 from typing import Any
 
 import msgspec
@@ -42,14 +41,17 @@ def pack_outcomes(events: Sequence[Event], outcomes: Sequence[Outcome]) -> tuple
     ``s``: the event with this payload; ``n``: and with this name and op; ``c``: children, as
     (name, op, payload); ``f``: filtered; ``x``: a fault.
     """
-    if all(map(is_, outcomes, events)):
-        return _SAME_KIND * len(events), [event.data for event in events]
     kinds, bodies = bytearray(), list[Any]()
     for event, outcome in zip(events, outcomes, strict=True):
         kind, body = _body(event, outcome)
         kinds.append(kind)
         bodies.append(body)
     return bytes(kinds), bodies
+
+
+def pack_same(events: Sequence[Event]) -> tuple[bytes, list[Any]]:
+    """Return the same where each event is its own outcome."""
+    return _SAME_KIND * len(events), [event.data for event in events]
 
 
 def _body(event: Event, outcome: Outcome) -> tuple[int, Any]:

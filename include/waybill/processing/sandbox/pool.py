@@ -201,8 +201,11 @@ class Sandbox:
 
     def retire(self, process: _Process) -> None:
         """End a process that has used half of what it may, before that hits an innocent event."""
-        if process.is_worn():
-            self.end(process)
+        now = time.monotonic()
+        if now - process.looked_at > _TICK_S:
+            process.looked_at = now
+            if process.is_worn():
+                self.end(process)
 
     def load(self, plan: Plan) -> str:
         """Load a pipeline's code; return what is wrong with it, or nothing."""
@@ -300,6 +303,8 @@ class _Batch:
             return at + 1
         stops = [index for index in (self._suspect, *self._culprits) if index > at]
         end = min(stops, default=total)
+        if sum(map(len, self._values[at:end])) <= _REQUEST_BYTES:
+            return end
         size = 0
         for index in range(at, end):
             size += len(self._values[index])
@@ -440,6 +445,18 @@ class _Server:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.socket]:
+    """Start a process; return its pid and the channel to it."""
+    ours, theirs = socket.socketpair()
+    try:
+        return server.start(order, [theirs.fileno(), shared]), ours
+    except OSError:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+
+
 class _Process:
     """One process of user code."""
 
@@ -448,6 +465,8 @@ class _Process:
         self._order = order
         self.loaded: dict[str, str] = {}
         """Code that was loaded, by its key, and what is wrong with it."""
+        self.looked_at = time.monotonic()
+        """When it was last seen how much it has used."""
         self.asked = 0
         """Batches that it was given."""
         shared = os.memfd_create("waybill-marker")
@@ -456,18 +475,12 @@ class _Process:
         self._marker = c_int64.from_buffer(memory)
         self.spent = c_double.from_buffer(memory, 8)
         """Seconds that this request spent on trying again."""
-        ours, theirs = socket.socketpair()
         try:
-            self.pid = server.start(order, [theirs.fileno(), shared])
-        except OSError:
-            ours.close()
-            raise
+            self.pid, self._channel = _started(server, order, shared)
         finally:
-            theirs.close()
             os.close(shared)
-        self._channel = ours
         self._poll = select.poll()
-        self._poll.register(ours, select.POLLIN)
+        self._poll.register(self._channel, select.POLLIN)
         self._marker.value = -1
         try:
             self.missing: list[str] = unpack(self._receive(_START_S))
