@@ -172,17 +172,20 @@ def test_all_processes_end_with_who_uses_them() -> None:
         threading.Thread(target=ran, args=(code_of("time.sleep(60)"), 1, box)).start()
         time.sleep(1)
         family = [process.pid for process in psutil.Process().children(recursive=True)]
-        os.write(writing, " ".join(map(str, family)).encode())
+        folder = psutil.Process(family[1]).cwd()
+        os.write(writing, " ".join([folder, *map(str, family)]).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        family = [int(word) for word in pipe.read().split()]
+        folder, *words = pipe.read().split()
+    family = [int(word) for word in words]
     os.waitpid(pid, 0)
     assert len(family) == 2
     gone = time.monotonic() + 5
     while alive := [one for one in family if psutil.pid_exists(one)]:
         assert time.monotonic() < gone, alive
         time.sleep(0.05)
+    assert not Path(folder).parent.exists()
     after = {process.pid for process in psutil.Process().children(recursive=True)}
     assert after <= before
 

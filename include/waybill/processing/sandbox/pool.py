@@ -391,7 +391,7 @@ class _Server:
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                start_command(sys.path, number),
+                start_command(sys.path, number, str(self._folder)),
                 env=kept,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -442,7 +442,7 @@ class _Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.socket]:

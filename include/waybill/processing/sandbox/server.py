@@ -39,8 +39,8 @@ class End(msgspec.Struct, frozen=True, tag="end"):
     pid: int
 
 
-def serve(control: int) -> None:
-    """Serve until the other side of the control socket is closed."""
+def serve(control: int, folder: str) -> None:
+    """Serve until the other side of the control socket is closed; then remove the folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for name in _WARM:
@@ -65,8 +65,9 @@ def serve(control: int) -> None:
     except OSError:  # the other side died meanwhile
         return
     finally:
-        for pid, folder in children.items():
-            _end(pid, folder)
+        for pid, own in children.items():
+            _end(pid, own)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(order: Order, files: list[int], line: socket.socket) -> int:
@@ -95,11 +96,17 @@ def _end(pid: int, folder: str) -> int:
     return status
 
 
-def start_command(path: list[str], control: int) -> list[str]:
-    """Return the command that starts a server; ``path``: where Python finds modules."""
+def start_command(path: list[str], control: int, folder: str) -> list[str]:
+    """Return the command that starts a server.
+
+    Args:
+        path: where Python finds modules.
+        control: the number of its socket.
+        folder: of its processes' folders; it removes it.
+    """
     entries = [str(Path(entry).resolve()) for entry in path if entry]
     code = (
-        "import sys; sys.path[:] = sys.argv[2:]; "
-        "from waybill.processing.sandbox.server import serve; serve(int(sys.argv[1]))"
+        "import sys; sys.path[:] = sys.argv[3:]; "
+        "from waybill.processing.sandbox.server import serve; serve(int(sys.argv[1]), sys.argv[2])"
     )
-    return [sys.executable, "-I", "-c", code, str(control), *entries]
+    return [sys.executable, "-I", "-c", code, str(control), folder, *entries]
