@@ -19,6 +19,7 @@ from waybill.events import dumps
 _SHOWN_CHARACTERS = 80
 _MOST_DIGITS = 40
 """Before or behind the point; no column holds more, and no work is done on numbers of more."""
+_MOST_BITS = 4 * _MOST_DIGITS
 _TOO_LARGE = ("out of bounds", "too large", "does not fit into precision", "cannot be represented")
 _EXACT_IN_DOUBLE = 2**53
 _FIRST_US = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
@@ -133,6 +134,8 @@ def _as_decimal(value: Any) -> Decimal:
     if isinstance(value, Decimal):
         return value
     if type(value) is int:
+        if value.bit_length() > _MOST_BITS:  # the time that Decimal takes grows with its square
+            raise OverflowError("decimal too large")
         return Decimal(value)
     if isinstance(value, float):
         return Decimal(float.__repr__(value))

@@ -75,7 +75,10 @@ class EventPlan:
         if not isinstance(data, dict):
             return None
         values = [data.get(field) for field in self._key_fields]
-        return None if None in values else repr(values)
+        try:
+            return None if None in values else repr(values)
+        except (ValueError, RecursionError):  # a number of thousands of digits, a list in lists
+            return None
 
 
 class MappedRows(NamedTuple):

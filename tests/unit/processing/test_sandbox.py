@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import random
 import signal
 import socket
@@ -136,13 +137,17 @@ def test_what_crashes_parks_and_the_rest_is_staged() -> None:
     assert total(result, "transformation") == {"in_first": 3, "passed": 2, "out": 2, "parked": 1}
 
 
+def process_of(box: Sandbox) -> psutil.Process:
+    """Return the process that runs the code, as the code itself tells it."""
+    [(_, [child], _)] = ran(code_of("event.data = {'id': n, 'pid': os.getpid()}"), 1, box)
+    return psutil.Process(child.data["pid"])
+
+
 def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
     """The OOM killer, or a person, ends it while it works: its events are run again."""
     box = Sandbox(SandboxSettings(), timeout_s=20)
     try:
-        ran(code_of("pass"), 1, box)
-        [server] = psutil.Process().children()[-1:]
-        [victim] = server.children()
+        victim = process_of(box)
         threading.Timer(0.3, victim.kill).start()
         assert codes("if n == 2: time.sleep(1)", 5, box) == [None] * 5
         assert not victim.is_running()
@@ -150,14 +155,30 @@ def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
         box.close()
 
 
-def test_a_server_that_somebody_else_killed_is_started_again() -> None:
+def test_code_that_an_ended_process_could_not_load_is_not_at_fault() -> None:
+    """It goes into a new one, which loads it."""
     box = Sandbox(SandboxSettings(), timeout_s=20)
     try:
-        ran(code_of("pass"), 1, box)
-        [server] = psutil.Process().children()[-1:]
-        [child] = server.children()
+        victim = process_of(box)
+        victim.kill()
+        psutil.wait_procs([victim], timeout=5)
+        assert codes("pass", 2, box) == [None] * 2
+    finally:
+        box.close()
+
+
+@pytest.mark.parametrize("gone", ["nothing", "its folder"])
+def test_a_server_that_somebody_else_killed_is_started_again(gone: str) -> None:
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        child = process_of(box)
+        folder = Path(child.cwd()).parent
+        server = child.parent()
+        assert server is not None and server.ppid() == os.getpid()
         server.kill()
         assert psutil.wait_procs([child], timeout=5)[1] == []
+        if gone == "its folder":
+            shutil.rmtree(folder)
         assert codes("pass", 5, box) == [None] * 5
     finally:
         box.close()
@@ -352,6 +373,44 @@ def test_files_that_grow_end_with_their_event() -> None:
     )
     assert codes(body, 3, box) == [None, "interpreter_crashed", None]
     assert codes("if n == 1: open('x', 'wb').write(bytes(2**24))", 3, box)[1] == "io_error"
+
+
+def test_an_answer_that_drips_is_ended() -> None:
+    body = (
+        "if n == 1:\n        signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "        while True:\n            for fd in range(3, 9):\n                try: os.write(fd, bytes(1))\n"
+        "                except OSError: pass\n            time.sleep(0.05)"
+    )
+    began = time.monotonic()
+    found = codes(body, 3, sandbox(0.4))
+    assert found[0] is None
+    assert found[1] in {"transformation_timeout", "interpreter_crashed"}
+    assert found[2] is None
+    assert time.monotonic() - began < 12
+
+
+@pytest.mark.parametrize(
+    "fill", ["open(f'{i}', 'w')", "os.mkdir('d'); os.chdir('d')", "os.symlink('x', f'{i}')"]
+)
+def test_many_small_files_end_with_their_event(fill: str) -> None:
+    box = sandbox(file_mb=4)
+    body = f"if n == 1:\n        for i in range(3000): {fill}\n        time.sleep(9)"
+    found = codes(body, 3, box)
+    assert found[0] is None
+    assert found[1] in {"interpreter_crashed", "io_error"}
+    assert found[2] is None
+
+
+def test_numbers_of_millions_of_digits_cost_the_worker_nothing() -> None:
+    code = code_of("event.data['n'] = 1 << 20_000_000")
+    for kind in ("int64", "float64", "decimal(10,2)", "string", "json", "timestamp"):
+        began = time.process_time()
+        result = chained(pipeline(code, n=kind), [event(1)], code=sandbox())
+        assert len(result.failures) == 1, kind
+        assert time.process_time() - began < 2, kind
+    code = code_of("return [event.child(i, {'id': 10**5000, 'n': 1}) for i in range(2)]")
+    result = chained(pipeline(code), [event(1)], code=sandbox())
+    assert faults(result) == [(0, "transformation", "result_invalid")]
 
 
 def test_what_is_printed_harms_nobody() -> None:

@@ -69,6 +69,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     """Run loaded code over the messages that follow; ``attempts``: 0: none is tried again."""
 
     key: str
+    count: int
     lengths: bytes
     """Of the messages, in bytes, as an array of unsigned 32-bit numbers. Empty: what follows is
     the events themselves, as a JSON array; the answer is None where a payload cannot be read."""

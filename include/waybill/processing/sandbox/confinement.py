@@ -30,8 +30,8 @@ _MiB = 1024**2
 _OPEN_FILES = 256
 _THREADS = 512
 """Of all processes of one team on a machine; only where they have a uid of their own."""
-_FIRST_UID = 200_000
-_UIDS = 1_000_000
+_UIDS = ((1 << 20, 1 << 30), (20_000, 40_000))
+"""(first, how many); the smaller ones where a container has only 65,536."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -89,21 +89,25 @@ class Confinement:
         Where Python itself is readable by root only, one is kept, to read all files: Landlock
         closes all but those that are named.
         """
-        uid = _FIRST_UID + _digest(self.owner) % _UIDS
         readable = all(_is_open_to_all(path) for path in (*_python(), *self.readable))
-        owned = readable or closed
-        if owned:
-            try:
-                os.chown(self.folder, uid, uid)
-                os.setgroups([])
-                os.setresgid(uid, uid, uid)
-                resource.setrlimit(resource.RLIMIT_NPROC, (_THREADS, _THREADS))
-                _prctl(_PR_SET_KEEPCAPS, 1)
-                os.setresuid(uid, uid, uid)
-            except OSError:  # a container whose user namespace has fewer
-                owned = False
+        owned = (readable or closed) and any(
+            self._become(first + _digest(self.owner) % count) for first, count in _UIDS
+        )
         _keep_capabilities(0 if readable else _CAP_DAC_READ_SEARCH)
         return owned
+
+    def _become(self, uid: int) -> bool:
+        """Become a user; tell whether there is one of that number here."""
+        try:
+            os.chown(self.folder, uid, uid)
+            os.setgroups([])
+            resource.setrlimit(resource.RLIMIT_NPROC, (_THREADS, _THREADS))
+            os.setresgid(uid, uid, uid)
+            _prctl(_PR_SET_KEEPCAPS, 1)
+            os.setresuid(uid, uid, uid)
+        except OSError:
+            return False
+        return True
 
 
 def _digest(text: str) -> int:
@@ -138,8 +142,8 @@ def _python() -> Iterator[str]:
     """Yield where Python, its packages and Waybill's own code are."""
     import waybill
 
-    yield sys.prefix
-    yield sys.base_prefix
+    for prefix in (sys.prefix, sys.base_prefix):
+        yield from (f"{prefix}/{name}" for name in ("lib", "lib64", "pyvenv.cfg"))
     package = Path(waybill.__file__ or "").parent
     yield str(package)
     for entry in sys.path:
@@ -149,10 +153,14 @@ def _python() -> Iterator[str]:
 
 
 _SYSTEM = (
-    "/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/ssl", "/etc/pki", "/etc/hosts",
-    "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services",
-    "/etc/localtime", "/etc/timezone", "/etc/mime.types", "/etc/alternatives",
+    "/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo",
+    "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/etc/ld.so.cache",
+    "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs",
+    "/etc/pki/tls/openssl.cnf", "/etc/pki/ca-trust", "/etc/hosts", "/etc/resolv.conf",
+    "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services", "/etc/localtime",
+    "/etc/timezone", "/etc/mime.types",
 )  # fmt: skip
+"""Libraries, time zones, public certificates, names of hosts; no home of any application."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,7 @@ again, then the one at fault alone, in a new process; if that dies too, the even
 from __future__ import annotations
 
 import atexit
+import fcntl
 import logging
 import os
 import select
@@ -54,6 +55,7 @@ _REQUEST_BYTES = 16 * 1024**2
 _GRACE = 3
 """Times the time-out of an event: then a process that does not answer is ended."""
 _TICK_S = 0.25
+_FILE_BYTES = 4096
 _CPU_S = 3600
 _START_S = 60.0
 _MiB = 1024**2
@@ -100,6 +102,7 @@ class Sandbox:
         self._settings = settings
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._warned = False
         self._pid = os.getpid()
         self._server: _Server | None = None
         self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
@@ -167,15 +170,15 @@ class Sandbox:
         for attempt in (1, 2):
             if self._server is None:
                 self._server = _Server()
-            order = Order(
-                self._server.folder(),
-                tuple(str(path) for path in settings.readable),
-                Limits(settings.memory_mb, settings.file_mb, _CPU_S),
-                network,
-                owner,
-                self._timeout_s,
-            )
             try:
+                order = Order(
+                    self._server.folder(),
+                    tuple(str(path) for path in settings.readable),
+                    Limits(settings.memory_mb, settings.file_mb, _CPU_S),
+                    network,
+                    owner,
+                    self._timeout_s,
+                )
                 process = _Process(self._server, order)
                 break
             except OSError as error:
@@ -184,6 +187,9 @@ class Sandbox:
                 server.close()
                 if attempt == 2:  # noqa: PLR2004
                     raise RetryError(f"no process for user code can be started: {error}") from error
+        if process.missing and not self._warned:
+            self._warned = True
+            _LOG.warning("user code is not closed in: no %s", "; no ".join(process.missing))
         if settings.strict and process.missing:
             process.end()
             raise StopError(
@@ -220,12 +226,14 @@ class Sandbox:
                 return process.loaded[key]
             try:
                 asked = Load(key, pipeline.name, pipeline.transformation_code)
-                process.loaded[key] = _text(process.ask(asked, b""))
+                found = process.loaded[key] = _text(process.ask(asked, b""))
             except EndedError as error:
                 self.end(process)
                 words = f"loading the transformation of {pipeline.name!r}: {error}"
                 if error.timed_out:
                     break
+            else:
+                return found
         if len(self._deadly) >= _MOST_DEADLY:
             self._deadly.clear()
         self._deadly[key] = words
@@ -323,6 +331,7 @@ class _Batch:
         left = all(type(event.data) is msgspec.Raw for event in events)
         asked = Run(
             self._plan.code_key,
+            len(events),
             b"" if left else array("I", map(len, values)).tobytes(),
             retries.attempts,
             retries.backoff_s,
@@ -422,6 +431,7 @@ class _Server:
             self._line.sendall(msgspec.json.encode(End(pid)))
             return self._answer()
         except OSError:
+            self._line.close()  # a late answer would be taken for the next one's
             return None
 
     def leave(self) -> None:
@@ -469,8 +479,11 @@ class _Process:
         """When it was last seen how much it has used."""
         self.asked = 0
         """Batches that it was given."""
-        shared = os.memfd_create("waybill-marker")
+        self._events = 0
+        """Of the batch that it works on."""
+        shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
+        fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         memory = mmap(shared, SHARED_BYTES)
         self._marker = c_int64.from_buffer(memory)
         self.spent = c_double.from_buffer(memory, 8)
@@ -494,6 +507,7 @@ class _Process:
             EndedError: the process ended; it is gone.
         """
         self.asked += isinstance(asked, Run)
+        self._events = asked.count if isinstance(asked, Run) else 0
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -517,17 +531,16 @@ class _Process:
     def _read(self, size: int, limit_s: float) -> bytearray:
         content = bytearray(size)
         rest = memoryview(content)
-        seen, since = self._marker.value, time.monotonic()
+        seen, since, looked = -1, time.monotonic(), time.monotonic()
         while rest:
-            if not self._poll.poll(_TICK_S * 1000):
-                now = self._marker.value
-                if now != seen:
-                    seen, since = now, time.monotonic()
-                elif time.monotonic() - since > limit_s:
-                    words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
-                    raise self._ended(words, timed_out=True)
-                if self._is_full():
-                    raise self._ended(f"it wrote more than {self._most_written // _MiB} MiB")
+            came = self._poll.poll(_TICK_S * 1000)
+            now = time.monotonic()
+            if now - looked >= _TICK_S:
+                looked = now
+                if seen < (marker := self._marker.value) < self._events:  # only on is further
+                    seen, since = marker, now
+                self._check_limits(now - since, limit_s)
+            if not came:
                 continue
             try:
                 got = self._channel.recv_into(rest)
@@ -537,6 +550,13 @@ class _Process:
                 raise self._ended()
             rest = rest[got:]
         return content
+
+    def _check_limits(self, waited_s: float, limit_s: float) -> None:
+        if waited_s > limit_s:
+            words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
+            raise self._ended(words, timed_out=True)
+        if self._is_full():
+            raise self._ended(f"it wrote more than {self._most_written // _MiB} MiB")
 
     def _ended(self, words: str = "", *, timed_out: bool = False) -> EndedError:
         marker = self._marker.value
@@ -567,12 +587,14 @@ class _Process:
         return self._order.limits.file_mb * _MiB
 
     def _is_full(self) -> bool:
-        """Tell whether its folder holds more than it may."""
-        total = 0
-        for folder, _, names in os.walk(self._order.folder):
-            for name in names:
-                with suppress(OSError):
-                    total += os.lstat(f"{folder}/{name}").st_blocks * 512
+        """Tell whether its folder holds more than it may; a file counts as 4 KiB at the least."""
+        total, folders = 0, [self._order.folder]
+        while folders and total <= self._most_written:
+            with suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    total += max(_FILE_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
         return total > self._most_written
 
     def is_worn(self) -> bool:

@@ -67,7 +67,8 @@ def serve(control: int, folder: str) -> None:
     finally:
         for pid, own in children.items():
             _end(pid, own)
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(order: Order, files: list[int], line: socket.socket) -> int:
@@ -92,7 +93,8 @@ def _end(pid: int, folder: str) -> int:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(RecursionError):  # folders in folders: they stay
+        shutil.rmtree(folder, ignore_errors=True)
     return status
 
 
