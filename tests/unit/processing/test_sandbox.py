@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import random
+import shutil
 import signal
 import socket
 import threading
