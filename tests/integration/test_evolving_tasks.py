@@ -22,8 +22,8 @@ from waybill.mappings.versions import history, in_force
 from waybill.parking import read_directory
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.processing import InProcess
-from waybill.processing.learning import TrackerLearner, TrialLearner, mappings_once_deployed
-from waybill.processing.trial import Trial
+from waybill.processing.dry_runner import DryRunner
+from waybill.processing.learning import DryRunLearner, TrackerLearner, mappings_once_deployed
 from waybill.settings import Settings
 from waybill.storage import TrackerStore, open_objects, open_tracker
 
@@ -264,14 +264,14 @@ def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker
     home = evolving.write_evolving(settings.pipelines_dir, amount="decimal(20,0)")
     active, proposed = active_pipeline(tracker, "evolving"), load_pipeline(home)
     tried = mappings_once_deployed(tracker, active, proposed)["order"]
-    trial = Trial(
+    runner = DryRunner(
         proposed,
         code=InProcess(),
         rows=True,
         mappings={"order": tried},
-        learner=TrialLearner(rules_of("postgres")),
+        learner=DryRunLearner(rules_of("postgres")),
     )
-    [fate] = trial.fates([order(2, amount=5, note="y", new=[1])])
+    [fate] = runner.fates([order(2, amount=5, note="y", new=[1])])
     assert (fate.faults, fate.rows[0].values["note"]) == ({}, "y")
     assert versions(tracker) == before
     services.run_deploy(settings, home, who="bob")

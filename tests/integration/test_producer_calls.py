@@ -121,7 +121,7 @@ def test_a_batch_is_checked_whole_then_appended_in_order(tmp_path, config, kafka
             partition=2,
         )
         assert lsns == list(range(1, 101))
-        assert producer.parts.log.synced_lsn == 100
+        assert producer.components.log.synced_lsn == 100
         assert producer.flush(30) == 0
     assert sorted(told) == list(range(100))
     found = read_all(kafka.bootstrap_servers, topic)
@@ -212,10 +212,10 @@ def test_a_failing_callable_of_the_configuration_costs_no_message(tmp_path, conf
 
     given = {**config, "stats_cb": failing, "statistics.interval.ms": 50}
     with LosslessProducer(small_log(tmp_path), given, name="p") as producer:
-        until(lambda: producer.parts.callbacks._raised is not None)
+        until(lambda: producer.components.callbacks._raised is not None)
         producer.produce(topic, b"x")
         with pytest.raises(ValueError, match="of stats_cb"):
             producer.flush(30)
         fails.clear()
-        producer.parts.callbacks._raised = None  # it may have failed once more meanwhile
+        producer.components.callbacks._raised = None  # it may have failed once more meanwhile
     assert [m.value() for m in read_all(kafka.bootstrap_servers, topic)] == [b"x"]

@@ -166,7 +166,7 @@ def test_what_a_dead_fork_had_in_its_retry_log_is_tried_again(tmp_path, kafka):
             for n in range(20):
                 producer.produce(topic, b"%d" % n, b"k")
             until(lambda: producer.stats.retrying == 20, 20)
-            until(lambda: producer.parts.maintenance.floor_lsn == 21)
+            until(lambda: producer.components.maintenance.floor_lsn == 21)
             os.kill(os.getpid(), signal.SIGKILL)
 
         assert in_child(dies) == -signal.SIGKILL

@@ -316,8 +316,8 @@ def test_synced_durability_syncs_every_record(tmp_path, config, make_topic, dura
         for _ in range(50):
             lsn = producer.produce(topic, b"x")
         if durability == "each":
-            assert producer.parts.log.synced_lsn == lsn
-        until(lambda: producer.parts.log.synced_lsn == lsn)
+            assert producer.components.log.synced_lsn == lsn
+        until(lambda: producer.components.log.synced_lsn == lsn)
 
 
 def test_a_checkpoint_that_fails_is_survived_and_said(tmp_path, config, make_topic, monkeypatch):

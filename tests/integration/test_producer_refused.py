@@ -92,7 +92,7 @@ def test_messages_that_time_out_leave_the_log_and_hold_up_their_key_only(tmp_pat
             producer.produce(topic, b"%d" % n, b"%d" % (n % 3), {"n": str(n)}, timestamp=n + 1)
         until(lambda: producer.stats.retrying == 300, 30)
         # the log is not kept for them: the watermark has passed
-        until(lambda: producer.parts.deliveries.low == 301)
+        until(lambda: producer.components.deliveries.low == 301)
         assert producer.stats.in_doubt == 300
         assert len(list((tmp_path / "p" / "retry").iterdir())) == 1
         assert producer.close(0) == 300

@@ -192,7 +192,7 @@ def test_damage_beside_the_log_is_counted(tmp_path, kafka, folder, damage):
         producer.produce("t", bytes(5000) if folder == "parked" else b"x")
     field = "retrying" if folder == "retry" else "parked"
     until(lambda: getattr(producer.stats, field) == 7)
-    until(lambda: producer.parts.deliveries.low == 8)
+    until(lambda: producer.components.deliveries.low == 8)
     producer.close(0)
     (segment,) = (tmp_path / "p" / folder).glob("seg-*.wal")
     damage(segment)

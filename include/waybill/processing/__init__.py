@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from waybill.processing.code_runner import CodeRunner as CodeRunner
     from waybill.processing.code_runner import InProcess as InProcess
     from waybill.processing.conversion import convert as convert
+    from waybill.processing.dry_runner import DryRunner as DryRunner
+    from waybill.processing.dry_runner import Fate as Fate
+    from waybill.processing.dry_runner import Row as Row
     from waybill.processing.failed_events import identity_of as identity_of
     from waybill.processing.failed_events import parked_event as parked_event
     from waybill.processing.failures import EventTimeoutError as EventTimeoutError
     from waybill.processing.failures import Fault as Fault
     from waybill.processing.failures import describe as describe
+    from waybill.processing.learning import DryRunLearner as DryRunLearner
     from waybill.processing.learning import TrackerLearner as TrackerLearner
-    from waybill.processing.learning import TrialLearner as TrialLearner
     from waybill.processing.learning import mappings_in_force as mappings_in_force
     from waybill.processing.learning import mappings_once_deployed as mappings_once_deployed
     from waybill.processing.learning import rules_for as rules_for
@@ -59,9 +62,6 @@ if TYPE_CHECKING:
     from waybill.processing.transformation import Retries as Retries
     from waybill.processing.transformation import Watch as Watch
     from waybill.processing.transformation import compile_transformation as compile_transformation
-    from waybill.processing.trial import Fate as Fate
-    from waybill.processing.trial import Row as Row
-    from waybill.processing.trial import Trial as Trial
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -74,7 +74,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "failures": ["EventTimeoutError", "Fault", "describe"],
         "learning": [
             "TrackerLearner",
-            "TrialLearner",
+            "DryRunLearner",
             "mappings_in_force",
             "mappings_once_deployed",
             "rules_for",
@@ -93,6 +93,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "storms": ["Storm", "Tally", "find_storms"],
         "traces": ["trace_batches"],
         "transformation": ["Retries", "Watch", "compile_transformation"],
-        "trial": ["Fate", "Row", "Trial"],
+        "dry_runner": ["Fate", "Row", "DryRunner"],
     },
 )

@@ -1,4 +1,4 @@
-"""A trial: events through one version's stages, in memory; nothing is written anywhere."""
+"""A dry run of events through one version's stages, in memory; nothing is written anywhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Fate:
         return not self.faults and not self.filtered
 
 
-class Trial:
+class DryRunner:
     """Runs events through a pipeline's stages as processing would.
 
     Args:

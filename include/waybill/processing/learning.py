@@ -1,4 +1,4 @@
-"""Learning from events: in earnest, where mappings are kept, or as a trial that keeps nothing."""
+"""Learning from events: for good, where mappings are kept, or in a dry run that keeps nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rules_for(pipeline: Pipeline, destinations: Mapping[str, DestinationSettings
     return rules_of("postgres" if settings is None else settings.kind)
 
 
-class TrialLearner:
+class DryRunLearner:
     """Makes room for what events bring, and tells nobody."""
 
     def __init__(self, rules: NameRules) -> None:

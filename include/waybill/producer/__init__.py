@@ -30,7 +30,7 @@ How the parts fit, in the order a message walks
   maintenance    the background thread; checkpoints (``checkpoint``), after which segments are free
 
 How it begins and ends
-  parts          opens a directory and puts the producer together; ``files``: what lies there
+  components     opens a directory and puts the producer together; ``files``: what lies there
   environment    what lies outside: disk, lock (one live process a directory), Kafka, threads.
                  Tests bring theirs
   forks          which directory a fork uses

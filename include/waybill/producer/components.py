@@ -1,4 +1,4 @@
-"""The parts of one open producer: put together, recovered, taken apart."""
+"""The components of one open producer: put together, recovered, taken apart."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Claim: TypeAlias = Callable[[FoundLog], bool]
 
 
 @dataclass(slots=True)
-class Parts:
+class Components:
     """What a producer is made of."""
 
     directory_lock: Lock
@@ -162,7 +162,7 @@ class Options:
     marks: bool = False
 
 
-def open_parts(options: Options, folder: str) -> Parts:
+def open_components(options: Options, folder: str) -> Components:
     """Lock the directory, read checkpoint and log, make the client; nothing is sent yet.
 
     A log that ``claim`` refuses is moved aside, and a new one is begun, which is claimed in turn.
@@ -191,7 +191,7 @@ def open_parts(options: Options, folder: str) -> Parts:
 
 def _assemble(
     options: Options, lock: Lock, config: dict[str, object], files: Files, recovered: Recovery
-) -> Parts:
+) -> Components:
     settings, environment = options.settings, options.environment
     _, start, retry, parking, log, damaged = files
     log.others_bytes = lambda: retry.size_bytes + parking.size_bytes
@@ -221,7 +221,7 @@ def _assemble(
         settings, files, deliveries, marks, gate=gate, background=background
     )
     tail = environment.tail(options.kafka, log.wal_id, lambda: True)
-    return Parts(
+    return Components(
         directory_lock=lock,
         gate=gate,
         closing=closing,

@@ -17,9 +17,9 @@ from waybill.producer import forks
 from waybill.producer.batch import Message, as_bytes, checked_batch
 from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
+from waybill.producer.components import Claim, Components, Options, open_components
 from waybill.producer.environment import REAL, Environment, ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
-from waybill.producer.parts import Claim, Options, Parts, open_parts
 from waybill.producer.retry_queue import WasTaken
 from waybill.producer.sending import HandOver
 from waybill.producer.wal import (
@@ -102,10 +102,10 @@ class LosslessProducer:
         self._forked = self._opening = False
         self._own_lock = threading.RLock()
         self._shut_lock = threading.RLock()
-        self._shut_parts = False
-        self._adopted: list[Parts] = []
+        self._shut_components = False
+        self._adopted: list[Components] = []
         """Logs of dead forks of which records are still tried again."""
-        self._parts: Parts | None = None
+        self._components: Components | None = None
         self._open(self._folder)
         forks.watch(self)
         try:
@@ -117,57 +117,59 @@ class LosslessProducer:
     # Opening
 
     def _open(self, folder: str) -> None:
-        parts = open_parts(self._options, folder)
+        components = open_components(self._options, folder)
         topics: dict[str, bytes] = {}
         try:
-            parts.recover()
-            parts.maintenance.start(
-                parts.sender, parts.retry_queue, parts.callbacks, lambda: set(topics)
+            components.recover()
+            components.maintenance.start(
+                components.sender, components.retry_queue, components.callbacks, lambda: set(topics)
             )
         except BaseException:
-            parts.close()
+            components.close()
             raise
         self._topics = topics
         self._latency = Histogram()
-        self._gate = parts.gate
-        self._log = parts.log
-        self._writer = parts.log.writer
-        self._sender = parts.sender
+        self._gate = components.gate
+        self._log = components.log
+        self._writer = components.log.writer
+        self._sender = components.sender
         self._each = self._settings.durability == "each"
         self._batching: set[int] = set()
         """Threads that append a batch, which is synced at its end."""
-        self._parts = parts
+        self._components = components
         self._maintenance = (
-            parts.maintenance
+            components.maintenance
         )  # last: until then the old one's trouble keeps all others out
 
     def _take_over_forks(self) -> None:
         """Settle what forks of this producer left that are dead."""
         for folder in forks.left_folders(self._settings.dir, self._folder):
             try:
-                parts = open_parts(self._options, folder)
+                components = open_components(self._options, folder)
             except ProducerBusyError:
                 continue  # it lives
             try:
-                parts.recover()
-                self.recovered.add(parts.recovered)
-                if parts.retry_queue.retrying:
-                    parts.maintenance.start(parts.sender, parts.retry_queue, parts.callbacks, set)
-                    self._adopted.append(parts)
+                components.recover()
+                self.recovered.add(components.recovered)
+                if components.retry_queue.retrying:
+                    components.maintenance.start(
+                        components.sender, components.retry_queue, components.callbacks, set
+                    )
+                    self._adopted.append(components)
             finally:
-                if parts not in self._adopted:
-                    parts.close()
+                if components not in self._adopted:
+                    components.close()
 
     def after_fork_in_child(self) -> object:
         """Let go of what belongs to the parent; called by the fork itself."""
-        kept = [*self._adopted, *([] if self._parts is None else [self._parts])]
-        self._parts, self._adopted = None, []
+        kept = [*self._adopted, *([] if self._components is None else [self._components])]
+        self._components, self._adopted = None, []
         self._forked = True
         self._own_lock, self._shut_lock = threading.RLock(), threading.RLock()
-        for parts in kept:
-            parts.callbacks.abandon()
-            parts.maintenance.abandoned = True
-            parts.maintenance.stop(StopError("opened by another process"), instead=True)
+        for components in kept:
+            components.callbacks.abandon()
+            components.maintenance.abandoned = True
+            components.maintenance.stop(StopError("opened by another process"), instead=True)
         return kept
 
     def _open_own(self) -> None:
@@ -198,12 +200,12 @@ class LosslessProducer:
             return
 
     @property
-    def parts(self) -> Parts:
+    def components(self) -> Components:
         """What this producer is made of; not for callers."""
-        if self._parts is None:
+        if self._components is None:
             self._check()
-        assert self._parts is not None  # noqa: S101 - _check opened it, or raised
-        return self._parts
+        assert self._components is not None  # noqa: S101 - _check opened it, or raised
+        return self._components
 
     @property
     def name(self) -> str:
@@ -223,12 +225,12 @@ class LosslessProducer:
     @property
     def recovered(self) -> Recovery:
         """What opening found, and did about it."""
-        return self.parts.recovered
+        return self.components.recovered
 
     @property
     def wal_id(self) -> str:
         """Id of this log, 32 hex digits: lsns count within it. A new directory is a new log."""
-        return self.parts.log.wal_id.hex()
+        return self.components.log.wal_id.hex()
 
     @property
     def capacity_bytes(self) -> int:
@@ -241,7 +243,7 @@ class LosslessProducer:
 
         Partitions of which nothing is known are not named. Asked by the thread that appends.
         """
-        return {topic: dict(at) for topic, at in list(self.parts.deliveries.offsets.items())}
+        return {topic: dict(at) for topic, at in list(self.components.deliveries.offsets.items())}
 
     # Producing
 
@@ -423,7 +425,9 @@ class LosslessProducer:
     def _broken_off(self, lsn: int, error: BaseException) -> None:
         """Stop when a record is in the log, but not known to be handed over (an interrupt)."""
         if self._log.next_lsn != lsn:
-            if not self.parts.deliveries.epochs:  # one must count it, or the watermark passes it
+            if (
+                not self.components.deliveries.epochs
+            ):  # one must count it, or the watermark passes it
                 self._sender.place(lsn, self._log.segment_id)
             self._maintenance.stop(
                 StopError(
@@ -475,9 +479,9 @@ class LosslessProducer:
                 try:
                     self._log.append(MARK, _now_ns() // 1_000_000, b"", None, payload, b"")
                     self._sender.place(lsn, self._log.segment_id)
-                    self.parts.deliveries.pass_over()
-                    self.parts.marks.used = True
-                    self.parts.marks.written += 1
+                    self.components.deliveries.pass_over()
+                    self.components.marks.used = True
+                    self.components.marks.written += 1
                     break
                 except WalFullError as error:
                     full = error
@@ -503,15 +507,15 @@ class LosslessProducer:
             raise TypeError(f"an lsn is an integer, not {type(lsn).__name__}")
         if lsn >= self._log.next_lsn:
             raise InputError(f"lsn {lsn} is not of this log ({self.wal_id}), which ends before it")
-        self.parts.marks.used = True
-        self.parts.marks.confirmed_lsn = max(self.parts.marks.confirmed_lsn, lsn)
+        self.components.marks.used = True
+        self.components.marks.confirmed_lsn = max(self.components.marks.confirmed_lsn, lsn)
 
     # What Kafka refused, where the caller takes nothing
 
     @property
     def parked(self) -> list[Undelivered]:
         """The undeliverable messages in the parking place beside the log, in order."""
-        return self.parts.parking.messages(self.wal_id)
+        return self.components.parking.messages(self.wal_id)
 
     def replay_parked(self, lsns: Iterable[int] | None = None) -> int:
         """Produce parked messages again (all, or those named), in order; return how many.
@@ -523,7 +527,7 @@ class LosslessProducer:
             InputError: one of them is not parked.
             WalFullError, StopError: as ``produce``.
         """
-        parking = self.parts.parking
+        parking = self.components.parking
         wanted = parking.chosen(lsns)
         sent: list[int] = []
         try:
@@ -551,7 +555,7 @@ class LosslessProducer:
         Raises:
             InputError: one of them is not parked.
         """
-        parking = self.parts.parking
+        parking = self.components.parking
         wanted = parking.chosen(lsns)
         parking.settle(wanted)
         parking.sync()
@@ -576,7 +580,7 @@ class LosslessProducer:
         self._check()
         limit = time.monotonic() + timeout
         self._sender.poller.poll(min(timeout, _POLL_S))
-        while not (called := self.parts.callbacks.serve()) and time.monotonic() < limit:
+        while not (called := self.components.callbacks.serve()) and time.monotonic() < limit:
             self._sender.poller.poll(min(max(0.0, limit - time.monotonic()), _POLL_S))
         return called
 
@@ -596,8 +600,8 @@ class LosslessProducer:
         limit = None if timeout is None or timeout < 0 else time.monotonic() + timeout
         while True:
             self._check()
-            in_doubt = self.parts.in_doubt()
-            self.parts.callbacks.serve()
+            in_doubt = self.components.in_doubt()
+            self.components.callbacks.serve()
             if self._maintenance.is_this_thread:
                 return in_doubt
             wait_s = _POLL_S if limit is None else limit - time.monotonic()
@@ -613,11 +617,11 @@ class LosslessProducer:
         """
         self._check()
         self._sender.poller.poll()
-        return self.parts.settled(lsn)
+        return self.components.settled(lsn)
 
     def __len__(self) -> int:
         """Return how many records are in doubt."""
-        return self.parts.in_doubt()
+        return self.components.in_doubt()
 
     def __bool__(self) -> bool:
         """Return True: a producer with nothing in doubt is one too."""
@@ -626,7 +630,7 @@ class LosslessProducer:
     @property
     def stats(self) -> ProducerStats:
         """Counts and sizes of now."""
-        return self.parts.stats(self._latency)
+        return self.components.stats(self._latency)
 
     def _refuse_when_stopped(self) -> None:
         """Under the append lock: append nothing more to a log that was closed meanwhile."""
@@ -655,30 +659,33 @@ class LosslessProducer:
             StopError: called from ``on_delivery`` or ``on_undeliverable``.
             Exception: what an ``on_delivery`` callable raised; it is closed all the same.
         """
-        parts = self._parts
-        if self._closed or parts is None:
+        components = self._components
+        if self._closed or components is None:
             self._closed = True
             return 0
         if self._maintenance.is_this_thread:
             raise StopError("close() was called from a callable of the producer's own thread")
         wait_s = float("inf") if timeout is None or timeout < 0 else timeout
         limit = time.monotonic() + wait_s
-        while parts.in_doubt() and self._maintenance.trouble is None and time.monotonic() < limit:
+        while (
+            components.in_doubt() and self._maintenance.trouble is None and time.monotonic() < limit
+        ):
             self._sender.poller.poll(min(_POLL_S, wait_s))
-            parts.callbacks.serve_aside()
+            components.callbacks.serve_aside()
         in_doubt = self._shut()
-        parts.callbacks.serve_aside()
-        parts.callbacks.serve()
+        components.callbacks.serve_aside()
+        components.callbacks.serve()
         return in_doubt
 
     def _shut(self) -> int:
         with self._shut_lock:  # two that close at once: the second waits, and finds nothing to do
             self._closed = True
             forks.unwatch(self)
-            parts, self._shut_parts = (None if self._shut_parts else self._parts), True
+            components = None if self._shut_components else self._components
+            self._shut_components = True
             adopted, self._adopted = self._adopted, []
-            in_doubt = sum(fork_parts.close() for fork_parts in adopted)
-            return in_doubt + (0 if parts is None else parts.close())
+            in_doubt = sum(one.close() for one in adopted)
+            return in_doubt + (0 if components is None else components.close())
 
     def __enter__(self) -> Self:
         return self

@@ -24,9 +24,9 @@ from waybill.parking import (
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.processing import (
     CodeRunner,
+    DryRunLearner,
+    DryRunner,
     Fate,
-    Trial,
-    TrialLearner,
     mappings_once_deployed,
     rules_for,
 )
@@ -93,7 +93,7 @@ class DryRunReport:
 
 def dry_run(
     pipeline: Pipeline,
-    trial: Trial,
+    runner: DryRunner,
     sample: EventSample,
     good: GoodReport | None = None,
     *,
@@ -104,7 +104,7 @@ def dry_run(
 
     Args:
         pipeline: the version to try.
-        trial: runs it.
+        runner: runs it.
         sample: as ``Parking.draw`` gives it: all of a partition, or a sample.
         good: what the version does to good events, where that was asked.
         personal: fields whose values are masked in messages.
@@ -113,10 +113,10 @@ def dry_run(
 
     The destination is not asked: what it would refuse counts as passing.
 
-    Memory: what the trial and the sample hold, and a few numbers a fingerprint.
+    Memory: what the runner and the sample hold, and a few numbers a fingerprint.
     """
     seen = _Seen(personal)
-    for (stratum, parked), fate in _with_fates(trial, sample.events, earlier=earlier):
+    for (stratum, parked), fate in _with_fates(runner, sample.events, earlier=earlier):
         seen.add(stratum, parked, fate)
     return _report(pipeline, seen, sample, good or GoodReport())
 
@@ -138,9 +138,9 @@ def whole(events: Iterable[ParkedEvent]) -> EventSample:
 
 
 def _with_fates(
-    trial: Trial, events: Iterable[tuple[Stratum, ParkedEvent]], *, earlier: bool
+    runner: DryRunner, events: Iterable[tuple[Stratum, ParkedEvent]], *, earlier: bool
 ) -> Iterator[tuple[tuple[Stratum, ParkedEvent], Fate]]:
-    """Pair events with their fates; the trial reads a chunk ahead."""
+    """Pair events with their fates; the runner reads a chunk ahead."""
     ahead: list[tuple[Stratum, ParkedEvent]] = []
 
     def values() -> Iterator[bytes]:
@@ -150,7 +150,7 @@ def _with_fates(
             yield _parent(parked) if earlier else entering(parked)
 
     done = 0
-    for fate in trial.fates(values()):
+    for fate in runner.fates(values()):
         yield ahead[done], fate
         done += 1
         if done == len(ahead):
@@ -302,20 +302,20 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
     found = find_replayable(parking, request)
     active = active_pipeline(parts.tracker, found.pipeline_id)
     version = active if request.proposed is None else _proposed(request.proposed, active)
-    trials = _Trials(parts, active)
+    runners = _DryRunners(parts, active)
     mappings = mappings_once_deployed(parts.tracker, active, version).values()
     proposed = proposed_by(version, [one.declaration for one in mappings])
     personal = personal_of(parts.tracker, [active.id], proposed).of(found) or ()
     good = None
     if request.proposed is not None and request.good:
-        good = _good(trials, request, version, found.event_name, personal)
+        good = _good(runners, request, version, found.event_name, personal)
     earlier = enters_earlier(request.enter, found.stage, active)
     if earlier:
         everything = parking.draw(found.id, request.choice)
         refuse_without_source(event for _, event in everything.events)
     sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
-    trial = trials.of(version)
-    report = dry_run(version, trial, sample, good, personal=personal, earlier=earlier)
+    runner = runners.of(version)
+    report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
     return replace(report, quarantined=found.quarantined)
 
 
@@ -330,39 +330,39 @@ def _proposed(folder: Path, active: Pipeline) -> Pipeline:
 
 
 def _good(
-    trials: _Trials,
+    runners: _DryRunners,
     request: DryRunRequest,
     version: Pipeline,
     name: str,
     personal: tuple[str, ...],
 ) -> GoodReport:
-    active = trials.active
+    active = runners.active
     recent = recent_events(
-        trials.parts.log,
+        runners.parts.log,
         topic_of(active),
         pipeline_id=active.id,
         event_name=name,
         n=request.good,
         seed=request.seed,
     )
-    now, then = (trials.of(one, rows=True) for one in (active, version))
+    now, then = (runners.of(one, rows=True) for one in (active, version))
     return compare(now, then, recent, personal=personal)
 
 
 @dataclass(frozen=True, slots=True)
-class _Trials:
-    """Makes trials of a pipeline's versions, each with the mappings that it has or would have."""
+class _DryRunners:
+    """Makes runners of a pipeline's versions, each with the mappings that it has or would have."""
 
     parts: DryRunParts
     active: Pipeline
 
-    def of(self, version: Pipeline, *, rows: bool = False) -> Trial:
+    def of(self, version: Pipeline, *, rows: bool = False) -> DryRunner:
         parts = self.parts
-        return Trial(
+        return DryRunner(
             version,
             code=parts.code,
             fetch=payloads_at_once(parts.objects),
             rows=rows,
             mappings=mappings_once_deployed(parts.tracker, self.active, version),
-            learner=TrialLearner(rules_for(version, parts.destinations)),
+            learner=DryRunLearner(rules_for(version, parts.destinations)),
         )

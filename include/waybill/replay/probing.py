@@ -25,7 +25,7 @@ from waybill.parking import (
     to_replay,
 )
 from waybill.pipelines import Pipeline
-from waybill.processing import CodeRunner, Trial, TrialLearner, mappings_in_force, rules_for
+from waybill.processing import CodeRunner, DryRunLearner, DryRunner, mappings_in_force, rules_for
 from waybill.replay.dry_run import DryRunReport, dry_run, whole
 from waybill.settings import DestinationSettings
 from waybill.storage import TrackerStore
@@ -105,14 +105,14 @@ def probe_held(
         if pipeline is None or not hold.is_due(pipeline.version):
             continue
         if begin_probe(tracker, hold, pipeline.version):
-            trial = Trial(
+            runner = DryRunner(
                 pipeline,
                 code=code,
                 fetch=fetch,
                 mappings=mappings_in_force(tracker, pipeline.id),
-                learner=TrialLearner(rules_for(pipeline, destinations or {})),
+                learner=DryRunLearner(rules_for(pipeline, destinations or {})),
             )
-            probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, trial))
+            probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, runner))
     return ProbeReport(
         probes,
         [hold.pipeline for hold in read_holds(tracker)],
@@ -126,11 +126,11 @@ def _probe(
     hold: Hold,
     pipeline: Pipeline,
     pass_rate: float,
-    trial: Trial,
+    runner: DryRunner,
 ) -> Probe:
     found = held_partitions(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
     sample = _telling(list(_sample(parking, found, seed=hold.probes)))
-    report = dry_run(pipeline, trial, whole(sample))
+    report = dry_run(pipeline, runner, whole(sample))
     passed = _passed(report)
     # Nothing waits: somebody discarded it all. The next events will tell.
     passes = passed >= pass_rate * report.events

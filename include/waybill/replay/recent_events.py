@@ -17,7 +17,7 @@ from waybill.access import KEY, same_name
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.parking import MASK, masked_words
-from waybill.processing import Fate, Trial
+from waybill.processing import DryRunner, Fate
 from waybill.storage import TopicInfo
 
 _FIRST_LOOK = 500
@@ -115,7 +115,7 @@ def _is_wanted(value: bytes, pipeline_id: str, event_name: str) -> bool:
 
 
 def compare(
-    active: Trial, proposed: Trial, values: Sequence[bytes], *, personal: Sequence[str] = ()
+    active: DryRunner, proposed: DryRunner, values: Sequence[bytes], *, personal: Sequence[str] = ()
 ) -> GoodReport:
     """Run good events through both versions; what fails in the active one is left out.
 

@@ -12,7 +12,7 @@ from waybill.errors import InputError, ParkError
 from waybill.events import IntakeClock, encode
 from waybill.ingestion import intake_event
 from waybill.pipelines import Column, Pipeline, load_pipeline
-from waybill.processing import Fate, Fault, Row, Trial, TrialLearner, rules_for, shared_sandbox
+from waybill.processing import DryRunLearner, DryRunner, Fate, Fault, Row, rules_for, shared_sandbox
 from waybill.settings import Settings
 from waybill.testing.values import python_value
 
@@ -141,9 +141,9 @@ def run_pipeline(
         values.append(encode(event, content=content))
         entered.append(results[-1])
     settings = Settings() if settings is None else settings
-    learner = TrialLearner(rules_for(pipeline, settings.destinations))
-    trial = Trial(pipeline, code=shared_sandbox(settings), rows=True, learner=learner)
-    for result, fate in zip(entered, trial.fates(values), strict=True):
+    learner = DryRunLearner(rules_for(pipeline, settings.destinations))
+    runner = DryRunner(pipeline, code=shared_sandbox(settings), rows=True, learner=learner)
+    for result, fate in zip(entered, runner.fates(values), strict=True):
         _tell(result, fate)
     return PipelineResult(pipeline, tuple(results))
 

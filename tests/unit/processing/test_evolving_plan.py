@@ -14,11 +14,11 @@ from waybill.events import encode
 from waybill.mappings import InForce, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import Chain, InProcess, Plan, read_staged
-from waybill.processing.learning import TrialLearner
-from waybill.processing.trial import Trial
+from waybill.processing.dry_runner import DryRunner
+from waybill.processing.learning import DryRunLearner
 
 
-class Watched(TrialLearner):
+class Watched(DryRunLearner):
     """A learner that keeps what it was shown."""
 
     def __init__(self, *, most_columns: int = 1_000) -> None:
@@ -176,7 +176,7 @@ def test_the_limit_is_that_of_child_tables_too():
 
 
 def test_a_learner_that_cannot_learn_fails_the_task_not_the_events():
-    class Away(TrialLearner):
+    class Away(DryRunLearner):
         def __call__(self, *_: Any) -> Any:
             raise RetryError("the tracker is away")
 
@@ -190,24 +190,26 @@ def test_a_learner_that_cannot_learn_fails_the_task_not_the_events():
 def test_a_trial_learns_and_tells_nobody():
     declared = pipeline(policy="evolve")
     values = [encode(event(n, {"id": n, "x": {"a": n}})) for n in (1, 2)]
-    trial = Trial(declared, code=InProcess(), rows=True, learner=TrialLearner(rules_of("postgres")))
-    fates = list(trial.fates(values))
+    runner = DryRunner(
+        declared, code=InProcess(), rows=True, learner=DryRunLearner(rules_of("postgres"))
+    )
+    fates = list(runner.fates(values))
     assert [fate.rows[0].values["x"] for fate in fates] == ['{"a":1}', '{"a":2}']
     assert [c.name for c in declared.events["order"].table.columns] == ["id", "n"]
-    [first, _] = Trial(declared, code=InProcess()).fates(values)
+    [first, _] = DryRunner(declared, code=InProcess()).fates(values)
     assert list(first.faults) == ["mapping/unknown_column"]
 
 
 def test_a_trial_gives_each_event_its_row_over_a_change_of_the_mapping():
     values = [encode(event(n, {"id": n, "n": n})) for n in range(1, 600)]
     values += [encode(event(n, {"id": n, "n": n, "x": n})) for n in range(600, 700)]
-    trial = Trial(
+    runner = DryRunner(
         pipeline(policy="evolve"),
         code=InProcess(),
         rows=True,
-        learner=TrialLearner(rules_of("postgres")),
+        learner=DryRunLearner(rules_of("postgres")),
     )
-    fates = list(trial.fates(values))
+    fates = list(runner.fates(values))
     assert [fate.rows[0].values["id"] for fate in fates] == list(range(1, 700))
 
 

@@ -53,7 +53,7 @@ def left_by_a_dead_process() -> tuple[Machine, str]:
     producer = machine.open()
     producer.produce("a", b"committed")
     producer.confirm(producer.mark(b"1"))
-    producer.parts.maintenance.checkpoint()
+    producer.components.maintenance.checkpoint()
     for number in range(8):
         producer.produce("a", b"%d" % number)
     producer.mark(b"2")

@@ -103,7 +103,7 @@ class ProducerMachine(RuleBasedStateMachine):
         self.opened = cls(
             given, {"bootstrap.servers": "memory"}, name="model", marks=self.marks, **taker
         )
-        self.model.is_parked = self.producer.parts.parking.__contains__
+        self.model.is_parked = self.producer.components.parking.__contains__
         self.clean = not any(
             (
                 self.producer.recovered.replayed,
@@ -298,7 +298,7 @@ class ProducerMachine(RuleBasedStateMachine):
         dice = random.Random(seed)
         if self.opened is not None:
             self.synced = max(self.synced, self.opened._log.synced_lsn)
-            self.model.excuse(self.opened._parts.retry.lsns)
+            self.model.excuse(self.opened._components.retry.lsns)
         if power:
             event("power cut")
             self.lose_power(dice)
@@ -341,7 +341,7 @@ class ProducerMachine(RuleBasedStateMachine):
         if self.clean:
             assert stats.appended == stats.delivered + stats.in_doubt + stats.undeliverable
         self.model.check_told_once()
-        parts = self.producer.parts
+        parts = self.producer.components
         self.model.check_watermark(parts.deliveries.low, parts.retry, set(parts.parking.lsns))
         self.model.check_settled(parts.settled, set(parts.parking.lsns))
 

@@ -121,7 +121,7 @@ def test_a_record_set_aside_before_a_kill_is_looked_for_where_it_may_stand(machi
     machine.kafka.up = False  # it cannot be looked for
     machine.disk.refuse("write", 9)  # no checkpoint knows of it
     machine.tick()
-    assert producer.parts.retry.lsns == [1]
+    assert producer.components.retry.lsns == [1]
     machine.kill()
     producer = machine.open()
     machine.kafka.up = True
@@ -151,7 +151,7 @@ def test_a_record_settled_while_the_retry_log_is_full_is_struck_out_later(machin
     producer.produce("a", b"v")
     machine.tick()
     machine.transmit("ok")
-    retry = producer.parts.retry
+    retry = producer.components.retry
     log, append = retry._log, retry._log.append
 
     def full(*_fields):

@@ -16,7 +16,7 @@ from waybill.events import Event, encode
 from waybill.parking import Drawn, EventSample, ParkedEvent, Stratum
 from waybill.parking.masking import MASK
 from waybill.pipelines import Pipeline
-from waybill.processing.trial import Fetch, Trial
+from waybill.processing.dry_runner import DryRunner, Fetch
 from waybill.replay.dry_run import DryRunReport, dry_run, whole
 
 FIXED = """
@@ -66,7 +66,7 @@ def tried(
     fetch: Fetch | None = None,
 ) -> DryRunReport:
     sample = corpus if isinstance(corpus, EventSample) else whole(corpus)
-    return dry_run(version, Trial(version, code=sandbox(timeout_s), fetch=fetch), sample)
+    return dry_run(version, DryRunner(version, code=sandbox(timeout_s), fetch=fetch), sample)
 
 
 def ended(report: DryRunReport) -> tuple[int, int, int, dict[str, int]]:
@@ -133,7 +133,7 @@ def test_messages_of_a_report_hold_no_personal_value() -> None:
     events = [event(n, {"id": 4_000 + n, "n": n, "do": "fail"}) for n in range(3)]
     corpus = [parked(one, message=f"no such id: {one.data['id']}") for one in events]
     version = pipeline(FIXED)
-    report = dry_run(version, Trial(version, code=sandbox()), whole(corpus), personal=("id",))
+    report = dry_run(version, DryRunner(version, code=sandbox()), whole(corpus), personal=("id",))
     assert report.examples == {"transformation/value_error": f"ValueError: still {MASK}"}
     assert {row["message"] for row in report.by_fingerprint.values()} == {f"no such id: {MASK}"}
     assert "400" not in str(report.to_json())

@@ -11,7 +11,7 @@ from tests.unit.processing.made import event, pipeline
 
 from waybill.events import decode, encode
 from waybill.parking.masking import MASK
-from waybill.processing.trial import Trial
+from waybill.processing.dry_runner import DryRunner
 from waybill.replay.recent_events import GoodReport, compare, recent_events
 from waybill.storage.log import TopicInfo
 
@@ -25,13 +25,13 @@ def transform(event):
 """
 
 
-def trial(code: str, **types: str) -> Trial:
-    return Trial(pipeline(code, **types), code=sandbox(), rows=True)
+def runner(code: str, **types: str) -> DryRunner:
+    return DryRunner(pipeline(code, **types), code=sandbox(), rows=True)
 
 
 def compared(active: str, proposed: str, data: list[dict[str, Any]], **types: str) -> GoodReport:
     values = [encode(event(n, {"id": n, **one})) for n, one in enumerate(data)]
-    return compare(trial(active), trial(proposed, **types), values)
+    return compare(runner(active), runner(proposed, **types), values)
 
 
 def test_each_event_is_the_same_changed_newly_broken_or_was_not_good() -> None:
@@ -86,9 +86,9 @@ def test_columns_rows_keys_and_operations_that_come_or_go_are_changes() -> None:
 
 def test_examples_are_few_and_values_in_them_short() -> None:
     long = "def transform(event):\n    event.data['n'] = 'y' * 5_000\n    return event\n"
-    active = trial("def transform(event):\n    return event\n", n="string")
+    active = runner("def transform(event):\n    return event\n", n="string")
     values = [encode(event(n, {"id": n, "n": "a"})) for n in range(20)]
-    report = compare(active, trial(long, n="string"), values)
+    report = compare(active, runner(long, n="string"), values)
     assert (report.changed, len(report.examples)) == (20, 5)
     assert len(report.examples[0]["columns"]["order.n"][1]) == 201
 
@@ -104,7 +104,7 @@ def transform(event):
     passes = "def transform(event):\n    return event\n"
     types = {"n": "string", "m": "string"}
     values = [encode(event(n, {"id": n, "n": name})) for n, name in enumerate(["Berta", "Cleo"])]
-    report = compare(trial(passes, **types), trial(proposed, **types), values, personal=("n",))
+    report = compare(runner(passes, **types), runner(proposed, **types), values, personal=("n",))
     changed, broken = report.examples
     assert changed["columns"] == {"order.n": [MASK, MASK], "order.m": [None, f"was {MASK}"]}
     assert broken["message"] == f"ValueError: no {MASK}"
