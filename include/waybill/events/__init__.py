@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waybill.events.decoding import decode_head as decode_head
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.decoding import read_payload as read_payload
+    from waybill.events.envelope import UPSERT as UPSERT
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
     from waybill.events.envelope import encode as encode
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     from waybill.events.exact import dumps as dumps
     from waybill.events.exact import loads as loads
     from waybill.events.exact import loads_exact as loads_exact
+    from waybill.events.heads import Heads as Heads
+    from waybill.events.heads import pack_events as pack_events
+    from waybill.events.heads import read_heads as read_heads
+    from waybill.events.heads import unpack_events as unpack_events
     from waybill.events.identity import IntakeClock as IntakeClock
     from waybill.events.identity import Stamp as Stamp
     from waybill.events.identity import event_id as event_id
@@ -65,6 +70,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "decoding": ["decode", "decode_head", "payload_bytes", "read_payload"],
         "envelope": [
             "Event",
+            "UPSERT",
             "duplicate",
             "encode",
             "encode_data",
@@ -73,6 +79,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_wrong_reference",
         ],
         "exact": ["dumps", "loads", "loads_exact"],
+        "heads": ["Heads", "pack_events", "read_heads", "unpack_events"],
         "identity": [
             "IntakeClock",
             "Stamp",

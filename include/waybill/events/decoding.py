@@ -28,18 +28,18 @@ from waybill.events.exact import exact_float, loads
 
 _LARGEST_REFERENCE = 1024
 """Bytes of a ``dataref``: the longest key an object store takes."""
-_INT64 = 2**63
+INT64 = 2**63
 _INT32 = 2**31
 _FITS_INT64 = 15
 """Hexadecimal digits that always do."""
-_BACKSLASH = ord("\\")
+BACKSLASH = ord("\\")
 """As a number: bytes find one in a tenth of the time that they take to find it as bytes."""
 _SHORT = LARGEST_NAME_BYTES // 4
 _SOURCES = 4096
 """Sources remembered, each split once."""
 
-_Short = Annotated[str, msgspec.Meta(max_length=_SHORT)]
-_Natural32 = Annotated[int, msgspec.Meta(ge=0, lt=_INT32)]
+ShortText = Annotated[str, msgspec.Meta(max_length=_SHORT)]
+Natural32 = Annotated[int, msgspec.Meta(ge=0, lt=_INT32)]
 
 
 class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -47,15 +47,15 @@ class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     specversion: str
     id: str
-    source: _Short
-    type: _Short
+    source: ShortText
+    type: ShortText
     subject: str
     version: str
-    intakeminute: _Natural32
+    intakeminute: Natural32
     time: str
     data: Any
     stage: str
-    attempt: _Natural32
+    attempt: Natural32
     replayid: str | None = None
 
 
@@ -64,15 +64,15 @@ class _Head(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     specversion: str
     id: str
-    source: _Short
-    type: _Short
+    source: ShortText
+    type: ShortText
     subject: str
     version: str
-    intakeminute: _Natural32
+    intakeminute: Natural32
     time: str
     data: msgspec.Raw
     stage: str
-    attempt: _Natural32
+    attempt: Natural32
     replayid: str | None = None
 
 
@@ -129,11 +129,11 @@ def read_payload(event: Event, value: bytes) -> None:
 
 
 def _decode(value: bytes, read: Callable[[bytes], _Wire | _Head]) -> Event:
-    if _BACKSLASH in value and b"\\u" in value:  # only an escape brings what text must not hold
+    if BACKSLASH in value and b"\\u" in value:  # only an escape brings what text must not hold
         return _decode_carefully(value)
     try:
         wire = read(value)
-        team, pipeline_id = _parties(wire.source)
+        team, pipeline_id = parties_of(wire.source)
         source, _, intake = wire.version.partition("/")
         source_version = 0 if source == "0" else int(source, 16)
         intake_version = int(intake, 16)
@@ -165,7 +165,8 @@ def payload_bytes(value: bytes) -> bytes | None:
 
 
 @lru_cache(_SOURCES)
-def _parties(source: str) -> tuple[str, str]:
+def parties_of(source: str) -> tuple[str, str]:
+    """Return the team and the pipeline id that a message's source names."""
     team, _, pipeline_id = source.partition("/")
     return team, pipeline_id
 
@@ -227,8 +228,8 @@ def _refuse_wrong(event: Event) -> None:
     ):
         raise ValueError("an attribute has the wrong type, or the stage is unknown")
     if not (
-        -_INT64 <= event.source_version < _INT64
-        and 0 <= event.intake_version < _INT64
+        -INT64 <= event.source_version < INT64
+        and 0 <= event.intake_version < INT64
         and 0 <= minute < _INT32
         and 0 <= attempt < _INT32
     ):

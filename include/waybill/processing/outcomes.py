@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from waybill.events import Event
 from waybill.processing.failures import Fault
 from waybill.processing.plan import Plan
 from waybill.processing.results import Items
@@ -26,6 +27,7 @@ class SortedOut:
 def sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> SortedOut:
     """Sort the outcomes of ``items``; children of one parent that are one row are its fault."""
     found = SortedOut()
+    going_on: dict[str, tuple[list[Event], list[int]]] = {}
     for index, outcome in enumerate(outcomes):
         place = items.places[index]
         if isinstance(outcome, list) and len(outcome) > 1:
@@ -38,5 +40,8 @@ def sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> SortedOut
         else:
             children = outcome if isinstance(outcome, list) else [outcome]
             for child in children:
-                found.children.setdefault(child.name, Items()).add(child, place)
+                events, places = going_on.setdefault(child.name, ([], []))
+                events.append(child)
+                places.append(place)
+    found.children = {name: Items(*columns) for name, columns in going_on.items()}
     return found

@@ -25,7 +25,7 @@ from tests.unit.processing.made import chained, event, faults, pipeline, results
 
 from waybill.errors import StopError
 from waybill.events import decode_head, encode
-from waybill.processing import Fault, InProcess, Plan, Retries
+from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
 from waybill.processing.sandbox import Sandbox, confinement
 from waybill.processing.sandbox.frames import pack, pack_reply, unpack
 from waybill.settings import SandboxSettings
@@ -48,7 +48,7 @@ def ran(code: str, count: int, box: Sandbox | None = None, **options: Any) -> li
     events = [decode_head(encode(event(n))) for n in range(count)]
     values = [encode(event(n)) for n in range(count)]
     plan = Plan(pipeline(code).model_copy(update=options))
-    return results((box or sandbox()).run(plan, events, values, None))
+    return results(outcomes_of(events, (box or sandbox()).run(plan, events, values, None)))
 
 
 def codes(body: str, count: int, box: Sandbox | None = None, **options: Any) -> list[str | None]:
@@ -503,7 +503,8 @@ def test_outcomes_are_those_of_code_that_runs_here() -> None:
     plan = Plan(pipeline(code))
     count = 15
     values = [encode(event(n)) for n in range(count)]
-    here = results(InProcess().run(plan, [event(n) for n in range(count)], values, None))
+    events = [event(n) for n in range(count)]
+    here = results(outcomes_of(events, InProcess().run(plan, events, values, None)))
     there = ran(code, count)
     assert there[2][2].stack_hash
     for (_, mine, my_fault), (_, theirs, their_fault) in zip(here, there, strict=True):
