@@ -35,7 +35,7 @@ from waybill.processing.transformation import Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
-_SLICE = 512
+_SLICE = 1024
 """Messages worked on at a time: their objects stay in the processor's cache and in malloc's
 arenas."""
 
