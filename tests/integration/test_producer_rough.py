@@ -266,7 +266,7 @@ def test_a_fork_during_an_opening_does_not_keep_its_lock(tmp_path):
         parent.kill()
         parent.wait(10)
         os.kill(child, 0)  # it lives
-        from waybill.producer.environment import DirectoryLock
+        from waybill.producer.forks import DirectoryLock
 
         DirectoryLock(tmp_path / "p").release()
     finally:

@@ -14,7 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from waybill.producer.client import HEADER, read_stamp
-from waybill.producer.environment import Environment, ProducerBusyError
+from waybill.producer.components import Environment
+from waybill.producer.forks import ProducerBusyError
 from waybill.producer.tail import UnreachableError
 from waybill.producer.wal.memory_disk import MemoryDisk
 

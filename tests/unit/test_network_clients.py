@@ -151,7 +151,7 @@ NO_CLIENTS = {
 """Of these libraries every call is a client's, but these."""
 KAFKA_CONFIGS: dict[str, Callable[[], dict[str, object]]] = {
     "include/waybill/storage/log.py": lambda: open_log(KafkaSettings())._client_config(),
-    "include/waybill/producer/environment.py": lambda: producer_config(
+    "include/waybill/producer/components.py": lambda: producer_config(
         {"bootstrap.servers": "h:1"}, WalSettings()
     ),
     "include/waybill/producer/tail.py": lambda: consumer_config({"bootstrap.servers": "h:1"}, b""),

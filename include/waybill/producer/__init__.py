@@ -15,26 +15,22 @@ Guarantees
   P4  A mark and the records before it are one unit (``mark``).
   P5  One live process a directory; a fork opens a directory of its own.
 
-How the parts fit, in the order a message walks
-  lossless       what callers open: ``produce``, marks, what is parked, forks, ``flush`` and
-                 ``close``; ``batch`` checks many
-  wal/           append-only segments: the record is here first (``frame``, ``segment``,
-                 ``log``; ``free`` and ``space`` for room, ``syncing`` and ``poison`` for the disk's
-                 word, ``disk`` and ``memory_disk`` below them)
-  sending        hands it to librdkafka, stamped with (WAL id, segment, lsn); ``client`` has the
-                 configuration, the stamp and the errors, sorted
-  delivery       counts reports by epoch: the low watermark
-  callbacks      the caller's ``on_delivery``, called outside of librdkafka
-  retry_queue    failures: again, alone, or to the caller; with the room where they wait
+How the parts fit, in the order a message takes
+  lossless       what callers open: ``produce``, marks, parked messages, ``flush`` and ``close``
+  wal/           append-only segments; the record is written here first (``frame``, ``segment``,
+                 ``log``; ``syncer`` for what the disk has; ``disk`` and ``memory_disk`` below them)
+  sender         hands it to librdkafka, stamped with (WAL id, segment, lsn); ``client`` has the
+                 configuration, the stamp, and the kinds of errors
+  delivery       counts delivery reports by epoch, which gives the low watermark, and calls the
+                 caller's ``on_delivery``
+  retry_queue    failures: sent again, sent alone, or given to the caller
   retry_log      small logs for records set aside: ``retry/`` and ``parked/``
-  maintenance    the background thread; checkpoints (``checkpoint``), after which segments are free
+  maintenance    the background thread; writes checkpoints (``checkpoint``), which free segments
 
 How it begins and ends
-  components     opens a directory and puts the producer together; ``files``: what lies there
-  environment    what lies outside: disk, lock (one live process a directory), Kafka, threads.
-                 Tests bring theirs
-  forks          which directory a fork uses
-  recovery       what an opening does with the log of a dead process
+  components     opens a directory, puts the parts together, closes them
+  forks          one live process a directory; which directory a fork uses
+  recovery       opens the files of a directory, and settles what a dead process left there
   tail           reads topics for stamps
   model          what callers are handed: statistics, what was recovered, what cannot be delivered
   metrics        the statistics for Prometheus; not imported here
@@ -50,7 +46,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.producer.client import HEADER as HEADER
     from waybill.producer.client import read_stamp as read_stamp
-    from waybill.producer.environment import ProducerBusyError as ProducerBusyError
+    from waybill.producer.forks import ProducerBusyError as ProducerBusyError
     from waybill.producer.lossless import LosslessProducer as LosslessProducer
     from waybill.producer.model import FoundLog as FoundLog
     from waybill.producer.model import ProducerStats as ProducerStats
@@ -64,7 +60,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "client": ["HEADER", "read_stamp"],
-        "environment": ["ProducerBusyError"],
+        "forks": ["ProducerBusyError"],
         "lossless": ["LosslessProducer"],
         "model": ["FoundLog", "ProducerStats", "Recovery", "Undelivered"],
         "tail": ["SETTLE_S"],

@@ -1,4 +1,7 @@
-"""The components of one open producer: put together, recovered, taken apart."""
+"""The components of one open producer: put together, recovered, taken apart.
+
+``Environment`` is where they meet the outside: disk, lock, Kafka, threads. Tests bring their own.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,23 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias, cast
 
 from waybill.errors import StopError
-from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Offsets
 from waybill.producer.client import CALLBACKS, producer_config
-from waybill.producer.delivery import Deliveries
-from waybill.producer.environment import Environment, Lock
-from waybill.producer.files import Files, move_aside, open_files
-from waybill.producer.maintenance import MaintenanceThread, Marks
+from waybill.producer.delivery import Callbacks, Deliveries
+from waybill.producer.forks import DirectoryLock, note_client
+from waybill.producer.maintenance import Background, MaintenanceThread, Marks, Threads
 from waybill.producer.model import FoundLog, Histogram, ProducerStats, Recovery
-from waybill.producer.recovery import Recoverer, survey
+from waybill.producer.recovery import Files, Recoverer, move_aside, open_files, survey
 from waybill.producer.retry_log import ParkingPlace, RetryLog
 from waybill.producer.retry_queue import OnUndeliverable, RetryQueue, WasTaken
-from waybill.producer.sending import Sender
-from waybill.producer.tail import TailReader
-from waybill.producer.wal import WriteAheadLog
+from waybill.producer.sender import Sender
+from waybill.producer.tail import Tail, TailReader
+from waybill.producer.wal import Disk, RealDisk, WriteAheadLog
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +33,44 @@ _LOOK_S = 0.1
 
 Claim: TypeAlias = Callable[[FoundLog], bool]
 """Says whether a log may be sent."""
+
+
+class Lock(Protocol):
+    """One live process a directory."""
+
+    def release(self) -> None:
+        """Let the next one in."""
+
+
+MakeTail: TypeAlias = Callable[[Mapping[str, object], bytes, Callable[[], bool]], TailReader]
+
+
+def _client(config: dict[str, object]) -> Any:
+    from confluent_kafka import Producer
+
+    note_client()
+    return Producer(config)
+
+
+def _lock(directory: Path) -> Lock:
+    directory.mkdir(parents=True, exist_ok=True)
+    return DirectoryLock(directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How the things outside are got; each call returns a new one."""
+
+    disk: Disk = field(default_factory=RealDisk)
+    lock: Callable[[Path], Lock] = _lock
+    """Makes the directory and locks it; raises ``ProducerBusyError``."""
+    client: Callable[[dict[str, object]], Any] = _client
+    """Of librdkafka's settings: what ``Sender`` uses of a ``confluent_kafka.Producer``."""
+    tail: MakeTail = Tail
+    background: Callable[[threading.Event], Background] = Threads
+
+
+REAL = Environment()
 
 
 @dataclass(slots=True)

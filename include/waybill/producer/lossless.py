@@ -9,19 +9,25 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.producer import forks
-from waybill.producer.batch import Message, as_bytes, checked_batch
-from waybill.producer.callbacks import OnDelivery
 from waybill.producer.client import HEADER, pack_stamp
-from waybill.producer.components import Claim, Components, Options, open_components
-from waybill.producer.environment import REAL, Environment, ProducerBusyError
+from waybill.producer.components import (
+    REAL,
+    Claim,
+    Components,
+    Environment,
+    Options,
+    open_components,
+)
+from waybill.producer.delivery import OnDelivery
+from waybill.producer.forks import ProducerBusyError
 from waybill.producer.model import Histogram, ProducerStats, Recovery, Undelivered
 from waybill.producer.retry_queue import WasTaken
-from waybill.producer.sending import HandOver
+from waybill.producer.sender import HandOver
 from waybill.producer.wal import (
     DATA,
     MARK,
@@ -45,6 +51,15 @@ _SAY_EVERY = 600
 _LOG = logging.getLogger(__name__)
 _now_ns = time.time_ns
 _clock_ns = time.perf_counter_ns
+
+Message: TypeAlias = Mapping[str, Any]
+"""value, key, headers, on_delivery (or callback), partition, timestamp: each optional."""
+Row: TypeAlias = tuple[
+    bytes | None, bytes | None, HeadersIn, OnDelivery | None, int, int
+]  # as ``produce`` takes them behind the topic
+_MESSAGE_FIELDS = frozenset(
+    ("value", "key", "headers", "on_delivery", "callback", "partition", "timestamp")
+)
 
 
 class LosslessProducer:
@@ -283,9 +298,9 @@ class LosslessProducer:
         Cost: a few microseconds for 1 KB; ``make bench-producer`` measures it.
         """
         if not (value is None or type(value) is bytes):
-            value = as_bytes("value", value)
+            value = _as_bytes("value", value)
         if not (key is None or type(key) is bytes):
-            key = as_bytes("key", key)
+            key = _as_bytes("key", key)
         pairs: HeaderList | None = None
         header_bytes = b""
         if headers is not None:
@@ -379,7 +394,7 @@ class LosslessProducer:
                 many.
             StopError: as ``produce``.
         """
-        rows = checked_batch(messages, on_delivery, partition)
+        rows = _checked_batch(messages, on_delivery, partition)
         lsns: list[int] = []
         self._batching.add(threading.get_ident())
         try:
@@ -409,7 +424,7 @@ class LosslessProducer:
     def _learn(self, topic: str) -> bytes:
         if not isinstance(topic, str):
             raise TypeError(f"a topic's name is text, not {type(topic).__name__}")
-        name = as_bytes("topic", topic)
+        name = _as_bytes("topic", topic)
         if not 0 < len(name) <= _TOPIC_MOST_BYTES or b"\0" in name:
             raise InputError(f"{topic[:40]!r} cannot be a topic's name")
         self._topics[topic] = name
@@ -706,3 +721,72 @@ def _folder_name(name: str) -> str:
             f"{name[:40]!r} cannot name a log: 1 to {_NAME_MOST_BYTES} bytes when quoted"
         )
     return folder
+
+
+def _checked_batch(
+    messages: Iterable[Message], on_delivery: OnDelivery | None, partition: int
+) -> list[Row]:
+    """Return the arguments of ``produce`` for each message.
+
+    Raises:
+        InputError, TypeError: one is not a message; says which and why.
+    """
+    return [
+        _checked_message(number, message, on_delivery, partition)
+        for number, message in enumerate(messages)
+    ]
+
+
+def _checked_message(
+    number: int, message: Message, on_delivery: OnDelivery | None, partition: int
+) -> Row:
+    if not isinstance(message, Mapping):
+        raise TypeError(f"message {number} of the batch is a {type(message).__name__}, no mapping")
+    unknown = sorted(map(str, message.keys() - _MESSAGE_FIELDS))
+    if unknown:
+        known = sorted(_MESSAGE_FIELDS)
+        raise InputError(f"message {number} of the batch has {unknown[0]!r}; it may have {known}")
+    try:
+        return _arguments(message, on_delivery, partition)
+    except (InputError, TypeError) as error:
+        raise type(error)(f"message {number} of the batch: {error}") from error
+
+
+def _arguments(message: Message, on_delivery: OnDelivery | None, partition: int) -> Row:
+    callback = message.get("on_delivery") or message.get("callback") or on_delivery
+    if callback is not None and not callable(callback):
+        raise TypeError(f"on_delivery is a callable, not {type(callback).__name__}")
+    value, key, headers = (message.get(name) for name in ("value", "key", "headers"))
+    return (
+        None if value is None else _as_bytes("value", value),
+        None if key is None else _as_bytes("key", key),
+        encode_headers(headers)[0] or None,
+        callback,
+        _integer("partition", message.get("partition", partition), 31),
+        _integer("timestamp", message.get("timestamp") or 0, 63),
+    )
+
+
+def _integer(what: str, given: object, bits: int) -> int:
+    if not isinstance(given, int):
+        raise TypeError(f"a {what} is an integer, not {type(given).__name__}")
+    if not -(2**bits) <= given < 2**bits:
+        raise InputError(f"{given} is no {what}")
+    return given
+
+
+def _as_bytes(what: str, given: object) -> bytes:
+    """Return a value or key as bytes; text as UTF-8.
+
+    Raises:
+        InputError: text that has no UTF-8 form.
+        TypeError: neither bytes nor text.
+    """
+    if isinstance(given, str):
+        try:
+            return given.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(f"the {what} has no UTF-8 form: {error}") from error
+    if isinstance(given, (bytes, bytearray, memoryview)):
+        return bytes(given)
+    raise TypeError(f"{what} is bytes, text or None, not {type(given).__name__}")

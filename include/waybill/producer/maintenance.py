@@ -8,26 +8,73 @@ succeeds again. All other trouble is final: the caller's next call raises it.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from waybill.errors import RetryError, StopError
-from waybill.producer.callbacks import Callbacks
 from waybill.producer.checkpoint import Checkpoint, Offsets
-from waybill.producer.delivery import Deliveries
-from waybill.producer.environment import Background
-from waybill.producer.files import Files
+from waybill.producer.delivery import Callbacks, Deliveries
+from waybill.producer.recovery import Files
 from waybill.producer.retry_queue import RetryQueue
-from waybill.producer.sending import Sender
+from waybill.producer.sender import Sender
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
 TICK_S = 0.05
 CHECKPOINT_FAILURES = 5
 _FIRST_OFFSETS_S = 0.2
+
+
+class Background(Protocol):
+    """Does steps again and again beside the caller."""
+
+    def start(self, name: str, step: Callable[[], None], every_s: float) -> None:
+        """Begin to do a step every ``every_s`` seconds, until the producer is closing."""
+
+    @property
+    def is_current(self) -> bool:
+        """Tell whether the caller is inside a step."""
+
+    def join(self) -> None:
+        """Wait until the last step is done; closing was said before."""
+
+
+class Threads:
+    """``Background`` of the operating system: a thread for each step.
+
+    Args:
+        closing: ends the threads.
+    """
+
+    def __init__(self, closing: threading.Event) -> None:
+        self._closing = closing
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, step: Callable[[], None], every_s: float) -> None:
+        pid = os.getpid()
+
+        def run() -> None:
+            while not self._closing.wait(every_s):
+                if os.getpid() != pid:
+                    return  # forked inside a step: all of it is the parent's
+                step()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        return threading.current_thread() in self._threads
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
 
 @dataclass(slots=True)

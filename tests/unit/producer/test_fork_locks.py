@@ -9,7 +9,7 @@ import textwrap
 import time
 
 from waybill.producer import forks
-from waybill.producer.environment import REAL
+from waybill.producer.components import REAL
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 WORKED, TOLD, HUNG = 0, 3, -signal.SIGKILL
@@ -19,7 +19,7 @@ FORKING = textwrap.dedent(
     import collections, os, signal, socket, sys, threading, time
     from waybill.errors import StopError
     from waybill.producer import forks
-    from waybill.producer.environment import REAL
+    from waybill.producer.components import REAL
 
     NOBODY = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
     forks.LOCKS_LIMIT_S = 2.0

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.memory_logs import FOLDER, SEGMENT, checkpoint, fresh, names, open_log, put
 
-from waybill.producer.wal import free
+from waybill.producer.wal.segment import LEAST_FREE
 
 VALUE = b"v" * 900
 BURST = 20
@@ -55,8 +55,8 @@ def test_files_that_nobody_needs_for_a_minute_are_removed(opened):
         clock.now += 5
         put(log, b"little")
         checkpoint(log, file, log.next_lsn)
-    assert len(names(disk, "free-")) == free.LEAST
-    assert log.size_bytes == (free.LEAST + 1) * SEGMENT
+    assert len(names(disk, "free-")) == LEAST_FREE
+    assert log.size_bytes == (LEAST_FREE + 1) * SEGMENT
 
 
 def test_a_smaller_load_keeps_only_what_it_uses(opened):
@@ -78,7 +78,7 @@ def test_a_disk_short_of_space_gets_all_but_the_least_back_at_once():
     burst(log)
     disk.capacity_bytes = 25 * SEGMENT  # somebody else wrote
     checkpoint(log, file, log.next_lsn)
-    assert len(names(disk, "free-")) == free.LEAST
+    assert len(names(disk, "free-")) == LEAST_FREE
 
 
 def test_live_and_free_files_together_stay_below_the_threshold():

@@ -33,7 +33,7 @@ from waybill.producer import (
     maintenance,
     recovery,
     retry_queue,
-    sending,
+    sender,
 )
 from waybill.producer.checkpoint import CheckpointFile
 from waybill.producer.wal.memory_disk import Killed, MemoryDisk
@@ -65,10 +65,10 @@ class ProducerMachine(RuleBasedStateMachine):
         self.stack.callback(logging.disable, logging.root.manager.disable)
         logging.disable(logging.CRITICAL)
         clock = Clock()
-        for module in (lossless, maintenance, recovery, retry_queue, sending):
+        for module in (lossless, maintenance, recovery, retry_queue, sender):
             self.stack.enter_context(mock.patch.object(module, "time", clock))
-        self.stack.enter_context(mock.patch.object(sending, "EPOCH_RECORDS", 5))
-        self.stack.enter_context(mock.patch.object(sending, "_POLL_EVERY", 3))
+        self.stack.enter_context(mock.patch.object(sender, "EPOCH_RECORDS", 5))
+        self.stack.enter_context(mock.patch.object(sender, "_POLL_EVERY", 3))
         self.clock, self.kafka, self.disk = clock, MemoryKafka(clock), MemoryDisk()
         self.kafka.readable = readable
         self.world = MemoryWorld(self.disk, self.kafka, capacity)

@@ -7,8 +7,7 @@ import pytest
 from tests.support.topics import small_log
 
 from waybill.producer import LosslessProducer
-from waybill.producer.callbacks import Callbacks
-from waybill.producer.delivery import Deliveries
+from waybill.producer.delivery import Callbacks, Deliveries
 from waybill.producer.retry_log import Note, RetryLog
 from waybill.producer.wal import DATA, WalFullError, WalRecord
 from waybill.producer.wal.memory_disk import MemoryDisk

@@ -15,7 +15,7 @@ from waybill.producer.client import (
     read_stamp,
     stamp_prefix,
 )
-from waybill.producer.environment import DirectoryLock
+from waybill.producer.forks import DirectoryLock
 from waybill.producer.lossless import _folder_name
 from waybill.settings import WalSettings
 
@@ -91,7 +91,7 @@ def test_a_second_opening_is_told_who_holds_the_log(tmp_path):
 
 def test_the_lock_ends_with_its_process(tmp_path):
     code = (
-        "import sys, os, pathlib; from waybill.producer.environment import DirectoryLock;"
+        "import sys, os, pathlib; from waybill.producer.forks import DirectoryLock;"
         "lock = DirectoryLock(pathlib.Path(sys.argv[1])); print(os.getpid(), flush=True);"
         "sys.stdin.read()"
     )

@@ -15,7 +15,7 @@ Invariants
   I5  Blocks are allocated when a segment is made (``posix_fallocate``): a full disk is an error
       then, never a SIGBUS later.
   I6  A file whose sync was refused is never synced again and never reused: its frames are rewritten
-      to another file, which takes its name (``poison``). What another process left is written
+      to another file, which takes its name (``syncer``). What another process left is written
       again before its first sync here: that process may have died after a refusal.
 
 Directory
@@ -48,6 +48,7 @@ from waybill.lazy import lazy_exports
 if TYPE_CHECKING:
     from waybill.producer.wal.disk import Disk as Disk
     from waybill.producer.wal.disk import RealDisk as RealDisk
+    from waybill.producer.wal.disk import WalFullError as WalFullError
     from waybill.producer.wal.disk import set_aside as set_aside
     from waybill.producer.wal.frame import DATA as DATA
     from waybill.producer.wal.frame import MARK as MARK
@@ -61,12 +62,11 @@ if TYPE_CHECKING:
     from waybill.producer.wal.frame import scan as scan
     from waybill.producer.wal.log import WriteAheadLog as WriteAheadLog
     from waybill.producer.wal.segment import parse_segment as parse_segment
-    from waybill.producer.wal.space import WalFullError as WalFullError
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "disk": ["Disk", "RealDisk", "set_aside"],
+        "disk": ["Disk", "RealDisk", "WalFullError", "set_aside"],
         "frame": [
             "DATA",
             "FrameDamage",
@@ -81,6 +81,5 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "log": ["WriteAheadLog"],
         "segment": ["parse_segment"],
-        "space": ["WalFullError"],
     },
 )

@@ -14,11 +14,20 @@ from mmap import mmap
 from pathlib import Path
 from typing import Protocol
 
-from waybill.producer.wal.space import PAGE_BYTES, WalFullError
+from waybill.errors import RetryError
+from waybill.settings import WalSettings
 
+PAGE_BYTES = 4096
 _POPULATE_BYTES = 1024**2
 _MADV_POPULATE_WRITE = 23
 """Of Linux; not named in ``mmap``."""
+
+
+class WalFullError(RetryError):
+    """The log may not grow now; nothing was appended, nothing was lost. Call again later."""
+
+    appended = 0
+    """Of a batch: how many messages were appended before."""
 
 
 class DiskFile(Protocol):
@@ -98,6 +107,27 @@ class Disk(Protocol):
 
     def free_bytes(self, directory: Path) -> int:
         """Return how much can still be allocated."""
+
+
+def check_room(
+    disk: Disk, directory: Path, settings: WalSettings, *, used_bytes: int, need_bytes: int
+) -> None:
+    """Refuse a new segment for which there is no room. Asked for each segment, never per record.
+
+    Raises:
+        WalFullError: it would pass the threshold, or leave less free than the floor.
+    """
+    if used_bytes + need_bytes > settings.disk_threshold_bytes:
+        raise WalFullError(
+            f"the log in {directory} takes {used_bytes} bytes and may take "
+            f"{settings.disk_threshold_bytes} (WAYBILL_WAL__DISK_THRESHOLD_BYTES)"
+        )
+    free_bytes = disk.free_bytes(directory)
+    if free_bytes - need_bytes < settings.disk_floor_bytes:
+        raise WalFullError(
+            f"{free_bytes} bytes are free below {directory}, of which "
+            f"{settings.disk_floor_bytes} must stay free (WAYBILL_WAL__DISK_FLOOR_BYTES)"
+        )
 
 
 def move(disk: Disk, file: DiskFile, path: Path) -> None:

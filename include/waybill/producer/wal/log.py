@@ -12,8 +12,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from waybill.errors import InputError, RetryError, StopError
-from waybill.producer.wal import poison
-from waybill.producer.wal.disk import Disk, DiskFile, RealDisk, move, set_aside
+from waybill.producer.wal.disk import (
+    PAGE_BYTES,
+    Disk,
+    DiskFile,
+    RealDisk,
+    WalFullError,
+    check_room,
+    move,
+    set_aside,
+)
 from waybill.producer.wal.frame import (
     FrameDamage,
     FrameWriter,
@@ -22,11 +30,15 @@ from waybill.producer.wal.frame import (
     frame_bytes,
     read_record,
 )
-from waybill.producer.wal.free import PREFIX as FREE_PREFIX
-from waybill.producer.wal.free import FreeFiles, free_path
-from waybill.producer.wal.segment import WalSegment, parse_segment, segment_path
-from waybill.producer.wal.space import PAGE_BYTES, WalFullError, check_room, check_settings
-from waybill.producer.wal.syncing import Syncer
+from waybill.producer.wal.segment import (
+    FREE_PREFIX,
+    FreeFiles,
+    WalSegment,
+    free_path,
+    parse_segment,
+    segment_path,
+)
+from waybill.producer.wal.syncer import COPY_PREFIX, Syncer, keep_poisoned
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +67,7 @@ class WriteAheadLog:
         next_segment: int = 1,
         disk: Disk | None = None,
     ) -> None:
-        check_settings(settings)
+        _check_settings(settings)
         self.directory = directory
         self.damage: list[tuple[WalSegment, FrameDamage]] = []
         """What opening found that is no frame."""
@@ -99,7 +111,7 @@ class WriteAheadLog:
             segment = WalSegment(self._disk.open(path), its_wal, segment_id, base_lsn)
             end_lsn = self._adopt(segment, end_lsn)
         for name in names:
-            if name.startswith((FREE_PREFIX, poison.PREFIX)):
+            if name.startswith((FREE_PREFIX, COPY_PREFIX)):
                 self._adopt_free(self.directory / name)
         return end_lsn
 
@@ -228,7 +240,7 @@ class WriteAheadLog:
     def sync(self, gate: AbstractContextManager[object] | None = None) -> None:
         """Return when the disk has every record appended before the call.
 
-        A segment that the disk refuses to sync is rewritten elsewhere (see ``poison``), and nothing
+        A segment that the disk refuses to sync is rewritten elsewhere (see ``syncer``), and nothing
         is appended to it any more; the refused file is never synced again.
 
         Args:
@@ -365,7 +377,7 @@ class WriteAheadLog:
             self._segments.popleft()
             return
         if segment.poisoned:
-            poison.keep_poisoned(self._disk, path)
+            keep_poisoned(self._disk, path)
         elif segment.damaged:
             aside = set_aside(self._disk, path, path.name)
             _LOG.error("a damaged segment was moved to %s", aside)
@@ -395,3 +407,16 @@ class WriteAheadLog:
                 segment.trim()
                 segment.file.close()
             self._segments.clear()
+
+
+def _check_settings(settings: WalSettings) -> None:
+    """Refuse a threshold that two segments do not fit in: one is filled while one is settled.
+
+    Raises:
+        InputError: it does not.
+    """
+    if settings.disk_threshold_bytes < 2 * settings.segment_bytes:
+        raise InputError(
+            f"WAYBILL_WAL__DISK_THRESHOLD_BYTES is {settings.disk_threshold_bytes}; it must be at "
+            f"least twice WAYBILL_WAL__SEGMENT_BYTES ({settings.segment_bytes})"
+        )

@@ -21,8 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Literal, TypeAlias
 
-from waybill.producer.wal.disk import DiskFile
-from waybill.producer.wal.space import WalFullError
+from waybill.producer.wal.disk import DiskFile, WalFullError
 
 SECTOR_BYTES = 512
 Operation: TypeAlias = Literal[

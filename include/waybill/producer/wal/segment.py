@@ -1,18 +1,26 @@
-"""One segment file: made or taken from the free ones, mapped, appended to, given free.
+"""Segment files: one that holds records, and those that are free for further use.
 
 A file becomes a segment by its rename from ``free-…`` to ``seg-…``; it is whole, allocated and
 begins with a terminator before that. So a SIGKILL at any line leaves a free file or an empty
 segment.
+
+Free files are a stack: the one given back last is taken first, its pages are warm. The files at the
+bottom that the stack did not shrink down to for ``FREE_IDLE_S`` are more than anybody needs, and
+are removed. After a burst that wrote twenty segments between two checkpoints twenty are kept, and a
+minute later two.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
+import uuid
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from waybill.producer.wal.disk import DiskFile
+from waybill.producer.wal.disk import PAGE_BYTES, Disk, DiskFile, move
 from waybill.producer.wal.frame import (
     MARK,
     PREFIX,
@@ -23,12 +31,15 @@ from waybill.producer.wal.frame import (
     scan,
     tag_of,
 )
-from waybill.producer.wal.space import PAGE_BYTES
 
 _NAME = re.compile(r"seg-([0-9a-f]{32})-([0-9a-f]{8})-([0-9a-f]{16})\.wal")
 _TAG_BYTES = 4
 INDEX_EVERY = 64
 """Records between two entries of the index of a segment that is read."""
+FREE_PREFIX = "free-"
+FREE_IDLE_S = 60.0
+LEAST_FREE = 2
+"""Free files that are kept however idle the log is."""
 
 
 class WalSegment:
@@ -158,3 +169,71 @@ def parse_segment(name: str) -> tuple[bytes, int, int] | None:
     if match is None:
         return None
     return bytes.fromhex(match[1]), int(match[2], 16), int(match[3], 16)
+
+
+def free_path(directory: Path) -> Path:
+    """Return a new name for a free file."""
+    return directory / f"{FREE_PREFIX}{uuid.uuid4().hex}.wal"
+
+
+class FreeFiles:
+    """The free files of one directory, all of one size. Safe for several threads."""
+
+    def __init__(
+        self, disk: Disk, directory: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stack: list[tuple[DiskFile, float]] = []
+
+    def take(self) -> DiskFile | None:
+        """Return a file that begins with a terminator, or None."""
+        with self._lock:
+            return self._stack.pop()[0] if self._stack else None
+
+    def add(self, file: DiskFile) -> None:
+        """Keep a file that has a free file's name."""
+        file.data[: len(TERMINATOR)] = TERMINATOR
+        with self._lock:
+            self._stack.append((file, self._clock()))
+
+    def give(self, file: DiskFile) -> None:
+        """Keep a segment's file, whose records nobody needs.
+
+        Raises:
+            OSError: it could not be renamed for good; it is not kept.
+        """
+        move(self._disk, file, free_path(self._directory))
+        self.add(file)  # after the rename: a segment is never damaged
+
+    def shrink(self, *, short: bool = False) -> None:
+        """Remove what was not needed for ``FREE_IDLE_S``; when ``short`` of space, all but two."""
+        limit = self._clock() - FREE_IDLE_S
+        while True:
+            with self._lock:
+                if len(self._stack) <= LEAST_FREE or not (short or self._stack[0][1] <= limit):
+                    return
+                file, _ = self._stack.pop(0)
+            self._remove(file)
+
+    def remove_one(self) -> bool:
+        """Remove one file to make room; tell whether there was one."""
+        file = self.take()
+        if file is not None:
+            self._remove(file)
+        return file is not None
+
+    def _remove(self, file: DiskFile) -> None:
+        file.close()
+        self._disk.remove(file.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        with self._lock:
+            return sum(file.size for file, _ in self._stack)
+
+    def __len__(self) -> int:
+        return len(self._stack)

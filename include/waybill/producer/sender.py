@@ -14,9 +14,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from waybill.errors import StopError
-from waybill.producer.callbacks import Callbacks, OnDelivery
 from waybill.producer.client import HEADER, pack_stamp, stamp_prefix
-from waybill.producer.delivery import EPOCH_RECORDS, Deliveries, Epoch, Poller
+from waybill.producer.delivery import (
+    EPOCH_RECORDS,
+    Callbacks,
+    Deliveries,
+    Epoch,
+    OnDelivery,
+    Poller,
+)
 from waybill.producer.retry_queue import Report, RetryQueue
 from waybill.producer.wal import HeaderList, WalRecord, WriteAheadLog
 
