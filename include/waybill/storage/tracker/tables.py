@@ -1,111 +1,69 @@
 """The tracker's tables.
 
-Books        pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
-             commit_sequences, batches, ledger, ledger_minutes, ledger_totals, load_positions,
-             connector_positions, intake_watermarks, write_ahead_logs, refused_messages,
-             staged_objects
-Parking      parked_partitions, parked_objects, segments, replays, replay_entries, replay_outcomes,
-             auto_replays, pipeline_holds
-Asking       trace_queries, breaches, audit_minutes, audit_rounds
-Being told   notices, notice_messages, notice_digests, digested_partitions
-Who did what audit_log
-Who it is    deployment
+Books         pipelines, pipeline_versions, consumers, topic_offsets, topic_stops,
+              commit_sequences, batches, ledger, ledger_minutes, ledger_totals, load_positions,
+              connector_positions, write_ahead_logs, refused_messages, staged_objects,
+              intake_watermarks
+Mappings      mapping_versions
+Destinations  destination_states, loaded_tables, destination_rewinds
+Parking       parked_partitions, parked_objects, segments, replays, replay_entries,
+              replay_outcomes, auto_replays, pipeline_holds
+Traces        trace_queries
+Audit         breaches, audit_minutes, audit_rounds
+Notices       notices, notice_messages, notice_digests, digested_partitions
+Deployment    deployment, audit_log
 """
 
 from __future__ import annotations
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
+    MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
     Uuid,
+    func,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from waybill.storage.tracker.audit_tables import (
-    audit_minutes,
-    audit_rounds,
-    breaches,
-    intake_watermarks,
-    trace_queries,
-)
-from waybill.storage.tracker.mapping_tables import (
-    destination_rewinds,
-    destination_states,
-    loaded_tables,
-    mapping_versions,
-)
-from waybill.storage.tracker.metadata import METADATA, count_column, time_column
-from waybill.storage.tracker.notice_tables import (
-    digested_partitions,
-    notice_digests,
-    notice_messages,
-    notices,
-)
-from waybill.storage.tracker.parking_tables import (
-    SEGMENT_STATES,
-    auto_replays,
-    parked_objects,
-    parked_partitions,
-    pipeline_holds,
-    replay_entries,
-    replay_outcomes,
-    replays,
-    segments,
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
 )
 
-__all__ = [
-    "COUNT_COLUMNS",
-    "METADATA",
-    "SEGMENT_STATES",
-    "audit_log",
-    "audit_minutes",
-    "audit_rounds",
-    "auto_replays",
-    "batches",
-    "breaches",
-    "commit_sequences",
-    "connector_positions",
-    "consumers",
-    "deployment",
-    "destination_rewinds",
-    "destination_states",
-    "digested_partitions",
-    "intake_watermarks",
-    "ledger",
-    "ledger_minutes",
-    "ledger_totals",
-    "load_positions",
-    "loaded_tables",
-    "mapping_versions",
-    "notice_digests",
-    "notice_messages",
-    "notices",
-    "parked_objects",
-    "parked_partitions",
-    "pipeline_holds",
-    "pipeline_versions",
-    "pipelines",
-    "refused_messages",
-    "replay_entries",
-    "replay_outcomes",
-    "replays",
-    "segments",
-    "staged_objects",
-    "topic_offsets",
-    "topic_stops",
-    "trace_queries",
-    "write_ahead_logs",
-]
+
+def time_column(name: str, *, now: bool = False) -> Column[object]:
+    """Return a column of a time; ``now``: never null, the tracker's clock by default."""
+    if now:
+        return Column(
+            name, DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()
+        )
+    return Column(name, DateTime(timezone=True))
+
+
+def count_column(name: str) -> Column[int]:
+    """Return a column that counts from 0."""
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+# Books
 
 COUNT_COLUMNS = (
     "in_first",
@@ -268,8 +226,6 @@ connector_positions = Table(
     time_column("reread_asked_at"),
 )
 
-LOG_STATES = ("open", "closed", "taken_over", "ended")
-
 write_ahead_logs = Table(
     "write_ahead_logs",
     METADATA,
@@ -342,6 +298,472 @@ Index(
 gone or damaged when it was to be loaded, ``problem`` says how, ``not_recovered`` why it cannot be
 made again; ``deleted`` once it was, under another key and commit number, or given up by name."""
 
+intake_watermarks = Table(
+    "intake_watermarks",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    count_column("version"),
+    Column("open", Boolean, nullable=False, server_default=text("false")),
+    Column("open_from_minute", Integer, nullable=False),
+    *[count_column(name) for name in ("pages", "waiting")],
+    Column("source", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("began_at", now=True),
+    time_column("told_at", now=True),
+)
+"""How far a pipeline's ingestion is settled: see ``waybill.ledger.watermarks``.
+
+``version``: goes up with each change. ``waiting``: events of counted pages that Kafka had not
+acknowledged when it was told last. ``source``: {"counted", "ingested", "left"}:
+see ``waybill.ledger.IntakeWatermark``."""
+
+# Mappings and destinations
+
+mapping_versions = Table(
+    "mapping_versions",
+    METADATA,
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("declaration", JSONB, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("pipeline_version", Text, nullable=False, server_default=text("''")),
+    time_column("created_at", now=True),
+    PrimaryKeyConstraint("pipeline_id", "event_name", "number"),
+)
+"""What an event name maps to: the declaration with all that was learned from events since.
+
+``declaration``: an ``EventDeclaration`` as JSON. ``author``: who deployed, or the task that met new
+fields. The greatest number is in force; rows never change."""
+
+destination_states = Table(
+    "destination_states",
+    METADATA,
+    Column("destination", Text, primary_key=True),
+    time_column("waiting_since"),
+    time_column("tried_at"),
+    count_column("attempts"),
+    Column("code", Text, nullable=False, server_default=text("''")),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    time_column("told_at"),
+    Column("parked_from", BigInteger),
+    time_column("park_asked_at"),
+    Column("park_asked_by", Text, nullable=False, server_default=text("''")),
+    Column("park_reason", Text, nullable=False, server_default=text("''")),
+)
+"""A destination that does not take its loads: since when its loader waits, what it said last.
+
+``code``: the error type of what it said; ``told_at``: its owners were told. ``park_asked_at``:
+somebody wants what waits parked; ``parked_from``: the first commit number that the loader parked.
+There is no row of a destination that takes its loads."""
+
+loaded_tables = Table(
+    "loaded_tables",
+    METADATA,
+    Column("destination", Text, nullable=False),
+    Column("table_schema", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("last_commit", BigInteger, nullable=False),
+    PrimaryKeyConstraint("destination", "table_schema", "table_name"),
+)
+"""The newest commit with rows for a table, of destinations that keep books for each table."""
+
+destination_rewinds = Table(
+    "destination_rewinds",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("destination", Text, nullable=False),
+    time_column("found_at", now=True),
+    count_column("held"),
+    count_column("taken"),
+    Column("commits", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    count_column("rows"),
+    count_column("done_to"),
+    Column("lost", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    count_column("lost_rows"),
+    time_column("reloaded_at"),
+    time_column("settled_at"),
+    Column("settled_by", Text, nullable=False, server_default=text("''")),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+)
+Index(
+    "ix_destination_rewinds_open",
+    destination_rewinds.c.destination,
+    unique=True,
+    postgresql_where=text("reloaded_at IS NULL"),
+)
+"""A destination that was put back to an older point. ``held``: the newest commit it had; ``taken``:
+the newest that it took. ``commits``: spans [first, last] of those that are loaded again, up to
+``done_to`` so far, until ``reloaded_at``. ``lost``: spans of those whose staged objects are not
+kept any more: an alarm until ``settled_at``."""
+
+# Parking and replays
+
+_KEPT = text("parked + replaying + quarantined > 0")
+
+parked_partitions = Table(
+    "parked_partitions",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    Column("error_type", Text, nullable=False),
+    *[
+        count_column(name)
+        for name in ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
+    ],
+    time_column("first_event_at"),
+    time_column("last_event_at"),
+    time_column("first_parked_at", now=True),
+    time_column("last_parked_at", now=True),
+    Column("last_message", Text, nullable=False, server_default=text("''")),
+    *[
+        count_column(name)
+        for name in ("discarded_to", "marked_segments", "marked_events", "marked_bytes")
+    ],
+    time_column("marked_at"),
+    *[count_column(name) for name in ("trimmed_replayed", "trimmed_discarded")],
+    *[time_column(name) for name in ("trimmed_first_event_at", "trimmed_last_event_at")],
+    UniqueConstraint("pipeline_id", "event_name", "stage", "error_type"),
+    Index("ix_parked_partitions_error_type", "error_type", "pipeline_id"),
+    Index("ix_parked_partitions_event_name", "event_name", "pipeline_id"),
+    *[
+        Index(f"ix_parked_partitions_{name}", name, "id", postgresql_where=_KEPT)
+        for name in ("parked", "bytes", "last_parked_at")
+    ],
+    Index("ix_parked_partitions_marked", "marked_at", postgresql_where=text("discarded_to > 0")),
+)
+"""``discarded_to``: segments up to this id that are parked in their rows are discarded; 0: none.
+
+``marked_...``: how much that is, and when it was said last. ``trimmed_...``: what the segments held
+whose rows retention has deleted: ``replayed`` and ``discarded`` have them in."""
+
+parked_objects = Table(
+    "parked_objects",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'live'")),
+    time_column("committed_at", now=True),
+    CheckConstraint("state IN ('live', 'deleting', 'deleted')", name="state"),
+)
+Index(
+    "ix_parked_objects_deleting",
+    parked_objects.c.key,
+    postgresql_where=text("state = 'deleting'"),
+)
+
+replays = Table(
+    "replays",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    Column("run_id", Text, nullable=False, server_default=text("''")),
+    Column("since", DateTime(timezone=True)),
+    Column("until", DateTime(timezone=True)),
+    Column("rate_per_s", Integer),
+    Column("fingerprint", Text),
+    Column("max_events", BigInteger),
+    Column("step", Text, nullable=False, server_default=text("''")),
+    count_column("events"),
+    count_column("sent"),
+    count_column("quarantined"),
+    time_column("started_at", now=True),
+    time_column("finished_at"),
+    CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),
+    Index("ix_replays_partition", "partition_id", "started_at"),
+)
+Index(
+    "ix_replays_one_running",
+    replays.c.partition_id,
+    unique=True,
+    postgresql_where=text("state = 'running'"),
+)
+
+segments = Table(
+    "segments",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), nullable=False),
+    Column("object_key", Text, ForeignKey("parked_objects.key"), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("count", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("first_event_at", DateTime(timezone=True), nullable=False),
+    Column("last_event_at", DateTime(timezone=True), nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'parked'")),
+    Column("scope", Text, nullable=False),
+    Column("commit_number", BigInteger, nullable=False),
+    Column("kafka_partition", Integer, nullable=False),
+    Column("first_offset", BigInteger, nullable=False),
+    Column("replay_id", Uuid, ForeignKey("replays.id")),
+    Column("fingerprint", Text, nullable=False, server_default=text("''")),
+    Column("last_message", Text, nullable=False, server_default=text("''")),
+    Column("ids", LargeBinary),
+    Column("copies", ARRAY(Integer)),
+    Column("source_id", BigInteger),
+    Column("problem", Text, nullable=False, server_default=text("''")),
+    time_column("parked_at", now=True),
+    time_column("changed_at", now=True),
+    UniqueConstraint("object_key", "position"),
+    CheckConstraint(
+        "state IN ('parked', 'replaying', 'replayed', 'discarded', 'quarantined', 'replaced', "
+        "'deleted')",
+        name="state",
+    ),
+    Index("ix_segments_partition_state", "partition_id", "state", "commit_number"),
+)
+"""``state``: ``quarantined``: its frame is damaged; ``replaced``: its events are in other segments.
+
+``problem``: why a quarantined segment cannot be made again from Kafka."""
+
+_HELD = text("state IN ('parked', 'replaying')")
+_column = segments.c
+for _name, _columns, _where in (
+    ("replay", (_column.replay_id, _column.commit_number), text("replay_id IS NOT NULL")),
+    ("source", (_column.source_id,), text("source_id IS NOT NULL")),
+    ("dead", (_column.object_key,), text("state IN ('replayed', 'discarded', 'replaced')")),
+    ("fingerprint", (_column.fingerprint, _column.partition_id), _HELD),
+    ("event_at", (_column.last_event_at, _column.first_event_at, _column.partition_id), _HELD),
+    ("parked_at", (_column.parked_at, _column.partition_id), _HELD),
+    (
+        "partition_event_at",
+        (_column.partition_id, _column.last_event_at, _column.first_event_at),
+        _HELD,
+    ),
+    ("partition_parked_at", (_column.partition_id, _column.parked_at), _HELD),
+    (
+        "long",
+        (_column.last_event_at, _column.first_event_at, _column.partition_id),
+        text(f"{_HELD} AND last_event_at - first_event_at > interval '1 hour'"),
+    ),
+):
+    Index(f"ix_segments_{_name}", *_columns, postgresql_where=_where)
+"""Partial: what is discarded or replayed leaves the indexes of what is held."""
+
+replay_outcomes = Table(
+    "replay_outcomes",
+    METADATA,
+    Column("replay_id", Uuid, ForeignKey("replays.id"), nullable=False),
+    Column("outcome", Text, nullable=False),
+    count_column("events"),
+    PrimaryKeyConstraint("replay_id", "outcome"),
+)
+"""What the stages and the destination said of a replay's events, added up batch by batch."""
+
+replay_entries = Table(
+    "replay_entries",
+    METADATA,
+    Column("replay_id", Uuid, ForeignKey("replays.id"), nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("stage", Text, nullable=False),
+    count_column("came_in"),
+    count_column("marked"),
+    PrimaryKeyConstraint("replay_id", "event_name", "stage"),
+)
+"""How many of a replay's messages came in where, and how many its marks say were sent there."""
+
+auto_replays = Table(
+    "auto_replays",
+    METADATA,
+    Column("partition_id", BigInteger, ForeignKey("parked_partitions.id"), primary_key=True),
+    Column("on_change", Text, nullable=False),
+    Column("asked_by", Text, nullable=False),
+    Column("seen", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("last_run_id", Text, nullable=False, server_default=text("''")),
+    time_column("asked_at", now=True),
+    time_column("tried_at"),
+    CheckConstraint("on_change IN ('version', 'destination', 'any')", name="on_change"),
+)
+"""Partitions to replay when their cause changes; ``seen``: how the cause stood when last looked."""
+
+pipeline_holds = Table(
+    "pipeline_holds",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("pipeline_id", Text, nullable=False),
+    Column("cause", JSONB, nullable=False),
+    Column("held_by", Text, nullable=False),
+    Column("released_by", Text),
+    count_column("probes"),
+    Column("last_probe", JSONB),
+    time_column("held_at", now=True),
+    time_column("probed_at"),
+    time_column("released_at"),
+)
+Index(
+    "ix_pipeline_holds_one_active",
+    pipeline_holds.c.pipeline_id,
+    unique=True,
+    postgresql_where=text("released_at IS NULL"),
+)
+
+# Traces and the auditor
+
+trace_queries = Table(
+    "trace_queries",
+    METADATA,
+    Column("id", Uuid, primary_key=True),
+    Column("asked_by", Text, nullable=False),
+    time_column("asked_at", now=True),
+    Column("question", JSONB, nullable=False),
+    Column("state", Text, nullable=False, server_default=text("'queued'")),
+    Column("backend", Text, nullable=False, server_default=text("''")),
+    Column("runner", Text, nullable=False, server_default=text("''")),
+    Column("external_id", Text, nullable=False, server_default=text("''")),
+    Column("cancel_asked", Boolean, nullable=False, server_default=text("false")),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    count_column("objects_read"),
+    count_column("objects"),
+    count_column("bytes_scanned"),
+    time_column("started_at"),
+    time_column("seen_at"),
+    time_column("finished_at"),
+    Column("error", Text, nullable=False, server_default=text("''")),
+    Column("answer", JSONB),
+    CheckConstraint("state IN ('queued', 'running', 'done', 'failed', 'cancelled')", name="state"),
+    Index("ix_trace_queries_asked_at", "asked_at"),
+)
+"""``runner``: the process that works on it; it says so anew in ``seen_at``.
+
+``external_id``: the query service's own id (Athena's execution id), by which it is cancelled.
+
+``tries``: runners that took it up."""
+Index(
+    "ix_trace_queries_waiting",
+    trace_queries.c.asked_at,
+    postgresql_where=text("state IN ('queued', 'running')"),
+)
+
+breaches = Table(
+    "breaches",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False, server_default=text("''")),
+    Column("stage", Text, nullable=False, server_default=text("''")),
+    Column("minute", Integer, nullable=False, server_default=text("0")),
+    Column("kind", Text, nullable=False),
+    count_column("gap"),
+    Column("state", Text, nullable=False, server_default=text("'open'")),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("ids", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("first_seen_at", now=True),
+    time_column("last_seen_at", now=True),
+    time_column("named_at"),
+    time_column("ended_at"),
+    Column("ended_by", Text, nullable=False, server_default=text("''")),
+    Column("reason", Text, nullable=False, server_default=text("''")),
+    CheckConstraint("state IN ('open', 'explained', 'closed')", name="state"),
+    Index("ix_breaches_pipeline", "pipeline_id", "minute"),
+)
+"""``minute``: intake minute, 0: of no one minute. ``gap``: positive: missing, negative: too many.
+
+``ids``: {"missing": [event ids], "doubled": [event ids]}, once the minute's traces are in."""
+Index(
+    "ix_breaches_one_open",
+    *[breaches.c[name] for name in ("pipeline_id", "event_name", "stage", "minute", "kind")],
+    unique=True,
+    postgresql_where=text("state = 'open'"),
+)
+
+audit_minutes = Table(
+    "audit_minutes",
+    METADATA,
+    Column("pipeline_id", Text, nullable=False),
+    Column("event_name", Text, nullable=False),
+    Column("minute", Integer, nullable=False),
+    *[count_column(name) for name in ("changed", "audited")],
+    Column("fence", BigInteger),
+    Column("state", Text, nullable=False, server_default=text("'new'")),
+    Column("ids", Text, nullable=False, server_default=text("''")),
+    Column("stages", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("since", now=True),
+    time_column("balanced_at"),
+    PrimaryKeyConstraint("pipeline_id", "event_name", "minute"),
+)
+"""Intake minutes that the auditor is not through with; one that is not here is in balance.
+
+``changed``: goes up with each fold into the minute; ``audited``: what it was when last looked at.
+``fence``: the round in which all its first-pass events were in the log. ``stages``: {stage:
+{"verdict", "gap", "why"}}."""
+
+audit_rounds = Table(
+    "audit_rounds",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=True),
+    time_column("at", now=True),
+    Column("ends", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    Column("report", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+)
+"""``ends``: {topic: {"id": topic id, "ends": [[partition, offset after the last], ...]}}."""
+
+# Notices
+
+notices = Table(
+    "notices",
+    METADATA,
+    Column("id", BigInteger, primary_key=True, autoincrement=True),
+    Column("kind", Text, nullable=False),
+    Column("pipeline_id", Text, nullable=False),
+    Column("partition_id", BigInteger),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("made_at", now=True),
+    time_column("sent_at"),
+    Column("reached", ARRAY(Text), nullable=False, server_default=text("'{}'")),
+)
+"""What owners are still to be told: written with what it tells of, sent later, at least once.
+
+``reached``: the sinks that took it; ``sent_at`` is set once all have.
+"""
+Index("ix_notices_unsent", notices.c.id, postgresql_where=text("sent_at IS NULL"))
+Index("ix_notices_sent", notices.c.sent_at, postgresql_where=text("sent_at IS NOT NULL"))
+Index(
+    "ix_notices_one_missing",
+    text("(detail ->> 'object_key')"),
+    notices.c.pipeline_id,
+    unique=True,
+    postgresql_where=text("kind = 'missing'"),
+)
+
+notice_messages = Table(
+    "notice_messages",
+    METADATA,
+    Column("owner", Text, nullable=False),
+    Column("sink", Text, nullable=False),
+    Column("id", Uuid, nullable=False),
+    Column("notice_ids", ARRAY(BigInteger), nullable=False),
+    count_column("attempts"),
+    Column("problem", Text, nullable=False, server_default=text("''")),
+    time_column("made_at", now=True),
+    time_column("next_try_at", now=True),
+    PrimaryKeyConstraint("owner", "sink"),
+)
+"""The one message on its way to an owner by a sink: what it tells and its id stay until it came."""
+
+notice_digests = Table(
+    "notice_digests",
+    METADATA,
+    Column("pipeline_id", Text, primary_key=True),
+    time_column("digested_at", now=True),
+)
+
+digested_partitions = Table(
+    "digested_partitions",
+    METADATA,
+    Column("partition_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("ever", BigInteger, nullable=False),
+    Column("held", BigInteger, nullable=False),
+)
+"""A partition's events, ever parked and held then, as the last digest told them."""
+
+# The deployment
+
 deployment = Table(
     "deployment",
     METADATA,
@@ -351,6 +773,7 @@ deployment = Table(
     CheckConstraint("singleton", name="one_row"),
 )
 """One row, made with the table and never changed: which deployment this tracker is of."""
+
 audit_log = Table(
     "audit_log",
     METADATA,
