@@ -24,8 +24,8 @@ class RetryError(WaybillError):
             not to wait for it; empty: whoever parks chooses.
     """
 
-    def __init__(self, *words: object, code: str = "") -> None:
-        super().__init__(*words)
+    def __init__(self, *args: object, code: str = "") -> None:
+        super().__init__(*args)
         self.code = code
 
 
@@ -57,8 +57,8 @@ class InputError(WaybillError):
         code: as that of ``RetryError``.
     """
 
-    def __init__(self, *words: object, code: str = "") -> None:
-        super().__init__(*words)
+    def __init__(self, *args: object, code: str = "") -> None:
+        super().__init__(*args)
         self.code = code
 
 

@@ -31,7 +31,7 @@ from waybill.ledger import (
     OffsetsMovedError,
     acquire_lease,
     commit_batch,
-    committed_batches,
+    committed,
     last_commit_number,
     staged_after,
     topic_positions,
@@ -66,7 +66,7 @@ def test_a_batch_moves_its_offsets_and_leaves_all_that_it_is(tracker: TrackerSto
         (1, "a"),
         (1, "b"),
     ]
-    assert committed_batches(tracker, [str(commit.batch_id)]) == {str(commit.batch_id)}
+    assert committed(tracker, [str(commit.batch_id)]) == {str(commit.batch_id)}
     rows = everything(tracker)
     assert rows["batches"][0]["offsets"] == [
         ["events.t.w", 1, 0, 4, 4],

@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from waybill.ledger.positions import acquire_lease as acquire_lease
     from waybill.ledger.positions import commit_age_s as commit_age_s
     from waybill.ledger.positions import committed as committed
-    from waybill.ledger.positions import committed_batches as committed_batches
     from waybill.ledger.positions import consumer_progress as consumer_progress
     from waybill.ledger.positions import last_commit_number as last_commit_number
     from waybill.ledger.positions import load_position as load_position
@@ -170,7 +169,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "acquire_lease",
             "commit_age_s",
             "committed",
-            "committed_batches",
             "consumer_progress",
             "last_commit_number",
             "load_position",

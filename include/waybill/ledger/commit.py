@@ -430,8 +430,3 @@ def _move_load_position(connection: Connection, commit: LoadCommit) -> bool:
     raise OffsetsMovedError(
         f"destination {commit.destination!r} stands at commit {stands}, not at {commit.after}"
     )
-
-
-def counts_of(rows: Iterable[tuple[str, list[list[Any]]]]) -> PackedCounts:
-    """Return packed counts as a list, so that they can be written more than once."""
-    return list(rows)

@@ -288,13 +288,6 @@ def commit_age_s(tracker: TrackerStore, destination: str, commit_number: int) ->
         return float(connection.execute(query).scalar_one())
 
 
-def committed_batches(tracker: TrackerStore, ids: Iterable[str]) -> set[str]:
-    """Return which of these batch ids were committed (what a trace says counts only then)."""
-    wanted = [UUID(text) for text in ids]
-    with tracker.transaction() as connection:
-        return _micro_batches(connection, wanted)
-
-
 def committed(tracker: TrackerStore, texts: Iterable[str]) -> set[str]:
     """Return which batches of traces were committed; what a trace says counts only then.
 

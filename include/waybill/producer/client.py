@@ -156,9 +156,9 @@ def producer_config(kafka: Mapping[str, object], settings: WalSettings) -> dict[
 
 
 def _agrees(given: object, ours: object) -> bool:
-    words = {"-1": "all", "true": "true", "1": "1"}
+    synonyms = {"-1": "all"}
     text = str(given).lower()
-    return words.get(text, text) == str(ours).lower()
+    return synonyms.get(text, text) == str(ours).lower()
 
 
 def consumer_config(kafka: Mapping[str, object], wal_id: bytes) -> dict[str, object]:

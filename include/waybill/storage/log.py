@@ -263,8 +263,7 @@ class KafkaLog:
                 found = {at.partition: future.result() for at, future in futures.items()}
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    words = f"Kafka did not tell where {topic.name!r} ends: {error}"
-                    raise _away(words) from error
+                    raise _away(f"Kafka did not tell where {topic.name!r} ends: {error}") from error
                 time.sleep(0.2)
                 self._metadata(topic.name)  # the client keeps the epoch of a leader that is over
             else:
@@ -302,8 +301,8 @@ class KafkaLog:
                 )
             except KafkaException as error:
                 if time.monotonic() > deadline:
-                    words = f"Kafka did not tell how far {topic}/{number} reaches: {error}"
-                    raise _away(words) from error
+                    message = f"Kafka did not tell how far {topic}/{number} reaches: {error}"
+                    raise _away(message) from error
                 time.sleep(0.2)
             else:
                 return int(low), int(high)
@@ -369,24 +368,6 @@ class KafkaLog:
             at = record.offset + 1
         return [*found, (at, end)] if at < end else found
 
-    def records_at(self, topic: str, offsets: Mapping[int, int]) -> dict[int, LogRecord | None]:
-        """Return one record of each partition; None: there is none at its offset.
-
-        Args:
-            topic: its name.
-            offsets: {partition: offset}; none below the log's first, nor at or beyond its end.
-
-        Cost: about 20 ms a partition.
-
-        Raises:
-            RetryError: one was not given within 15 s.
-        """
-        reader = self.reader(topic)
-        try:
-            return {number: reader.at(number, offset) for number, offset in offsets.items()}
-        finally:
-            reader.close()
-
     def reader(self, topic: str) -> RecordReader:
         """Open a reader of single records of a topic; close it."""
         return RecordReader(self._consumer(), topic)
@@ -434,8 +415,8 @@ class KafkaLog:
             try:
                 found[int(place.partition)] = int(future.result(timeout=_ANSWER_S).low_watermark)
             except (KafkaException, TimeoutError) as error:
-                words = f"Kafka did not delete records of {topic}/{place.partition}: {error}"
-                raise _away(words) from error
+                message = f"Kafka did not delete records of {topic}/{place.partition}: {error}"
+                raise _away(message) from error
         return found
 
     def _described(self, name: str) -> Any:
@@ -593,8 +574,8 @@ class RecordReader:
                 return message
         raise self._error(partition, offset, "nothing came")
 
-    def _error(self, partition: int, offset: int, words: object) -> RetryError:
-        return RetryError(f"reading {self._topic}/{partition} at {offset}: {words}")
+    def _error(self, partition: int, offset: int, reason: object) -> RetryError:
+        return RetryError(f"reading {self._topic}/{partition} at {offset}: {reason}")
 
     def close(self) -> None:
         """Close its consumer."""

@@ -254,8 +254,8 @@ class ObjectStore:
                 "WAYBILL_S3__SECRET_KEY, or AWS's own variables"
             ) from error
         except BotoCoreError as error:
-            words = f"object store did not answer for {key!r}: {error}"
-            raise AwayError(words, setting="WAYBILL_S3__ENDPOINT_URL") from error
+            message = f"object store did not answer for {key!r}: {error}"
+            raise AwayError(message, setting="WAYBILL_S3__ENDPOINT_URL") from error
 
     def _opened_client(self) -> Any:
         """Return the client; it is made for the first call, which most commands never do."""

@@ -97,8 +97,8 @@ class PayloadReader:
     def _refuse_at_last(self, key: str, error: Exception, attempt: int, wait_s: float) -> None:
         """Take a wait from the budget; park the event where there is none left."""
         if attempt >= self._attempts or wait_s > self._left_s:
-            words = f"{error} (attempts: {attempt}; the store gives other objects)"
-            raise ParkError("data_ref_unreadable", words, where=key) from error
+            message = f"{error} (attempts: {attempt}; the store gives other objects)"
+            raise ParkError("data_ref_unreadable", message, where=key) from error
         self._left_s -= wait_s
 
 
