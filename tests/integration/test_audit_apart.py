@@ -12,7 +12,7 @@ from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
 from tests.support.many_batches import MINUTE, ManyBatches, fill
 
-from waybill.deployment.registry import deploy
+from waybill.deployment import deploy
 from waybill.reconciliation import read_breaches
 
 pytestmark = pytest.mark.serves

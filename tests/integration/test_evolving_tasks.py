@@ -15,7 +15,7 @@ from tests.support.evolving import order, plan_of, run_task, staged, staged_rows
 
 from waybill import services
 from waybill.access.personal import personal_of
-from waybill.deployment.registry import ActivePipelines, active_pipeline
+from waybill.deployment import ActivePipelines, active_pipeline
 from waybill.errors import AwayError, InputError
 from waybill.mappings import InForce, rules_of
 from waybill.mappings.versions import history, in_force

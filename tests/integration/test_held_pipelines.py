@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from waybill.access import Decision
 from waybill.cli import holds, lazy
-from waybill.deployment.registry import deploy
+from waybill.deployment import deploy
 from waybill.errors import InputError
 from waybill.parking.holds import (
     BREAKER,

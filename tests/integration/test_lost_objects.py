@@ -15,7 +15,7 @@ from tests.support.user_code import sandbox
 from tests.unit.destinations.orders import clean_database
 
 from waybill.access import Decision
-from waybill.deployment.registry import deploy
+from waybill.deployment import deploy
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
 from waybill.ledger.commit import StagedObject, write_counts

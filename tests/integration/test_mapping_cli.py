@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
-from waybill.deployment.registry import active_pipeline
+from waybill.deployment import active_pipeline
 from waybill.mappings import rules_of
 from waybill.mappings.versions import in_force, learn_once
 from waybill.storage import open_tracker

@@ -16,7 +16,7 @@ from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
 
 from waybill.cli.demo.progress import Figures, table
-from waybill.deployment.registry import (
+from waybill.deployment import (
     ActivePipelines,
     active_pipeline,
     active_pipelines,

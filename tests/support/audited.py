@@ -12,7 +12,7 @@ from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, staged
 
-from waybill.deployment.registry import deploy
+from waybill.deployment import deploy
 from waybill.events import Event, decode, encode
 from waybill.ledger import (
     IntakeCommit,

@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 from tests.support.orders import team_of
 
-from waybill.deployment.registry import ActivePipelines
+from waybill.deployment import ActivePipelines
 from waybill.events import Event, encode
 from waybill.pipelines import topic_of
 from waybill.processing import learning, read_staged

@@ -14,7 +14,7 @@ from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, staged
 from tests.support.many_batches import MINUTE, ManyBatches, fill
 
-from waybill.deployment.registry import deploy
+from waybill.deployment import deploy
 from waybill.ledger import (
     LoadCommit,
     acquire_lease,

@@ -9,7 +9,7 @@ from tests.support import orders
 from tests.support.books import batch, nothing_parked
 
 from waybill import services
-from waybill.deployment.registry import active_pipeline
+from waybill.deployment import active_pipeline
 from waybill.events import Event, decode
 from waybill.ledger import acquire_lease, commit_batch, topic_positions
 from waybill.processing import Chain, Chunk, Plan

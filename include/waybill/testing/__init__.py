@@ -30,15 +30,14 @@ if TYPE_CHECKING:
     from waybill.testing.runs import EventResult as EventResult
     from waybill.testing.runs import ParkedResult as ParkedResult
     from waybill.testing.runs import PipelineResult as PipelineResult
+    from waybill.testing.runs import json_value as json_value
     from waybill.testing.runs import run_pipeline as run_pipeline
-    from waybill.testing.values import json_value as json_value
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "examples": ["Example", "differences", "read_examples"],
         "own_tests": ["OwnTests", "run_own_tests"],
-        "runs": ["EventResult", "ParkedResult", "PipelineResult", "run_pipeline"],
-        "values": ["json_value"],
+        "runs": ["EventResult", "ParkedResult", "PipelineResult", "json_value", "run_pipeline"],
     },
 )

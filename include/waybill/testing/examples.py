@@ -19,8 +19,7 @@ from typing import Any
 
 from waybill.events import CATALOGUE, dumps, loads
 from waybill.pipelines import EXAMPLES, DeclarationError, Problem, hint, read_inside, shown_name
-from waybill.testing.runs import EventResult, Rows
-from waybill.testing.values import converted, json_value
+from waybill.testing.runs import EventResult, Rows, converted, json_value
 
 _MOST_BYTES = 16 * 1024**2
 _MOST_SHOWN = 60

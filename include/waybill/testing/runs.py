@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import base64
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError, ParkError
-from waybill.events import IntakeClock, encode
+from waybill.events import IntakeClock, encode, loads, rfc3339
 from waybill.ingestion import intake_event
-from waybill.pipelines import Column, Pipeline, load_pipeline
-from waybill.processing import DryRunLearner, DryRunner, Fate, Fault, Row, rules_for, shared_sandbox
+from waybill.pipelines import Column, Pipeline, arrow_type, load_pipeline
+from waybill.processing import (
+    DryRunLearner,
+    DryRunner,
+    Fate,
+    Fault,
+    Row,
+    convert,
+    rules_for,
+    shared_sandbox,
+)
 from waybill.settings import Settings
-from waybill.testing.values import python_value
 
 _TAKEN_US = 1_767_225_600_000_000
 """2026-01-01: when events are taken in, in microseconds since 1970."""
@@ -197,3 +209,34 @@ _ITEM = "_waybill_item"
 
 def _values(columns: Iterable[Column], values: Mapping[str, Any]) -> dict[str, Any]:
     return {one.name: python_value(one.type, values.get(one.name)) for one in columns}
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as example events write it: times, decimals and bytes (base64) are text.
+
+    So are NaN and Infinity, which are no JSON.
+    """
+    if isinstance(value, dict):
+        return {name: json_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    if isinstance(value, date):
+        return rfc3339(value) if isinstance(value, datetime) else value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def python_value(kind: str, value: Any) -> Any:
+    """Return a column's value as Python has it: what a ``json`` column holds is parsed."""
+    return loads(value.encode()) if kind == "json" and value is not None else value
+
+
+def converted(kind: str, value: Any) -> Any:
+    """Return what a column of a type makes of a JSON value.
+
+    Raises whatever a value makes it raise, where the column does not take it.
+    """
+    return python_value(kind, convert(kind, [value], arrow_type(kind)).to_pylist()[0])
