@@ -159,14 +159,20 @@ def test_appends_of_another_thread_go_on_while_a_segment_is_rewritten(tmp_path, 
     monkeypatch.setattr(os, "fdatasync", refusing)
     thread = threading.Thread(target=produce)
     thread.start()
-    for _ in range(10):
-        time.sleep(0.02)
-        before = log.next_lsn - 1
-        refusals.append(1)
-        log.sync(gate)
-        assert log.synced_lsn >= before
-    done.set()
-    thread.join()
+    try:
+        for _ in range(10):
+            time.sleep(0.02)
+            count = len(appended)
+            while thread.is_alive() and len(appended) == count:
+                time.sleep(0.001)  # without a record there is nothing to sync, and to refuse
+            before = log.next_lsn - 1
+            refusals.append(1)
+            log.sync(gate)
+            assert log.synced_lsn >= before
+            assert not refusals
+    finally:
+        done.set()
+        thread.join()
     assert log.poisoned >= 1
     assert values(log) == [(lsn, b"%d" % lsn) for lsn in appended]
     log.close()
