@@ -53,7 +53,7 @@ class Model:
     def new(self, producer, topic, key, value, partition, told) -> Sent:
         sent = Sent(len(self.sent) + 1, topic, key, value, partition, told)
         if key is not None and (topic, key) in producer._sender.held:
-            entries = producer.components.retry_queue._room.entries
+            entries = producer.components.retry_queue._pending.entries
             lsns = {e.lsn for e in entries if (e.topic, e.key) == (topic, key)}
             sent.behind = tuple(n for n in self.life if self.sent[n].lsn in lsns)
         self.sent[sent.number] = sent

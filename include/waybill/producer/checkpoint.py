@@ -120,9 +120,9 @@ class CheckpointFile:
             data = self._disk.read(self._path)
         except FileNotFoundError:
             return Checkpoint(), False
-        found = decode(data)
-        if found is not None:
-            return found, False
+        checkpoint = decode(data)
+        if checkpoint is not None:
+            return checkpoint, False
         aside = set_aside(self._disk, self._path, f"checkpoint-{uuid.uuid4().hex}")
         self._disk.remove(self._path)
         self._disk.sync_directory(self._directory)

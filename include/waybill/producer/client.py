@@ -17,7 +17,7 @@ _STAMP = struct.Struct("<16sIQ")
 _PREFIX = struct.Struct("<16sI")
 _LOG = logging.getLogger("waybill.producer.kafka")
 """What librdkafka says, each kind of line once in a while."""
-_SAY_AGAIN_S = 30.0
+_LOG_AGAIN_S = 30.0
 
 SOCKET_LIMITS: dict[str, object] = {
     "socket.timeout.ms": 60_000,
@@ -37,27 +37,27 @@ CALLBACKS = frozenset(("error_cb", "stats_cb", "throttle_cb"))
 """Of the caller; what they raise must not come out of some call of ``poll``."""
 
 
-class _Seldom(logging.Filter):
+class _RateLimit(logging.Filter):
     """Lets a kind of line (librdkafka's facility and client) through once in 30 s.
 
-    A broker that is away would be told of ten times a second.
+    Else a broker that is away fills the log with ten lines a second.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._said: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Tell whether the line is new enough."""
         kind = record.getMessage().partition("]")[0]
         now = time.monotonic()
-        if now - self._said.get(kind, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+        if now - self._logged_at.get(kind, -_LOG_AGAIN_S) < _LOG_AGAIN_S:
             return False
-        self._said[kind] = now
+        self._logged_at[kind] = now
         return True
 
 
-_LOG.addFilter(_Seldom())
+_LOG.addFilter(_RateLimit())
 
 
 class FailureKind(Enum):
@@ -70,7 +70,7 @@ class FailureKind(Enum):
     PURGED = "this client is being closed"
 
 
-HOPE = (
+MOST_HOPEFUL_FIRST = (
     FailureKind.FATAL,
     FailureKind.PURGED,
     FailureKind.UNCERTAIN,

@@ -29,7 +29,7 @@ from waybill.producer.wal import Disk, RealDisk, WriteAheadLog
 from waybill.settings import WalSettings
 
 _LOG = logging.getLogger(__name__)
-_LOOK_S = 0.1
+_GATE_WAIT_S = 0.1
 
 Claim: TypeAlias = Callable[[FoundLog], bool]
 """Says whether a log may be sent."""
@@ -114,7 +114,7 @@ class Components:
 
     def in_doubt(self) -> int:
         """Return how many records are not settled."""
-        with self._looking():
+        with self._gate_if_free():
             return self.deliveries.in_doubt(self.log.next_lsn) + self.retry_queue.retrying
 
     def settled(self, lsn: int) -> bool:
@@ -123,13 +123,13 @@ class Components:
         return passed and not self.retry_queue.retrying
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def _gate_if_free(self) -> Iterator[None]:
         """Hold the append lock, but not wait long for it.
 
         A ``produce`` that waits for librdkafka's full queue holds it; what is read then may miss a
         record whose ``produce`` has not returned.
         """
-        held = self.gate.acquire(timeout=_LOOK_S)
+        held = self.gate.acquire(timeout=_GATE_WAIT_S)
         try:
             yield
         finally:
@@ -139,7 +139,7 @@ class Components:
     def stats(self, latency: Histogram) -> ProducerStats:
         """Return counts and sizes of now."""
         in_doubt = self.in_doubt()
-        with self._looking():
+        with self._gate_if_free():
             appended = self.log.next_lsn - self.first_lsn - self.marks.written
             acknowledged = sum(epoch.acknowledged for epoch in list(self.deliveries.epochs))
             delivered = self.deliveries.delivered + acknowledged + self.retry_queue.delivered
@@ -169,12 +169,12 @@ class Components:
         with self.gate:  # a produce of another thread that comes later finds no segment
             self.maintenance.stop(StopError("this producer is closed"), instead=True)
             self.log.retire()
-        left = self.in_doubt()
+        in_doubt = self.in_doubt()
         try:
             self._end()
         except OSError:
             _LOG.exception("files in %s stay for the next opening", self.log.directory)
-        return left
+        return in_doubt
 
     def _end(self) -> None:
         with ExitStack() as last_first:
@@ -218,7 +218,7 @@ def open_components(options: Options, folder: str) -> Components:
     superseded = 0
     try:
         files = open_files(directory, settings, disk, marks=options.marks)
-        while claim is not None and not claim(files.found()):
+        while claim is not None and not claim(files.found_log()):
             superseded += move_aside(disk, directory, files)
             files = open_files(directory, settings, disk, marks=options.marks)
         recovered = survey(files.log, files.start)

@@ -48,10 +48,10 @@ class FailedReport:
     topic: str
     key: bytes | None
     value: bytes | None
-    teller: Teller | None = None
+    reporter: Reporter | None = None
 
 
-class Teller:
+class Reporter:
     """The report callable of the records of one epoch that have the same ``on_delivery``."""
 
     __slots__ = ("_callbacks", "_epoch", "on_delivery")
@@ -62,13 +62,13 @@ class Teller:
         self.on_delivery = on_delivery
 
     def __call__(self, error: Any, message: Any) -> None:
-        """Count one delivery report; a success is told to the caller, a failure is not yet one."""
+        """Count one report, and pass a success on; a failure may yet succeed."""
         self._epoch.report(error, message, self)
         if error is None:
-            self.tell(None, message)
+            self.notify(None, message)
 
-    def tell(self, error: Any, message: Any) -> None:
-        """Have the caller told how a record ended."""
+    def notify(self, error: Any, message: Any) -> None:
+        """Have the caller's ``on_delivery`` called with how a record ended."""
         self._callbacks.add(self.on_delivery, error, message)
 
 
@@ -84,9 +84,9 @@ class Epoch:
         "first_lsn",
         "offsets",
         "reported",
+        "reporter_of",
+        "reporters",
         "settled_aside",
-        "tellers",
-        "told",
         "unhanded",
     )
 
@@ -107,26 +107,26 @@ class Epoch:
         """Records settled by another way than this epoch's callable."""
         self.failures: list[FailedReport] = []
         self.offsets: dict[tuple[str, int], int] = {}
-        self.told: dict[int, Teller] = {}
-        """Records whose caller wants to be told, by lsn."""
-        self.tellers: dict[OnDelivery, Teller] = {}
+        self.reporter_of: dict[int, Reporter] = {}
+        """Of records with an ``on_delivery``, by lsn."""
+        self.reporters: dict[OnDelivery, Reporter] = {}
 
-    def teller(self, lsn: int, on_delivery: OnDelivery, callbacks: Callbacks) -> Teller:
-        """Return the callable that reports a record and tells its caller."""
+    def reporter(self, lsn: int, on_delivery: OnDelivery, callbacks: Callbacks) -> Reporter:
+        """Return the callable that counts a record's report and notifies its caller."""
         try:
-            found = self.tellers.get(on_delivery)
-            if found is None:
-                found = self.tellers[on_delivery] = Teller(self, on_delivery, callbacks)
+            reporter = self.reporters.get(on_delivery)
+            if reporter is None:
+                reporter = self.reporters[on_delivery] = Reporter(self, on_delivery, callbacks)
         except TypeError:  # it cannot be hashed
-            found = Teller(self, on_delivery, callbacks)
-        self.told[lsn] = found
-        return found
+            reporter = Reporter(self, on_delivery, callbacks)
+        self.reporter_of[lsn] = reporter
+        return reporter
 
-    def report(self, error: Any, message: Any, teller: Teller | None = None) -> None:
+    def report(self, error: Any, message: Any, reporter: Reporter | None = None) -> None:
         """Count one delivery report."""
         if error is not None:
             self.failures.append(
-                FailedReport(error, message.topic(), message.key(), message.value(), teller)
+                FailedReport(error, message.topic(), message.key(), message.value(), reporter)
             )
             return
         self.acknowledged = count = self.acknowledged + 1
@@ -208,15 +208,15 @@ class Deliveries:
         """Remember where to look for a record of a topic that is set aside before it is settled."""
         self.retry_offsets.setdefault(topic, dict(self.offsets.get(topic, {})))
 
-    def let_offsets_go(self, waiting: set[str]) -> None:
-        """Forget that for all topics but those of which records still wait."""
+    def release_offsets(self, waiting: set[str]) -> None:
+        """Forget those offsets, but for topics of which records still wait."""
         for topic in self.retry_offsets.keys() - waiting:
             del self.retry_offsets[topic]
 
     def starts(self, aside: set[str]) -> Offsets:
         """Return where to look for records; in the ``aside`` topics for those set aside too."""
-        found = {topic: dict(at) for topic, at in list(self.offsets.items())}
-        return found | {
+        starts = {topic: dict(at) for topic, at in list(self.offsets.items())}
+        return starts | {
             topic: dict(at) for topic, at in self.retry_offsets.items() if topic in aside
         }
 

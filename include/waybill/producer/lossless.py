@@ -46,7 +46,7 @@ _POLL_S = 0.05
 _NAME_MOST_BYTES = 200
 _TOPIC_MOST_BYTES = 0xFFFF
 _LATENCY_MASK = 63
-_SAY_EVERY = 600
+_WARN_EVERY = 600
 """Of _POLL_S each: half a minute."""
 _LOG = logging.getLogger(__name__)
 _now_ns = time.time_ns
@@ -341,20 +341,20 @@ class LosslessProducer:
                             topic, value, key, partition, report, report, timestamp_ms, stamped
                         )
                     else:
-                        sender.first(
+                        sender.send_first(
                             HandOver(lsn, topic, key, value, pairs, partition, timestamp_ms),
                             on_delivery,
                         )
                     return lsn  # noqa: TRY300 - the fast path
                 except BaseException as error:  # noqa: BLE001 - raised again there, but for three
                     record = HandOver(lsn, topic, key, value, pairs, partition, timestamp_ms)
-                    full = self._not_simple(error, record)
+                    full = self._handle_produce_error(error, record)
                     if full is None:
                         return lsn
             self._make_room(full, tries)
             tries += 1
 
-    def _not_simple(self, error: BaseException, record: HandOver) -> WalFullError | None:
+    def _handle_produce_error(self, error: BaseException, record: HandOver) -> WalFullError | None:
         """Return the error when the log is full; None when the record goes its way all the same."""
         sender = self._sender
         if isinstance(error, WalFullError):
@@ -367,7 +367,7 @@ class LosslessProducer:
             elif not sender.took_refusal(record.lsn, record.topic, record.key, error):
                 raise error  # noqa: TRY301 - whatever it was
         except BaseException as broken:
-            self._broken_off(record.lsn, broken)
+            self._stop_unless_sent(record.lsn, broken)
             raise
         return None
 
@@ -437,7 +437,7 @@ class LosslessProducer:
         self._log.roll(frame_bytes(topic, key, value, headers))
         self._sender.new_segment()
 
-    def _broken_off(self, lsn: int, error: BaseException) -> None:
+    def _stop_unless_sent(self, lsn: int, error: BaseException) -> None:
         """Stop when a record is in the log, but not known to be handed over (an interrupt)."""
         if self._log.next_lsn != lsn:
             if (
@@ -455,7 +455,7 @@ class LosslessProducer:
         """Give free what is settled; then wait for more, or raise ``full``."""
         if tries and (self._settings.when_full == "raise" or self._maintenance.is_this_thread):
             raise full
-        if tries % _SAY_EVERY == _SAY_EVERY - 1:
+        if tries % _WARN_EVERY == _WARN_EVERY - 1:
             _LOG.warning("produce waits: %s", full)
         self._sender.poller.poll(_POLL_S if tries else 0.0)
         state = self._maintenance.try_checkpoint()
@@ -501,7 +501,7 @@ class LosslessProducer:
                 except WalFullError as error:
                     full = error
                 except BaseException as error:
-                    self._broken_off(lsn, error)
+                    self._stop_unless_sent(lsn, error)
                     raise
             self._make_room(full, tries)
             tries += 1
@@ -699,7 +699,7 @@ class LosslessProducer:
             components = None if self._shut_components else self._components
             self._shut_components = True
             adopted, self._adopted = self._adopted, []
-            in_doubt = sum(one.close() for one in adopted)
+            in_doubt = sum(fork.close() for fork in adopted)
             return in_doubt + (0 if components is None else components.close())
 
     def __enter__(self) -> Self:

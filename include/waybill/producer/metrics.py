@@ -164,7 +164,7 @@ def _families(known: list[tuple[str, ProducerStats, bool]]) -> Iterator[Metric]:
         yield counter
     for field, about in _GAUGES.items():
         yield _gauge(field, field, about, known)
-    still_open = [one for one in known if one[2]]
+    still_open = [producer for producer in known if producer[2]]
     for name, (field, about) in _GAUGES_WHILE_OPEN.items():
         yield _gauge(name, field, about, still_open)
     latency = HistogramMetricFamily(_PREFIX + _LATENCY, _LATENCY_HELP, labels=_LABELS)

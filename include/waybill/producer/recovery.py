@@ -50,7 +50,7 @@ class Files(NamedTuple):
     damaged: bool
     """The checkpoint was."""
 
-    def found(self) -> FoundLog:
+    def found_log(self) -> FoundLog:
         """Return what ``claim`` is asked about."""
         log, start = self.log, self.start
         empty = log.first_lsn == log.next_lsn and not self.retry
@@ -67,19 +67,19 @@ def open_files(directory: Path, settings: WalSettings, disk: Disk, *, marks: boo
         marks: the log will have marks.
     """
     file = CheckpointFile(directory, disk)
-    found, damaged = file.load()
-    retry = RetryLog(directory / "retry", settings, disk, found.retry)
-    parking = ParkingPlace(directory / "parked", settings, disk, found.parked)
+    stored, damaged = file.load()
+    retry = RetryLog(directory / "retry", settings, disk, stored.retry)
+    parking = ParkingPlace(directory / "parked", settings, disk, stored.parked)
     log = WriteAheadLog(
         directory,
         settings,
-        wal_id=found.wal_id,
-        next_lsn=max(found.low_lsn, retry.next_lsn, parking.next_lsn),
-        next_segment=found.next_segment,
+        wal_id=stored.wal_id,
+        next_lsn=max(stored.low_lsn, retry.next_lsn, parking.next_lsn),
+        next_segment=stored.next_segment,
         disk=disk,
     )
-    start = found
-    if found.wal_id != log.wal_id:  # none was written yet, or it was damaged
+    start = stored
+    if stored.wal_id != log.wal_id:  # none was written yet, or it was damaged
         start = Checkpoint(wal_id=log.wal_id, low_lsn=log.first_lsn)
         if log.first_lsn == log.next_lsn:
             start = replace(start, marked=marks)
@@ -96,8 +96,8 @@ def move_aside(disk: Disk, directory: Path, opened: Files) -> int:
     log = opened.log
     behind = log.records(opened.start.confirmed_lsn + 1)
     held = sum(record.kind == DATA for record in behind)
-    for one in (log, opened.retry, opened.parking):
-        one.close()
+    for file in (log, opened.retry, opened.parking):
+        file.close()
     disk.make_directory(directory / "quarantine")
     target = directory / "quarantine" / log.wal_id.hex()
     disk.make_directory(target)
@@ -133,7 +133,7 @@ def _move_files(disk: Disk, source: Path, target: Path, names: list[str]) -> Non
 def survey(log: WriteAheadLog, checkpoint: Checkpoint) -> Recovery:
     """Count the damage, list marks and what follows the last one. Reads nothing but the log."""
     result = Recovery()
-    lost = [(found.missing, segment.end_lsn) for segment, found in log.damage]
+    lost = [(damage.missing, segment.end_lsn) for segment, damage in log.damage]
     result.quarantined = sum(missing for missing, _ in lost)
     known = max(checkpoint.low_lsn, 1)
     begin = (checkpoint.floor_lsn, log.first_lsn)
@@ -218,10 +218,10 @@ class Recoverer:
             if record.kind != DATA:
                 self._deliveries.pass_over()
             elif record.lsn in found or record.lsn in self._elsewhere:
-                self._sender.found(record.lsn, record.segment_id)
+                self._sender.mark_found(record.lsn, record.segment_id)
                 result.found += record.lsn in found
             else:
-                self._sender.first(
+                self._sender.send_first(
                     HandOver(
                         record.lsn,
                         record.topic,
@@ -240,11 +240,11 @@ class Recoverer:
 
     def _settle(self) -> None:
         warn_at = time.monotonic() + _WARN_S
-        while left := self._deliveries.in_doubt(self._log.next_lsn):
+        while in_doubt := self._deliveries.in_doubt(self._log.next_lsn):
             self._sender.poller.poll(_POLL_S)
             self._serve()
             if time.monotonic() >= warn_at:
-                _LOG.warning("%d records of %s wait for Kafka", left, self._log.directory)
+                _LOG.warning("%d records of %s wait for Kafka", in_doubt, self._log.directory)
                 warn_at = time.monotonic() + _WARN_S
 
     def _serve(self) -> None:

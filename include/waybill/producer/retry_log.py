@@ -1,14 +1,13 @@
 """Records set aside in a small log of their own, so that the main log need not be kept for them.
 
 Used twice: ``retry/`` holds records that Kafka did not take for now, ``parked/`` those that it will
-never take. A record here keeps its place in the main log (segment, lsn) as its name.
+never take (``ParkingPlace``, where the caller takes no undeliverable messages). A record here keeps
+its place in the main log (segment, lsn) as its name.
 
-Who dies when: a record is put and synced here before the main log's watermark may pass it, so that
+After a kill: a record is put and synced here before the main log's watermark may pass it, so that
 a death in between leaves it in both, once by name. A mark says that records are settled; killed
 before it is written, they are met again: retried ones are looked for in the topic, parked ones are
 still parked.
-
-Where undeliverable messages wait when the caller takes none: beside the log.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class RetryLog:
         self._log: WriteAheadLog | None = None
         self._places: dict[int, int] = {}
         """lsn in the main log -> lsn here."""
-        self._struck: dict[int, int] = {}
+        self._settled_by: dict[int, int] = {}
         """The same of records that are settled -> lsn of the mark that says so."""
         if directory.name in self._disk.names(directory.parent):
             self.damaged = _missing(self._open(), expected)
@@ -113,11 +112,11 @@ class RetryLog:
                 if record.kind == MARK:
                     for (lsn,) in _LSN.iter_unpack(record.value or b""):
                         self._places.pop(lsn, None)
-                        self._struck[lsn] = record.lsn
+                        self._settled_by[lsn] = record.lsn
                 else:
                     lsn = _read(record)[0].lsn
                     self._places[lsn] = record.lsn
-                    self._struck.pop(lsn, None)
+                    self._settled_by.pop(lsn, None)
         return self._log
 
     def _beside(self) -> int:
@@ -135,7 +134,7 @@ class RetryLog:
     def next_lsn(self) -> int:
         """The least lsn that no record here has."""
         with self._lock:
-            return max([*self._places, *self._struck], default=0) + 1
+            return max([*self._places, *self._settled_by], default=0) + 1
 
     @property
     def lsns(self) -> list[int]:
@@ -160,7 +159,7 @@ class RetryLog:
     def settled(self) -> set[int]:
         """Records of the main log that were here and are settled, as far as is known."""
         with self._lock:
-            return set(self._struck)
+            return set(self._settled_by)
 
     def extent(self, low_lsn: int) -> Extent:
         """Return which lsns here must be kept once the main log's watermark is ``low_lsn``.
@@ -171,7 +170,7 @@ class RetryLog:
             log = self._log
             if log is None:
                 return (max(1, self._expected[1]),) * 2
-            marks = [mark for lsn, mark in self._struck.items() if lsn >= low_lsn]
+            marks = [mark for lsn, mark in self._settled_by.items() if lsn >= low_lsn]
             return min([log.next_lsn, *self._places.values(), *marks]), log.next_lsn
 
     def recycle(self, floor_lsn: int) -> None:
@@ -184,7 +183,7 @@ class RetryLog:
             if log is None:
                 return
             self._floor = floor_lsn
-            self._struck = {lsn: at for lsn, at in self._struck.items() if at >= floor_lsn}
+            self._settled_by = {lsn: at for lsn, at in self._settled_by.items() if at >= floor_lsn}
             try:
                 if floor_lsn == log.next_lsn:
                     self._put_away(log)
@@ -222,7 +221,8 @@ class RetryLog:
                 headers,
                 record.partition,
             )
-            self._struck.pop(record.lsn, None)  # not before: a refused put leaves its mark needed
+            # not before: a refused put leaves its mark needed
+            self._settled_by.pop(record.lsn, None)
 
     def sync(self) -> None:
         """Return when the disk has every record put before.
@@ -252,14 +252,14 @@ class RetryLog:
             StopError: the same, for ever.
         """
         with self._lock:
-            gone = [lsn for lsn in dict.fromkeys(lsns) if lsn in self._places]
+            known = [lsn for lsn in dict.fromkeys(lsns) if lsn in self._places]
             log = self._log
-            if not gone or log is None:
+            if not known or log is None:
                 return
-            mark = log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, gone)), b"")
-            for lsn in gone:
+            mark = log.append(MARK, 0, b"", None, b"".join(map(_LSN.pack, known)), b"")
+            for lsn in known:
                 del self._places[lsn]
-                self._struck[lsn] = mark
+                self._settled_by[lsn] = mark
 
     def close(self) -> None:
         """Close the files; remove what nobody needs."""
@@ -272,7 +272,7 @@ class RetryLog:
 def _missing(log: WriteAheadLog, expected: Extent) -> int:
     """Count what is damaged or not there, of what a checkpoint said must be."""
     floor_lsn, next_lsn = expected
-    missing = sum(found.missing for _, found in log.damage)
+    missing = sum(damage.missing for _, damage in log.damage)
     missing += sum(to - at for at, to in log.gaps)
     if next_lsn:
         missing += max(0, log.first_lsn - floor_lsn)

@@ -17,8 +17,6 @@ the key that were with librdkafka already when it failed may have gone before it
 
 Kill. A record that waits is in the main log above the watermark, or was put and synced in the retry
 log before the watermark could pass it: the next opening finds it in one of them.
-
-The waiting room of records whose delivery failed: who is in it, and which keys it holds up.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ from typing import Any, Protocol, TypeAlias
 from waybill.back_off import BackOff
 from waybill.errors import RetryError, StopError
 from waybill.producer.checkpoint import Offsets
-from waybill.producer.client import HOPE, FailureKind, sort_failure
-from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Teller
+from waybill.producer.client import MOST_HOPEFUL_FIRST, FailureKind, sort_failure
+from waybill.producer.delivery import Deliveries, Epoch, FailedReport, Reporter
 from waybill.producer.model import Undelivered, undelivered
 from waybill.producer.retry_log import Note, RetryLog
 from waybill.producer.tail import TailReader, UnreachableError
@@ -49,17 +47,17 @@ class Group:
 
     epoch: Epoch
     owed: int
-    left: int
+    remaining: int
 
     @property
     def certain(self) -> bool:
-        """Tell whether it is known which: all that are left."""
-        return self.owed == self.left
+        """Tell whether it is known which: all that remain."""
+        return self.owed == self.remaining
 
     def take_one(self) -> int:
         """Take one record out; return how many are settled by that (0 or 1)."""
-        self.left -= 1
-        settled = max(0, self.owed - self.left)
+        self.remaining -= 1
+        settled = max(0, self.owed - self.remaining)
         self.owed -= settled
         return settled
 
@@ -73,7 +71,7 @@ class Entry:
     key: bytes | None
     group: Group | None
     """None once it is set aside: its epoch does not wait for it any more."""
-    teller: Teller | None = None
+    reporter: Reporter | None = None
     failure: FailureKind | None = None
     """None: held for an earlier record of its key, or not handed over yet."""
     error: Any = None
@@ -116,8 +114,8 @@ class Entry:
         self.unsure = self.failure is FailureKind.UNCERTAIN
 
 
-class WaitingRoom:
-    """Entries by lsn. An entry that is on its way again is out of the room.
+class PendingRecords:
+    """Records whose delivery failed, or that wait behind one, by lsn; not those on their way again.
 
     A record that failed blocks its key: only the first of a key is tried, and when it works the
     others of its key follow at once, in order.
@@ -143,13 +141,13 @@ class WaitingRoom:
 
     @property
     def entries(self) -> list[Entry]:
-        """Those that are in, in lsn order."""
+        """Those that wait, in lsn order."""
         with self._lock:
             return [self._entries[lsn] for lsn in sorted(self._entries)]
 
     def due(self, now: float) -> list[Entry]:
         """Return those that may be tried now, in lsn order: a new round begins."""
-        found: list[Entry] = []
+        due: list[Entry] = []
         with self._lock:
             self._stopped.clear()
             stopped = set(self._trying)
@@ -160,16 +158,16 @@ class WaitingRoom:
                     continue
                 entry.probing = entry.failure is not None and not self._is_proved(entry, place)
                 if not entry.probing or entry.due <= now:
-                    found.append(entry)
+                    due.append(entry)
                 if entry.probing and place is not None:
                     stopped.add(place)
-        return found
+        return due
 
     def _is_proved(self, entry: Entry, place: tuple[str, bytes] | None) -> bool:
         return place is not None and self._proved.get(place, -1.0) > entry.failed_at
 
     def enter(self, entry: Entry) -> None:
-        """Let a record in for the first time: from now on it holds its key."""
+        """Add a record for the first time: from now on it holds its key."""
         with self._lock:
             if entry.key is not None:
                 self.held[entry.topic, entry.key] += 1
@@ -191,7 +189,7 @@ class WaitingRoom:
                 self._let_go((entry.topic, entry.key))
 
     def take_back(self, entry: Entry) -> None:
-        """Let a record in again whose further try failed."""
+        """Add a record again whose further try failed."""
         with self._lock:
             self._entries[entry.lsn] = entry
             if entry.key is None:
@@ -243,16 +241,16 @@ OnUndeliverable: TypeAlias = Callable[[Undelivered], None]
 WasTaken: TypeAlias = Callable[[str, int], Iterable[int]]
 """(WAL id, lsn) -> the lsns from there on that ``on_undeliverable`` has taken."""
 Report: TypeAlias = Callable[[Any, Any], None]
-Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Teller | None]
+Fingerprint: TypeAlias = tuple[str, bytes | None, bytes | None, Reporter | None]
 
 
 class Resender(Protocol):
     """What the queue uses of a ``Sender``."""
 
-    def again(self, record: WalRecord, report: Report) -> None:
+    def resend(self, record: WalRecord, report: Report) -> None:
         """Hand a record to librdkafka with a callback of its own; may raise KafkaException."""
 
-    def alone(self, record: WalRecord, report: Report) -> bool | None:
+    def send_alone(self, record: WalRecord, report: Report) -> bool | None:
         """Hand a record over with nothing else on its way."""
 
     def sync(self) -> None:
@@ -260,7 +258,7 @@ class Resender(Protocol):
 
 
 class RetryQueue:
-    """Works off the waiting room.
+    """Tries failed records again, or gives them up.
 
     ``hold`` and ``refuse`` are called under the log's append lock, ``serve`` by one thread.
 
@@ -288,8 +286,8 @@ class RetryQueue:
         self._sender = sender
         self._on_undeliverable = on_undeliverable
         self._back_off = BackOff(interval_s, _BACK_OFF_MOST_S)
-        self._room = WaitingRoom()
-        self.held = self._room.held
+        self._pending = PendingRecords()
+        self.held = self._pending.held
         """Topics and keys of which a record waits; later ones must ``hold``."""
         self._look_at = 0.0
         self._done: deque[int] = deque()
@@ -327,16 +325,16 @@ class RetryQueue:
             entry.code, entry.message = note.code, note.message
             self._aside[entry.topic] += 1
             self._deliveries.hold_offsets(entry.topic)  # the checkpoint may be older than its place
-            self._room.enter(entry)
+            self._pending.enter(entry)
         return adopted
 
     def hold(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None) -> None:
         """Take a record that was appended and not handed over."""
-        self._unhanded(Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn)))
+        self._unhanded(Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.reporter_of.get(lsn)))
 
     def refuse(self, lsn: int, epoch: Epoch, topic: str, key: bytes | None, error: Any) -> None:
         """Take a record that librdkafka refused at once."""
-        entry = Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.told.get(lsn))
+        entry = Entry(lsn, topic, key, Group(epoch, 1, 1), epoch.reporter_of.get(lsn))
         entry.note(error)
         entry.unsure = False
         self._unhanded(entry)
@@ -345,7 +343,7 @@ class RetryQueue:
         if entry.group is not None:
             entry.group.epoch.unhanded += 1
             entry.group.epoch.aside.add(entry.lsn)
-        self._room.enter(entry)
+        self._pending.enter(entry)
 
     # What is done about it
 
@@ -361,11 +359,11 @@ class RetryQueue:
         """
         for epoch, count in failed:
             self._sort_out(epoch, count, next_lsn)
-        if self._room:
-            self._set_aside([entry for entry in self._room.entries if entry.movable])
+        if self._pending:
+            self._set_aside([entry for entry in self._pending.entries if entry.movable])
             now = time.monotonic()
             if now >= self._look_at:
-                self._round(self._room.due(now))
+                self._round(self._pending.due(now))
         self.acknowledge()
 
     def acknowledge(self) -> None:
@@ -380,44 +378,47 @@ class RetryQueue:
             return
         for _ in done:
             self._done.popleft()
-        self._deliveries.let_offsets_go({topic for topic, count in self._aside.items() if count})
+        self._deliveries.release_offsets({topic for topic, count in self._aside.items() if count})
 
     def _sort_out(self, epoch: Epoch, count: int, next_lsn: int) -> None:
         failures = epoch.failures[:count]  # later ones may be of records from next_lsn on
         if any(sort_failure(failure.error) is FailureKind.PURGED for failure in failures):
             return
-        by_print: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
+        by_fingerprint: dict[Fingerprint, list[FailedReport]] = defaultdict(list)
         for failure in failures:
-            print_ = (failure.topic, failure.key, failure.value, failure.teller)
-            by_print[print_].append(failure)
-        for print_, lsns in self._candidates(epoch, next_lsn, by_print).items():
-            self._enter(epoch, lsns, by_print[print_])
+            fingerprint = (failure.topic, failure.key, failure.value, failure.reporter)
+            by_fingerprint[fingerprint].append(failure)
+        for fingerprint, lsns in self._candidates(epoch, next_lsn, by_fingerprint).items():
+            self._enter(epoch, lsns, by_fingerprint[fingerprint])
         epoch.reported += len(failures)
         del epoch.failures[: len(failures)]
 
     def _candidates(
         self, epoch: Epoch, next_lsn: int, wanted: dict[Fingerprint, list[FailedReport]]
     ) -> dict[Fingerprint, list[int]]:
-        found: dict[Fingerprint, list[int]] = defaultdict(list)
+        lsns: dict[Fingerprint, list[int]] = defaultdict(list)
         first_lsn = max(epoch.first_lsn, self._deliveries.low)  # those below are settled
         end_lsn = min(next_lsn, epoch.end_lsn or next_lsn)
         for record in self._log.records(first_lsn, end_lsn):
-            print_ = (record.topic, record.key, record.value, epoch.told.get(record.lsn))
-            if record.kind == DATA and print_ in wanted and record.lsn not in epoch.aside:
-                found[print_].append(record.lsn)
-        return found
+            reporter = epoch.reporter_of.get(record.lsn)
+            fingerprint = (record.topic, record.key, record.value, reporter)
+            if record.kind == DATA and fingerprint in wanted and record.lsn not in epoch.aside:
+                lsns[fingerprint].append(record.lsn)
+        return lsns
 
     def _enter(self, epoch: Epoch, lsns: list[int], failures: list[FailedReport]) -> None:
         group = Group(epoch, len(failures), len(lsns))
-        chosen = min(failures, key=lambda failure: HOPE.index(sort_failure(failure.error)))
+        chosen = min(
+            failures, key=lambda failure: MOST_HOPEFUL_FIRST.index(sort_failure(failure.error))
+        )
         for lsn in lsns:
-            entry = Entry(lsn, chosen.topic, chosen.key, group, chosen.teller)
+            entry = Entry(lsn, chosen.topic, chosen.key, group, chosen.reporter)
             entry.note(chosen.error)
             entry.unsure |= not group.certain
             if entry.failure is not FailureKind.TOO_LARGE:
                 entry.due = time.monotonic() + self._back_off.first_s
             epoch.aside.add(lsn)
-            self._room.enter(entry)
+            self._pending.enter(entry)
 
     def _set_aside(self, entries: list[Entry]) -> None:
         if not entries:
@@ -454,11 +455,11 @@ class RetryQueue:
         try:
             self._look(entries)
         except UnreachableError as error:
-            _LOG.warning("%d records wait for Kafka: %s", len(self._room), error)
+            _LOG.warning("%d records wait for Kafka: %s", len(self._pending), error)
             self._look_at = time.monotonic() + self._back_off.first_s
             return
         for entry in entries:
-            if entry.lsn in self._room and not self._room.was_stopped(entry):
+            if entry.lsn in self._pending and not self._pending.was_stopped(entry):
                 self._treat(entry)
 
     def _look(self, entries: list[Entry]) -> None:
@@ -479,7 +480,7 @@ class RetryQueue:
     def _with_their_groups(self, entries: list[Entry]) -> list[Entry]:
         """Add those from whom they must be told apart: found ones leave before one is treated."""
         groups = {id(e.group) for e in entries if e.group is not None and not e.group.certain}
-        others = self._room.entries if groups else []
+        others = self._pending.entries if groups else []
         return entries + [entry for entry in others if id(entry.group) in groups]
 
     def _is_of(self, entry: Entry, segment_id: int) -> bool:
@@ -508,31 +509,31 @@ class RetryQueue:
         from confluent_kafka import KafkaException
 
         record = self._record(entry)
-        self._room.send_off(entry)
+        self._pending.send_off(entry)
         self.retried += entry.failure is not None
         entry.tries += 1
         entry.alone = alone
-        send = self._sender.alone if alone else self._sender.again
+        send = self._sender.send_alone if alone else self._sender.resend
         try:
-            went = send(record, lambda error, message: self._answer(entry, error, message))
+            sent = send(record, lambda error, message: self._answer(entry, error, message))
         except KafkaException as error:
             self._answer(entry, error.args[0], None)
             entry.unsure = False
         except BaseException:  # closing, or an interrupt: it waits on
-            self._room.take_back(entry)
+            self._pending.take_back(entry)
             raise
         else:
-            if alone and not went:
-                self._not_alone(entry, sent=went is not None)
-        self._room.handed(entry)
-        if entry.alone and entry.lsn in self._room and not entry.unsure:
+            if alone and not sent:
+                self._not_alone(entry, sent=sent is not None)
+        self._pending.handed(entry)
+        if entry.alone and entry.lsn in self._pending and not entry.unsure:
             self._treat(entry)
 
     def _not_alone(self, entry: Entry, *, sent: bool) -> None:
         entry.alone = False
         if not sent:
             self._put_off(entry)
-            self._room.take_back(entry)
+            self._pending.take_back(entry)
 
     def _answer(self, entry: Entry, error: Any, message: Any) -> None:
         """Take the report of a record tried again. Runs inside ``poll``: no raising, no polling."""
@@ -543,7 +544,7 @@ class RetryQueue:
         if entry.failure is FailureKind.PURGED:
             return
         self._put_off(entry)
-        self._room.take_back(entry)
+        self._pending.take_back(entry)
 
     def _put_off(self, entry: Entry) -> None:
         entry.due = time.monotonic() + self._back_off.wait_s(max(1, entry.tries))
@@ -556,7 +557,7 @@ class RetryQueue:
         except RetryError as error:
             entry.tries += 1
             self._put_off(entry)
-            self._room.stop(entry)
+            self._pending.stop(entry)
             _LOG.warning("%s: on_undeliverable is asked again later: %s", what, error)
             return
         except Exception as error:
@@ -575,18 +576,18 @@ class RetryQueue:
             raise StopError("forked inside on_undeliverable: all of this is the parent's")
 
     def _finish(self, entry: Entry, *, delivered: bool = True, message: Any = None) -> None:
-        if entry.teller is not None and message is None:
+        if entry.reporter is not None and message is None:
             message = self._message(entry, None if delivered else entry.error)
-        self._room.leave(entry, time.monotonic())
+        self._pending.leave(entry, time.monotonic())
         with self._count_lock:
             settled = 1 if entry.group is None else entry.group.take_one()
             self.delivered += settled if delivered else 0
             self.undeliverable += 0 if delivered else settled
-        if settled and entry.teller is not None:
-            entry.teller.tell(None if delivered else entry.error, message)
+        if settled and entry.reporter is not None:
+            entry.reporter.notify(None if delivered else entry.error, message)
         if entry.group is None:
             self._done.append(entry.lsn)
-            with self._count_lock:  # last: who sees nothing in doubt finds all told
+            with self._count_lock:  # last: once nothing is in doubt, every caller was notified
                 self._aside[entry.topic] -= 1
         else:
             self._deliveries.settle_aside(entry.group.epoch, settled)

@@ -1,6 +1,6 @@
 """Hand records to librdkafka, in lsn order, each with its stamp and its epoch's callable.
 
-``Sender.first``, or its short form in ``LosslessProducer.produce``, runs under the append lock
+``Sender.send_first``, or its short form in ``LosslessProducer.produce``, runs under the append lock
 right after the append, so that the order of the log is the order of the queue. A full queue
 (``BufferError``) is waited out there: the record is in the log already and is handed over again,
 never appended again.
@@ -69,7 +69,7 @@ class Sender:
         self.produce: Callable[..., None] = client.produce
         """Of librdkafka. The four below are for the producer's fast path."""
         self.step_lsn = 0
-        """From this lsn on a first hand-over is no longer simple: see ``first``."""
+        """From this lsn on a first hand-over is no longer simple: see ``send_first``."""
         self.prefix = b""
         """Of the stamps of the open epoch."""
         self.report: Report
@@ -108,7 +108,7 @@ class Sender:
         """Say that the log has begun a new segment: the next record begins an epoch."""
         self.step_lsn = 0
 
-    def first(self, record: HandOver, on_delivery: OnDelivery | None = None) -> None:
+    def send_first(self, record: HandOver, on_delivery: OnDelivery | None = None) -> None:
         """Hand a record over for the first time in this process, or have it wait behind its key.
 
         Its place was taken (``place``), or it was just appended.
@@ -118,11 +118,11 @@ class Sender:
             self.place(lsn, max(self._segment_id, self._log.segment_id))
             self.poller.poll()
         if on_delivery is not None:
-            self._epoch.teller(lsn, on_delivery, self._callbacks)
+            self._epoch.reporter(lsn, on_delivery, self._callbacks)
         if self.held and key is not None and (topic, key) in self.held:
             self._retry_queue.hold(lsn, self._epoch, topic, key)
             return
-        report = self._epoch.told.get(lsn, self.report)
+        report = self._epoch.reporter_of.get(lsn, self.report)
         stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
         try:
             self.produce(topic, value, key, partition, report, report, timestamp_ms, stamped)
@@ -145,7 +145,7 @@ class Sender:
             StopError: the producer is being closed meanwhile.
         """
         lsn, topic, key, value, headers, partition, timestamp_ms = record
-        report = self._epoch.told.get(lsn, self.report)
+        report = self._epoch.reporter_of.get(lsn, self.report)
         stamped = [*(headers or ()), (HEADER, pack_stamp(self.prefix, lsn))]
         while True:
             if self._closing.is_set():
@@ -159,14 +159,14 @@ class Sender:
                 self.took_refusal(lsn, topic, key, error)
             return
 
-    def found(self, lsn: int, segment_id: int) -> None:
+    def mark_found(self, lsn: int, segment_id: int) -> None:
         """Count a record of the log that the topic holds already as settled."""
         self.place(lsn, segment_id)
         self._epoch.unhanded += 1
         self._epoch.aside.add(lsn)
         self._deliveries.settle_aside(self._epoch)
 
-    def again(self, record: WalRecord, report: Report) -> None:
+    def resend(self, record: WalRecord, report: Report) -> None:
         """Hand a record over again, with a callback of its own.
 
         Raises:
@@ -194,7 +194,7 @@ class Sender:
             else:
                 return
 
-    def alone(self, record: WalRecord, report: Report) -> bool | None:
+    def send_alone(self, record: WalRecord, report: Report) -> bool | None:
         """Hand a record over with nothing else on its way.
 
         New records wait for as long as that takes, three seconds at most.
@@ -212,7 +212,7 @@ class Sender:
         with self._gate:
             if not self._poll_until(lambda: not len(self._client), _DRAIN_MOST_S):
                 return None
-            self.again(record, answer)
+            self.resend(record, answer)
             return self._poll_until(answered.is_set, _ANSWER_MOST_S)
 
     def _poll_until(self, done: Callable[[], bool], most_s: float) -> bool:
