@@ -1,6 +1,6 @@
 """The tracker's engine and tables: PostgreSQL, always.
 
-Only this package knows how to connect and what the tables are; the rooms that keep books in them
+Only this package knows how to connect and what the tables are; the packages that keep books in them
 (ledger, parking) write their own statements over ``tables``.
 """
 

@@ -1,7 +1,7 @@
 """What became of replays' events, added up as it is committed: by processing, and by loads.
 
-Two rooms write it (parking, ledger), so the statement is here. Locks: rows here are written after
-those of partitions, in the order of replay and outcome.
+Both parking and ledger write it, so the statement is here. Locks: rows here are written after those
+of partitions, in the order of replay and outcome.
 """
 
 from __future__ import annotations
