@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from waybill.destinations.examination import Step, run_steps
 from waybill.destinations.model import Finding
 from waybill.destinations.per_table.model import (
     FILE,
@@ -20,7 +21,6 @@ from waybill.destinations.per_table.model import (
     LakeTable,
     RowStamp,
 )
-from waybill.errors import WaybillError
 
 if TYPE_CHECKING:
     from waybill.destinations.model import Destination
@@ -36,22 +36,14 @@ def examine(
 ) -> list[Finding]:
     """Return what each step found; the first that fails ends it; nothing is left behind."""
     table = lake.table(schema_name, f"waybill_check_{secrets.token_hex(6)}")
-    steps: list[tuple[str, Callable[[], str]]] = [
+    steps: list[Step] = [
         ("connect", lambda: _connect(destination)),
         ("create a table", lambda: _create(table)),
         ("write and merge", lambda: _merge(table)),
         ("read", lambda: _read(table)),
         ("drop a table", lambda: _drop(table)),
     ]
-    found: list[Finding] = []
-    for step, act in steps:
-        try:
-            with speaking():
-                found.append(Finding(step, ok=True, words=act()))
-        except WaybillError as error:
-            found.append(Finding(step, ok=False, words=str(error)))
-            break
-    return found
+    return run_steps(steps, speaking)
 
 
 def _connect(destination: Destination) -> str:

@@ -18,12 +18,21 @@ from dataclasses import dataclass, field, replace
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX, quoted
 from waybill.destinations.specs import ITEM, child_spec, with_children
-from waybill.destinations.transactional.engine import Table
 from waybill.errors import InputError
 from waybill.mappings import NameRules
 from waybill.pipelines import ChildTable, Column, TableSpec, widened
 
 ORDINARY = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it is, once it was brought to its declaration."""
+
+    spec: TableSpec
+    """Types as the table has them: where they differ from the declaration, they are wider."""
+    marked: bool = False
+    """It has ``_waybill_deleted_at``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from waybill.destinations import Commit, open_destination
 from waybill.destinations.batch import batches_of
 from waybill.destinations.drivers import WarehouseError
 from waybill.destinations.limits import ValueLimits, beyond
-from waybill.destinations.transactional.staged.schema import WarehouseColumn, check_names, plan
-from waybill.destinations.transactional.staged.staging import key_texts
+from waybill.destinations.transactional.warehouse import key_texts
+from waybill.destinations.transactional.warehouse_tables import WarehouseColumn, check_names, plan
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 from waybill.pipelines import Column, TableSpec

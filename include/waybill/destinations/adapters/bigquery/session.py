@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.bigquery.dialect import BIGQUERY
 from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged import books
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.dialect import BOOKS, WORKING_PREFIX
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
+from waybill.destinations.transactional import books
+from waybill.destinations.transactional.destination import WarehouseDestination
+from waybill.destinations.transactional.dialect import BOOKS, WORKING_PREFIX
+from waybill.destinations.transactional.session import Columns, WarehouseSession
 from waybill.settings import DestinationSettings, S3Settings
 
 FORM = Form(
@@ -137,7 +137,9 @@ class BigQuerySession(WarehouseSession):
             job.result(timeout=_JOB_LIMIT_S)
         except exceptions.Conflict:
             return self._found(job_id, table)
-        self.execute(f"ALTER TABLE {self.dialect.working(table)} SET{self.dialect.working_suffix}")
+        self.execute_native(
+            f"ALTER TABLE {self.dialect.working(table)} SET{self.dialect.working_suffix}"
+        )
         return True
 
     def _found(self, job_id: str, table: str) -> bool:

@@ -10,15 +10,15 @@ import pyarrow as pa
 from waybill.destinations.adapters.duckdb.books import DuckBooks
 from waybill.destinations.adapters.duckdb.connection import DuckSession
 from waybill.destinations.adapters.duckdb.constraints import screen
-from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
+from waybill.destinations.adapters.duckdb.errors import DuckError
 from waybill.destinations.adapters.duckdb.replacement import can_replace, replace_rows
 from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements, literal, quoted
-from waybill.destinations.transactional.engine import Merged, Table, items_of
-from waybill.destinations.transactional.session import Refused, SqlError
+from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
+from waybill.destinations.transactional.session import Refused
 from waybill.destinations.transactional.table_load import parked_verdicts
-from waybill.errors import WaybillError
+from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import Column, TableSpec
 
 _STAGED = ("_waybill_id", "_waybill_source_version", "_waybill_intake_version", "_waybill_op")
@@ -38,11 +38,11 @@ class DuckEngine:
     """
 
     dialect = "duckdb"
+    judges_all = False
 
     def __init__(self, name: str, path: str, options: Mapping[str, str]) -> None:
         self.session = DuckSession(path, name, options)
         self.books = DuckBooks()
-        self._name = name
 
     def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
         """Bring tables to their declarations; see the protocol."""
@@ -55,25 +55,26 @@ class DuckEngine:
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Do nothing: who holds the file is alone."""
 
-    def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
+    def stage(
+        self, label: str, batch: TableBatch, table: Table, refused: Mapping[int, object]
+    ) -> tuple[MergeStatements, Refused]:
         """Let the batch be read as the stage, but for rows without a key and those refused."""
-        self.create_working(statements.verdict, _VERDICTS)
+        statements = statements_of(label, table, batch.spec, self.dialect)
+        self._create(statements.verdict, _VERDICTS)
         found = _without_key(batch) | self._no_json(batch)
-        self.session.register(statements.stage, _staged(batch, refused | found))
-        for index, child in enumerate(batch.spec.children):
-            self.session.register(items_of(statements.stage, index), batch.items(child))
-        return {n: error for n, error in found.items() if n not in refused}
+        self.session.register(statements.stage, _staged(batch, {**refused, **found}))
+        for child, items in zip(batch.spec.children, statements.items, strict=True):
+            self.session.register(items, batch.items(child))
+        return statements, {n: error for n, error in found.items() if n not in refused}
 
-    def create_working(self, name: str, columns: str) -> None:
+    def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
         """Make a working table; see the protocol."""
-        self.session.execute(f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} ({columns})")
+        name = f"{statements.stage}{what}"
+        self._create(name, columns)
+        return name
 
-    def create_like(self, name: str, like: str) -> None:
-        """Make an empty working table with the columns of another."""
-        self.session.execute(
-            f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} AS SELECT * FROM {quoted(like)} "
-            "LIMIT 0"
-        )
+    def _create(self, name: str, columns: str) -> None:
+        self.session.execute(f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} ({columns})")
 
     def analyze(self, name: str) -> None:
         """Do nothing: DuckDB counts as it goes."""
@@ -99,10 +100,19 @@ class DuckEngine:
             change = -self._rows(statements.spec)
             session.execute(statements.merge(judged=judged))
             change += self._rows(statements.spec)
-        for index, child in enumerate(statements.spec.children):
-            session.execute(statements.clear_items(child))
-            session.execute(statements.write_items(child, items_of(statements.stage, index)))
-        return Merged(change, refused, parked=True)
+        merge_items(session, statements)
+        return Merged(change, refused)
+
+    def reopen(self, statements: MergeStatements) -> MergeStatements | None:
+        """Stage the rows that lost only to refused ones; see the protocol."""
+
+        def create_like(name: str, like: str) -> None:
+            self.session.execute(
+                f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} AS SELECT * FROM "
+                f"{quoted(like)} LIMIT 0"
+            )
+
+        return reopened(self.session, statements, create_like)
 
     def count(self, spec: TableSpec) -> int | None:
         """Return about how many rows a table has; None: there is no such table."""
@@ -117,10 +127,6 @@ class DuckEngine:
     def drop(self, spec: TableSpec) -> None:
         """Drop a table."""
         self.session.execute(f"DROP TABLE {quoted(spec.schema_name)}.{quoted(spec.name)}")
-
-    def sorted_error(self, error: SqlError) -> WaybillError:
-        """Return the error to raise, in words."""
-        return sorted_error(error, self._name)
 
     def _rows(self, spec: TableSpec) -> int:
         table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
@@ -160,7 +166,7 @@ def _without_key(batch: TableBatch) -> Refused:
     return refused
 
 
-def _staged(batch: TableBatch, refused: Refused) -> pa.Table:
+def _staged(batch: TableBatch, refused: Mapping[int, object]) -> pa.Table:
     """Return a batch as a stage. Cost: no copy, but where rows are left out."""
     names = [column.name for column in batch.spec.columns]
     rows = _numbered(batch.columns.select(names))

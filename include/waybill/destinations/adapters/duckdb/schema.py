@@ -11,13 +11,13 @@ from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
 from waybill.destinations.transactional.books import TABLES, is_of
-from waybill.destinations.transactional.engine import Table
 from waybill.destinations.transactional.session import SqlError
 from waybill.destinations.transactional.tables import (
     ORDINARY,
     FoundColumn,
     FoundTable,
     Spelling,
+    Table,
     check_names,
     plans,
     shown,

@@ -1,7 +1,4 @@
-"""PostgreSQL as the common load needs it.
-
-PostgreSQL as a destination.
-"""
+"""PostgreSQL as the load that is one transaction needs it."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from waybill.destinations.adapters.postgres import books
 from waybill.destinations.adapters.postgres.books import PostgresBooks
 from waybill.destinations.adapters.postgres.connection import PostgresSession
-from waybill.destinations.adapters.postgres.errors import sorted_error
 from waybill.destinations.adapters.postgres.refusals import halve, merge_by_halves
 from waybill.destinations.adapters.postgres.schema import ensure_tables, look_at_tables
 from waybill.destinations.adapters.postgres.staging import (
@@ -25,9 +21,10 @@ from waybill.destinations.adapters.postgres.staging import (
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.transactional.destination import SqlDestination
-from waybill.destinations.transactional.engine import Merged, Table, items_of
-from waybill.destinations.transactional.session import Refused, SqlError
-from waybill.errors import WaybillError
+from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
+from waybill.destinations.transactional.session import Refused
+from waybill.destinations.transactional.table_load import parked_verdicts
+from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import ChildTable, TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 from waybill.storage import AdvisoryLock
@@ -45,11 +42,11 @@ class PostgresEngine:
     """
 
     dialect = "postgres"
+    judges_all = False
 
     def __init__(self, name: str, dsn: str) -> None:
         self.session = PostgresSession(dsn, name)
         self.books = PostgresBooks()
-        self._name = name
         self._mixed: set[Place] = set()
         """Tables whose last load was not all news."""
 
@@ -73,21 +70,25 @@ class PostgresEngine:
             place = f"{batch.spec.schema_name}.{batch.spec.name}"
             self.session.query(AdvisoryLock.DESTINATION_TABLE.sql(place))
 
-    def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
+    def stage(
+        self, label: str, batch: TableBatch, table: Table, refused: Mapping[int, object]
+    ) -> tuple[MergeStatements, Refused]:
         """COPY the rows; those whose values the types cannot hold are found by halving."""
+        statements = statements_of(label, table, batch.spec, self.dialect)
         create_stage(self.session, statements)
         found = self._stage_rows(statements, batch)
         for index in range(len(batch.spec.children)):
-            found |= self._stage_items(statements, batch, index, refused | found)
-        return found
+            found |= self._stage_items(statements, batch, index, {**refused, **found})
+        return statements, found
 
-    def create_working(self, name: str, columns: str) -> None:
-        """Make a working table; see the protocol."""
+    def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
+        """Make a working table that ends with the transaction; see the protocol."""
+        name = f"{statements.stage}{what}"
+        self._create(name, columns)
+        return name
+
+    def _create(self, name: str, columns: str) -> None:
         self.session.execute(f"CREATE TEMPORARY TABLE {quoted(name)} ({columns}) ON COMMIT DROP")
-
-    def create_like(self, name: str, like: str) -> None:
-        """Make an empty working table with the columns of another."""
-        self.create_working(name, f"LIKE {quoted(like)}")
 
     def analyze(self, name: str) -> None:
         """Tell the planner how large a working table became."""
@@ -106,7 +107,7 @@ class PostgresEngine:
         def merge() -> bool:
             changed, merged.change = books.merge_counted(self.session, statements.merge_news())
             if changed == batch.columns.num_rows:
-                self._merge_items(statements)
+                merge_items(self.session, statements)
                 return True
             return False
 
@@ -129,7 +130,7 @@ class PostgresEngine:
                 _, merged.change = books.merge_counted(session, whole)
             else:
                 session.execute(whole)
-            self._merge_items(statements)
+            merge_items(self.session, statements)
 
         if session.attempt(merge) is None:
             if not tells:
@@ -137,7 +138,17 @@ class PostgresEngine:
             return merged
         before = books.rows_of_stage(session, statements)
         refused = merge_by_halves(session, statements, batch.columns.num_rows)
+        if refused:
+            session.append(statements.verdict, parked_verdicts(refused))
         return Merged(books.rows_of_stage(session, statements) - before, refused)
+
+    def reopen(self, statements: MergeStatements) -> MergeStatements | None:
+        """Stage the rows that lost only to refused ones; see the protocol."""
+
+        def create_like(name: str, like: str) -> None:
+            self._create(name, f"LIKE {quoted(like)}")
+
+        return reopened(self.session, statements, create_like)
 
     def count(self, spec: TableSpec) -> int | None:
         """Return about how many rows a table has; None: there is no such table."""
@@ -146,15 +157,6 @@ class PostgresEngine:
     def drop(self, spec: TableSpec) -> None:
         """Drop a table."""
         self.session.execute(f"DROP TABLE {quoted(spec.schema_name)}.{quoted(spec.name)}")
-
-    def sorted_error(self, error: SqlError) -> WaybillError:
-        """Return the error to raise, in words."""
-        return sorted_error(error, self._name)
-
-    def _merge_items(self, statements: MergeStatements) -> None:
-        for index, child in enumerate(statements.spec.children):
-            self.session.execute(statements.clear_items(child))
-            self.session.execute(statements.write_items(child, items_of(statements.stage, index)))
 
     def _stage_rows(self, statements: MergeStatements, batch: TableBatch) -> Refused:
         rows = staged_rows(batch)
@@ -172,7 +174,11 @@ class PostgresEngine:
         return refused | {ordinals[place]: cause for place, cause in found.items()}
 
     def _stage_items(
-        self, statements: MergeStatements, batch: TableBatch, index: int, refused: Refused
+        self,
+        statements: MergeStatements,
+        batch: TableBatch,
+        index: int,
+        refused: Mapping[int, object],
     ) -> Refused:
         """COPY a child's items; a row with one that cannot be held is refused as a whole."""
         child: ChildTable = batch.spec.children[index]
@@ -184,7 +190,7 @@ class PostgresEngine:
         if error is None:
             return {}
         found = dict.fromkeys(items_with_nul(batch, child) - refused.keys(), error)
-        rows = items_rows(batch, child, refused | found)
+        rows = items_rows(batch, child, {**refused, **found})
         ordinals = rows["_waybill_n"].to_pylist()
 
         def copy(low: int, high: int) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from waybill.destinations.adapters.postgres.connection import PostgresSession
 from waybill.destinations.adapters.postgres.errors import PostgresError
 from waybill.destinations.merging import MergeStatements, bounds, literal, quoted
-from waybill.destinations.transactional.engine import items_of
 from waybill.destinations.transactional.session import Refused
 
 SMALL = 64
@@ -93,9 +92,9 @@ def merge_by_halves(session: PostgresSession, statements: MergeStatements, rows:
 def range_statements(statements: MergeStatements, low: str, high: str) -> list[str]:
     """Return what merges a range of rows, and their items: bounds are expressions."""
     between, merges = bounds(low, high), [statements.merge_range(low, high)]
-    for index, child in enumerate(statements.spec.children):
+    for child, items in zip(statements.spec.children, statements.items, strict=True):
         merges.append(statements.clear_items(child, between))
-        merges.append(statements.write_items(child, items_of(statements.stage, index), between))
+        merges.append(statements.write_items(child, items, between))
     return merges
 
 

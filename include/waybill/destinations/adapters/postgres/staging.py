@@ -16,7 +16,6 @@ from waybill.destinations.adapters.postgres.schema import sql_type
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.specs import ITEM
-from waybill.destinations.transactional.engine import items_of
 from waybill.pipelines import ChildTable, Column
 
 _JSONB_VERSION = "\x01"
@@ -48,7 +47,7 @@ def create_stage(session: PostgresSession, statements: MergeStatements) -> None:
 
 def create_items(session: PostgresSession, statements: MergeStatements, index: int) -> str:
     """Create the table of a child's items; return its name."""
-    child, name = statements.spec.children[index], items_of(statements.stage, index)
+    child, name = statements.spec.children[index], statements.items[index]
     columns = ", ".join(f"{quoted(c.name)} {sql_type(c.type)}" for c in child.columns)
     session.execute(
         f"CREATE TEMPORARY TABLE {quoted(name)} (_waybill_n bigint NOT NULL, {ITEM} bigint, "

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from waybill.destinations.drivers import ErrorMap
 from waybill.destinations.limits import ValueLimits, reader
-from waybill.destinations.transactional.staged.dialect import Dialect
-from waybill.destinations.transactional.staged.rewriting import (
+from waybill.destinations.transactional.dialect import (
+    Dialect,
     delete_without_alias,
     merge_in_steps,
     null_safe_as_or,

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.redshift.dialect import REDSHIFT
 from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.dialect import BOOKS
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
-from waybill.destinations.transactional.staged.table_load import working_table
+from waybill.destinations.transactional.destination import WarehouseDestination
+from waybill.destinations.transactional.dialect import BOOKS
+from waybill.destinations.transactional.session import Columns, WarehouseSession
+from waybill.destinations.transactional.warehouse import working_table
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
 
@@ -128,8 +128,8 @@ class RedshiftSession(WarehouseSession):
 
     def settle(self) -> None:
         """Set times in UTC, and a limit for statements."""
-        self.execute("SET timezone TO 'UTC'")
-        self.execute(f"SET statement_timeout TO {_STATEMENT_LIMIT_MS}")
+        self.execute_native("SET timezone TO 'UTC'")
+        self.execute_native(f"SET statement_timeout TO {_STATEMENT_LIMIT_MS}")
 
     def run(self, statement: str) -> tuple[pa.Table | None, int]:
         """Run one statement."""
@@ -161,14 +161,14 @@ class RedshiftSession(WarehouseSession):
         """Make a temporary table and fill it; times come naive, for COPY takes no zones."""
         times = [name for name, kind in columns if kind == "timestamp"]
         raw = f"{wanted}_raw" if times else wanted
-        self.execute(_raw_table(self, raw, columns))
+        self.execute_native(_raw_table(self, raw, columns))
         key = "/".join(part for part in (self._prefix, f"{wanted}.parquet") if part)
         bucket = self.bucket()
         bucket.put(self._bucket, key, _naive(rows, times))
         try:
             source = self.dialect.literal(f"s3://{self._bucket}/{key}")
             role = self.dialect.literal(self._address.options["iam_role"])
-            self.execute(
+            self.execute_native(
                 f"COPY {self.dialect.working(raw)} FROM {source} IAM_ROLE {role} FORMAT AS PARQUET"
             )
         finally:
@@ -187,13 +187,13 @@ class RedshiftSession(WarehouseSession):
             f"{quoted(n)} AT TIME ZONE 'UTC' AS {quoted(n)}" if kind == "timestamp" else quoted(n)
             for n, kind in columns
         )
-        self.execute(working_table(self, wanted, columns))
-        self.execute(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")
-        self.execute(f"DROP TABLE {quoted(raw)}")
+        self.execute_native(working_table(self, wanted, columns))
+        self.execute_native(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")
+        self.execute_native(f"DROP TABLE {quoted(raw)}")
 
     def lock(self) -> None:
         """Lock the books' lock table until the transaction ends: another load waits."""
-        self.execute(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
+        self.execute_native(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
 
 
 def _raw_table(session: WarehouseSession, name: str, columns: Columns) -> str:

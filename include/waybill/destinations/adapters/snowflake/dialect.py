@@ -6,7 +6,7 @@ from datetime import date
 
 from waybill.destinations.drivers import ErrorMap
 from waybill.destinations.limits import ValueLimits, digits, reader
-from waybill.destinations.transactional.staged.dialect import Dialect
+from waybill.destinations.transactional.dialect import Dialect
 
 _GRANT = (
     "grant the destination's role USAGE on the warehouse and the database, CREATE SCHEMA on the "

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.drivers import Address, Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged import books
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
-from waybill.destinations.transactional.staged.table_load import working_table
+from waybill.destinations.transactional import books
+from waybill.destinations.transactional.destination import WarehouseDestination
+from waybill.destinations.transactional.session import Columns, WarehouseSession
+from waybill.destinations.transactional.warehouse import working_table
 from waybill.settings import DestinationSettings, S3Settings
 
 FORM = Form(
@@ -91,9 +91,9 @@ class SnowflakeSession(WarehouseSession):
 
     def stage(self, wanted: str, columns: Columns, rows: pa.Table) -> str:
         """Make a temporary table and fill it."""
-        self.execute(working_table(self, wanted, columns))
+        self.execute_native(working_table(self, wanted, columns))
         files = self.dialect.working(f"{wanted}_files")
-        self.execute(
+        self.execute_native(
             f"CREATE TEMPORARY STAGE {files} FILE_FORMAT = "
             "(TYPE = PARQUET USE_LOGICAL_TYPE = TRUE BINARY_AS_TEXT = FALSE)"
         )
@@ -105,11 +105,11 @@ class SnowflakeSession(WarehouseSession):
                 f"PUT 'file://rows.parquet' '@{files}' AUTO_COMPRESS = FALSE OVERWRITE = TRUE",
                 file_stream=sent,
             )
-        self.execute(
+        self.execute_native(
             f"COPY INTO {self.dialect.working(wanted)} FROM '@{files}' "
             "MATCH_BY_COLUMN_NAME = CASE_SENSITIVE ON_ERROR = ABORT_STATEMENT"
         )
-        self.execute(f"DROP STAGE {files}")
+        self.execute_native(f"DROP STAGE {files}")
         return wanted
 
     def lock(self) -> None:

@@ -2,8 +2,6 @@
 
 Engines differ in what they alter. What one cannot, is the user's to do, and an InputError says the
 statements. A column that is wider than the declaration stays: rows are cast to it.
-
-Bringing tables to their declarations in a warehouse.
 """
 
 from __future__ import annotations
@@ -13,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from waybill.destinations.drivers import WarehouseError
-from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX
+from waybill.destinations.merging import DELETED_AT, RESERVED_PREFIX
 from waybill.destinations.specs import ITEM, child_spec
-from waybill.destinations.transactional.staged.dialect import Dialect, not_null
-from waybill.destinations.transactional.staged.session import WarehouseSession
+from waybill.destinations.transactional.dialect import Dialect, not_null
+from waybill.destinations.transactional.session import WarehouseSession
+from waybill.destinations.transactional.tables import Table, kept_columns, shown
 from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import Column, TableSpec, widened
@@ -94,7 +93,7 @@ def plan(dialect: Dialect, spec: TableSpec, found: Found) -> list[str]:
     ]
     statements += [
         _filled(dialect.adding, dialect, spec, name, dialect.sql_type(kind))
-        for name, kind in _system(spec)
+        for name, kind in kept_columns(marked=spec.soft_delete)
         if _key(dialect, name) not in by_name
     ]
     return statements
@@ -119,10 +118,6 @@ def is_marked(spec: TableSpec, found: Found) -> bool:
     return spec.soft_delete or DELETED_AT in found
 
 
-def _system(spec: TableSpec) -> list[tuple[str, str]]:
-    return [*KEPT_COLUMNS, *([(DELETED_AT, "timestamp")] if spec.soft_delete else [])]
-
-
 def creation(dialect: Dialect, spec: TableSpec) -> list[str]:
     """Return the statements that make the schema and the table."""
     columns = [
@@ -130,7 +125,8 @@ def creation(dialect: Dialect, spec: TableSpec) -> list[str]:
         for column in spec.columns
     ]
     columns += [
-        definition(dialect, name, kind, required=name != DELETED_AT) for name, kind in _system(spec)
+        definition(dialect, name, kind, required=name != DELETED_AT)
+        for name, kind in kept_columns(marked=spec.soft_delete)
     ]
     key = ", ".join(dialect.quoted(name) for name in spec.key)
     table = dialect.table(spec.schema_name, spec.name)
@@ -219,15 +215,10 @@ def _key(dialect: Dialect, name: str) -> str:
     return name.lower() if rules_of(dialect.kind).folds else name
 
 
-def shown(spec: TableSpec) -> str:
-    """Return a table's name for people."""
-    return f"{spec.schema_name}.{spec.name}"
-
-
 def found_columns(session: WarehouseSession, spec: TableSpec) -> Found:
     """Return a table's columns as the catalogue has them; empty: there is no such table."""
     try:
-        rows = session.query(session.dialect.columns_query(spec)).to_pylist()
+        rows = session.query_native(session.dialect.columns_query(spec)).to_pylist()
     except WarehouseError as error:
         if not error.code or error.code != session.dialect.absent:
             raise
@@ -235,17 +226,7 @@ def found_columns(session: WarehouseSession, spec: TableSpec) -> Found:
     return {row["name"]: WarehouseColumn(row["type"], bool(row["required"])) for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class WarehouseTable:
-    """A table as it is."""
-
-    spec: TableSpec
-    """Its declaration, with the table's own types where those are wider."""
-    marked: bool
-    """It has ``_waybill_deleted_at``."""
-
-
-def ensure_table(session: WarehouseSession, spec: TableSpec) -> WarehouseTable:
+def ensure_table(session: WarehouseSession, spec: TableSpec) -> Table:
     """Bring a table and its children's to their declarations; return it as it then is.
 
     Cost: one query a table when nothing is to be done. Statements are safe to run twice, but for
@@ -262,17 +243,7 @@ def ensure_table(session: WarehouseSession, spec: TableSpec) -> WarehouseTable:
         own = tuple(column for column in found.columns if column.name in names)
         children.append(child.model_copy(update={"columns": own}))
     whole, marked = _brought(session, spec)
-    return WarehouseTable(
-        TableSpec(
-            schema_name=whole.schema_name,
-            name=whole.name,
-            columns=whole.columns,
-            key=whole.key,
-            children=tuple(children),
-            soft_delete=whole.soft_delete,
-        ),
-        marked,
-    )
+    return Table(whole.model_copy(update={"children": tuple(children)}), marked)
 
 
 def _brought(session: WarehouseSession, spec: TableSpec) -> tuple[TableSpec, bool]:
@@ -280,5 +251,5 @@ def _brought(session: WarehouseSession, spec: TableSpec) -> tuple[TableSpec, boo
     found = found_columns(session, spec)
     for statement in plan(session.dialect, spec, found):
         _LOG.info("%s", statement)
-        session.execute(statement)
+        session.execute_native(statement)
     return as_it_is(session.dialect, spec, found), is_marked(spec, found)
