@@ -8,7 +8,7 @@ What a warehouse says, and what the caller must do; what no rule names stops.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -182,7 +182,3 @@ class ErrorMap:
 
 def _first(known: Mapping[str, str], codes: list[str]) -> str | None:
     return next((known[code] for code in codes if code and code in known), None)
-
-
-Translate = Callable[[BaseException], WarehouseError | None]
-"""A driver's exception as ours; None: it is none of the driver's."""

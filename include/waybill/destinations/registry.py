@@ -40,8 +40,8 @@ BUILT_IN: Mapping[str, Adapter] = {
     "snowflake": Adapter("snowflake.session:open_snowflake"),
     "bigquery": Adapter("bigquery.session:open_bigquery"),
     "redshift": Adapter("redshift.session:open_redshift"),
-    "databricks": Adapter("databricks.destination:open_databricks"),
-    "clickhouse": Adapter("clickhouse.destination:open_clickhouse"),
+    "databricks": Adapter("databricks.table:open_databricks"),
+    "clickhouse": Adapter("clickhouse.table:open_clickhouse"),
 }
 
 

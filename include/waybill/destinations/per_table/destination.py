@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from waybill.destinations.base import BaseDestination
 from waybill.destinations.model import (
+    BaseDestination,
     BehindError,
     Commit,
     CountLook,
@@ -28,8 +28,16 @@ from waybill.destinations.model import (
 )
 from waybill.destinations.per_table import examination
 from waybill.destinations.per_table.books import joined, stored_outcome
-from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable, RowStamp
-from waybill.destinations.per_table.shape import ShapePlan, check_names, plan, shape_of
+from waybill.destinations.per_table.table import (
+    ConflictError,
+    Lake,
+    LakeTable,
+    RowStamp,
+    ShapePlan,
+    check_names,
+    plan,
+    shape_of,
+)
 from waybill.destinations.per_table.table_load import Hook, TableCommit, Workplace
 from waybill.destinations.per_table.tombstones import Tombstones
 from waybill.destinations.per_table.verdicts import open_duckdb

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from waybill.destinations.examination import Step, run_steps
 from waybill.destinations.model import Finding
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.table import (
     FILE,
     OP,
     UPSERT,

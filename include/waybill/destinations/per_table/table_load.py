@@ -20,8 +20,7 @@ from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 from waybill.destinations.per_table.books import LoadRecord
 from waybill.destinations.per_table.children import ChildItems
-from waybill.destinations.per_table.constraints import Refusals, refusals_of
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.table import (
     DELETE,
     OP,
     SOFT_DELETE,
@@ -31,10 +30,10 @@ from waybill.destinations.per_table.model import (
     Lake,
     LakeTable,
     RowStamp,
+    check_unchanged,
 )
-from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.tombstones import Tombstones, key_text
-from waybill.destinations.per_table.verdicts import Judge, Verdicts
+from waybill.destinations.per_table.verdicts import Judge, Refusals, Verdicts, refusals_of
 
 if TYPE_CHECKING:
     import duckdb

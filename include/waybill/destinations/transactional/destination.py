@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import uuid
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
 
-from waybill.destinations.base import BaseDestination
 from waybill.destinations.batch import Place, TableBatch, batches_of, outcomes_of
 from waybill.destinations.drivers import WarehouseError
 from waybill.destinations.model import (
+    BaseDestination,
     Commit,
     CountLook,
     Expected,
@@ -54,6 +54,7 @@ from waybill.destinations.transactional.tables import Table
 from waybill.destinations.transactional.warehouse import WarehouseEngine
 from waybill.errors import InputError, RetryError
 from waybill.pipelines import TableSpec
+from waybill.settings import DestinationSettings, S3Settings
 
 _CLAIMS = 3
 """Times that a load takes commits which are there for other batches, before the caller does."""
@@ -294,7 +295,8 @@ class _RowRefusedError(Exception):
 class WarehouseDestination(TransactionalDestination):
     """A warehouse with transactions, as ``waybill.destinations.Destination`` says.
 
-    Experimental: the statements and the order of calls are tested, no server of the kind was.
+    Experimental: the statements and the order of calls are tested, no server of the kind was. It
+    connects on first use.
 
     Args:
         name: commit numbers are kept under it.
@@ -430,6 +432,22 @@ class WarehouseDestination(TransactionalDestination):
             return None
         finally:
             self._engine.drop(load.statements)
+
+
+def warehouse_opener(
+    session: type[WarehouseSession],
+) -> Callable[[str, DestinationSettings, S3Settings | None], WarehouseDestination]:
+    """Return what opens a kind: ``Opener`` of ``destinations.registry``.
+
+    It raises InputError where the dsn is not of the kind's form.
+    """
+
+    def open_warehouse(
+        name: str, settings: DestinationSettings, _s3: S3Settings | None = None
+    ) -> WarehouseDestination:
+        return WarehouseDestination(name, session(name, settings))
+
+    return open_warehouse
 
 
 def _declared(commits: Sequence[Commit]) -> list[TableSpec]:

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waybill.destinations.drivers import WarehouseError
+from waybill.destinations.drivers import Form, WarehouseError, read_address
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from waybill.destinations.transactional.dialect import Dialect
+    from waybill.settings import DestinationSettings
 
 _LOG = logging.getLogger(__name__)
 _SHOWN_CHARACTERS = 500
@@ -102,15 +103,21 @@ class WarehouseSession(ABC):
     ``query_native`` those of the engine.
 
     Args:
-        dialect: of the engine.
         name: the destination's name, for messages.
+        settings: dsn and options.
+
+    Raises:
+        InputError: the dsn cannot be used.
     """
 
+    dialect: Dialect
+    form: Form
+    """Of the engine's dsn."""
     begin = "BEGIN TRANSACTION"
 
-    def __init__(self, dialect: Dialect, name: str) -> None:
-        self.dialect = dialect
+    def __init__(self, name: str, settings: DestinationSettings) -> None:
         self.name = name
+        self.address = read_address(name, settings, self.form)
         self.connection: Any = None
 
     @abstractmethod

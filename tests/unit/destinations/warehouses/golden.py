@@ -12,12 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from waybill.destinations.adapters.bigquery.dialect import BIGQUERY
-from waybill.destinations.adapters.clickhouse import statements as clickhouse
-from waybill.destinations.adapters.databricks import statements as databricks
+from waybill.destinations.adapters.clickhouse import dialect as clickhouse
+from waybill.destinations.adapters.databricks import dialect as databricks
 from waybill.destinations.adapters.redshift.dialect import REDSHIFT
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
-from waybill.destinations.per_table.shape import ShapePlan, shape_of
+from waybill.destinations.per_table.table import ShapePlan, shape_of
 from waybill.destinations.specs import child_spec
 from waybill.destinations.transactional import books
 from waybill.destinations.transactional import warehouse_tables as schema

@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.destinations.adapters.clickhouse.dialect import ERRORS, quoted
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.per_table.sql_table import SqlLakeSession
 from waybill.settings import DestinationSettings
 
-FORM = Form(
+_FORM = Form(
     shape="clickhouse://user:password@host:8443/?secure=true",
     schemes=("clickhouse",),
     parts=(0, 0),
@@ -31,25 +32,16 @@ _CONNECT_TIMEOUT_S = 10
 _ANSWER_TIMEOUT_S = 1_900
 
 
-class ClickHouseSession:
-    """A session with one server. Experimental.
+class ClickHouseSession(SqlLakeSession):
+    """A session with one server. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
+    form = _FORM
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
-        self.name = name
-        self.has_books = False
-        """Waybill's own tables were made, or found, in this session."""
-        self._address = read_address(name, settings, FORM)
+        super().__init__(name, settings)
         self._client: Any = None
 
-    def command(self, statement: str, settings: Mapping[str, Any] | None = None) -> None:
+    def execute(self, statement: str, settings: Mapping[str, Any] | None = None) -> None:
         """Run a statement that has no rows."""
         self._call("command", statement, settings=dict(settings or {}))
 
@@ -94,12 +86,12 @@ class ClickHouseSession:
         raise ERRORS.sorted(said, self.name) from said
 
     def _connect(self) -> Any:
-        options = self._address.options
+        options = self.address.options
         return driver("clickhouse_connect", PACKAGE, "clickhouse").get_client(
-            host=self._address.host,
-            port=self._address.port,
-            username=self._address.user or options.get("user") or "default",
-            password=self._address.password or options.get("password", ""),
+            host=self.address.host,
+            port=self.address.port,
+            username=self.address.user or options.get("user") or "default",
+            password=self.address.password or options.get("password", ""),
             secure=options.get("secure", "").lower() in ("1", "true"),
             settings=_SETTINGS,
             connect_timeout=_CONNECT_TIMEOUT_S,

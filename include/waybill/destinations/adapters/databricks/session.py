@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.databricks.dialect import ERRORS, literal
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.per_table.sql_table import SqlLakeSession
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings
 
-FORM = Form(
+_FORM = Form(
     shape="databricks://token:dapi…@host/sql/1.0/warehouses/abc?catalog=main"
     "&staging=/Volumes/main/waybill/staging",
     schemes=("databricks",),
@@ -29,24 +30,15 @@ _STATEMENT_LIMIT_S = 1_800
 _ANSWER_TIMEOUT_S = 1_900
 
 
-class DatabricksSession:
-    """A session with one catalog. Experimental.
+class DatabricksSession(SqlLakeSession):
+    """A session with one catalog. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
+    form = _FORM
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
-        self.name = name
-        self.has_books = False
-        """Waybill's own tables were made, or found, in this session."""
-        self._address = read_address(name, settings, FORM)
+        super().__init__(name, settings)
         self._connection: Any = None
-        self._staging = self._address.options["staging"].rstrip("/")
+        self._staging = self.address.options["staging"].rstrip("/")
         if not self._staging.startswith("/Volumes/"):
             raise InputError(
                 f"destination {name!r}, kind databricks: its staging folder must look like "
@@ -112,11 +104,11 @@ class DatabricksSession:
         raise ERRORS.sorted(said, self.name) from said
 
     def _connect(self) -> Any:
-        options = self._address.options
+        options = self.address.options
         return driver("databricks.sql", PACKAGE, "databricks").connect(
-            server_hostname=self._address.host,
-            http_path="/" + "/".join(self._address.parts),
-            access_token=self._address.password or options.get("password"),
+            server_hostname=self.address.host,
+            http_path="/" + "/".join(self.address.parts),
+            access_token=self.address.password or options.get("password"),
             catalog=options["catalog"],
             session_configuration={"timezone": "UTC", "STATEMENT_TIMEOUT": str(_STATEMENT_LIMIT_S)},
             _socket_timeout=_ANSWER_TIMEOUT_S,

@@ -15,19 +15,30 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from waybill.destinations.adapters.databricks import statements
-from waybill.destinations.adapters.databricks.dialect import field_of, literal, quoted
+from waybill.destinations.adapters.databricks import dialect
+from waybill.destinations.adapters.databricks.dialect import (
+    LOADS,
+    METADATA,
+    field_of,
+    literal,
+    quoted,
+)
 from waybill.destinations.adapters.databricks.session import DatabricksSession
-from waybill.destinations.adapters.databricks.statements import LOADS, METADATA
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import FILE, OP, Bounds, Changes, ConflictError, RowStamp
-from waybill.destinations.per_table.shape import ShapePlan
+from waybill.destinations.per_table.sql_table import SqlLake, SqlLakeDestination, SqlLakeTable
+from waybill.destinations.per_table.table import (
+    OP,
+    Changes,
+    ConflictError,
+    RowStamp,
+    ShapePlan,
+)
+from waybill.settings import DestinationSettings, S3Settings
 
 _PREFIX = "waybill."
 _LOOK = 100
@@ -35,8 +46,7 @@ _LOOK = 100
 _CONSTRAINT = "delta.constraints."
 
 
-@dataclass(slots=True)
-class DatabricksTable:
+class DatabricksTable(SqlLakeTable):
     """One table: see ``LakeTable``. Experimental.
 
     Args:
@@ -45,18 +55,14 @@ class DatabricksTable:
         name: of the table.
     """
 
+    sql = dialect.SQL
     session: DatabricksSession
-    schema_name: str
-    name: str
-    _fields: pa.Schema | None = None
-    _checks: dict[str, str] = field(default_factory=dict)
-    _version: int = -1
-    _stamp: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def place(self) -> str:
-        """Return its name with its schema."""
-        return f"{quoted(self.schema_name)}.{quoted(self.name)}"
+    def __init__(self, session: DatabricksSession, schema_name: str, name: str) -> None:
+        super().__init__(session, schema_name, name)
+        self._checks: dict[str, str] = {}
+        self._version = -1
+        self._stamp: dict[str, Any] = {}
 
     def refresh(self) -> bool:
         """Read what it is now."""
@@ -74,12 +80,6 @@ class DatabricksTable:
             self._read_checks()
         return bool(rows)
 
-    def fields(self) -> pa.Schema:
-        """Return its columns."""
-        if self._fields is None:
-            raise ConflictError(f"{self.place} was not read yet")
-        return self._fields
-
     def checks(self) -> Mapping[str, str]:
         """Return its CHECK constraints."""
         return self._checks
@@ -93,21 +93,6 @@ class DatabricksTable:
         """Return the newest books."""
         text = self._stamp.get("record")
         return None if text is None else LoadRecord.from_text(text)
-
-    def count(self) -> int:
-        """Return how many rows it has: Delta knows it from metadata."""
-        rows = self.session.query(f"SELECT COUNT(*) AS n FROM {self.place}")
-        return int(rows["n"][0].as_py())
-
-    def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
-        """Read columns of rows within the bounds; all lie in file 0."""
-        names = ", ".join(quoted(name) for name in columns)
-        rows = self.session.query(f"SELECT {names} FROM {self.place}{statements.within(bounds)}")
-        fields = [pa.field(name, self.fields().field(name).type) for name in columns]
-        arrays = [rows[f.name].cast(f.type) for f in fields]
-        files = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
-        schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
-        return pa.table([*arrays, files], schema=schema).to_reader()
 
     def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Merge the changed rows and leave the stamp, in one commit.
@@ -124,7 +109,7 @@ class DatabricksTable:
             if self._newest()[0]["version"] != self._version:
                 raise ConflictError(f"{self.place} has a newer version than was read")
             self.session.execute(f"SET {METADATA} = {_packed(told)}")
-            self.session.execute(statements.merge(self.place, source, names, changes.key))
+            self.session.execute(dialect.merge(self.place, source, names, changes.key))
             self.session.execute(f"RESET {METADATA}")
         self._keep(told, self._newest()[0]["version"])
 
@@ -134,33 +119,11 @@ class DatabricksTable:
             names = ", ".join(quoted(name) for name in rows.column_names)
             self.session.execute(f"INSERT INTO {self.place} ({names}) SELECT {names} FROM {source}")
 
-    def replace(self, column: str, value: str, rows: pa.Table) -> None:
-        """Refuse: nothing here tells whether others wrote meanwhile, and theirs would be lost."""
-        del column, value, rows
-        raise ConflictError(f"rows of {self.place} are not replaced")
+    def _creation(self, schema: pa.Schema, partitions: Sequence[str]) -> list[str]:
+        return dialect.creation(self.schema_name, self.name, schema, partitions)
 
-    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
-        """Make the table, and Waybill's own."""
-        made = statements.creation(self.schema_name, self.name, schema, partitions)
-        self._make_books()
-        for statement in made:
-            self.session.execute(statement)
-
-    def alter(self, plan: ShapePlan) -> None:
-        """Bring its columns to a plan."""
-        for statement in statements.alterations(self.place, self.fields(), plan):
-            self.session.execute(statement)
-
-    def drop(self) -> None:
-        """Remove the table, and its lines in the books."""
-        self.session.execute(f"DROP TABLE IF EXISTS {self.place}")
-        self.session.execute(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
-
-    def _make_books(self) -> None:
-        if not self.session.has_books:
-            for statement in statements.CREATE_BOOKS:
-                self.session.execute(statement)
-            self.session.has_books = True
+    def _alterations(self, plan: ShapePlan) -> list[str]:
+        return dialect.alterations(self.place, self.fields(), plan)
 
     def _newest(self, limit: int = 1) -> list[dict[str, Any]]:
         rows = self.session.query(f"DESCRIBE HISTORY {self.place} LIMIT {limit}")
@@ -218,3 +181,31 @@ def _unpacked(text: str) -> dict[str, Any]:
         base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
     )
     return found
+
+
+class DatabricksDestination(SqlLakeDestination):
+    """One catalog of Databricks, as ``waybill.destinations.Destination`` says.
+
+    Experimental: the statements and the order of calls are tested, no server was.
+
+    Args:
+        name: commit numbers are kept under it.
+        settings: dsn and options.
+    """
+
+    kind = "databricks"
+
+    def __init__(self, name: str, settings: DestinationSettings) -> None:
+        session = DatabricksSession(name, settings)
+        super().__init__(name, SqlLake(session, lambda *place: DatabricksTable(session, *place)))
+
+
+def open_databricks(
+    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
+) -> DatabricksDestination:
+    """Open a warehouse; it connects on first use.
+
+    Raises:
+        InputError: the dsn is not of the kind's form.
+    """
+    return DatabricksDestination(name, settings)

@@ -24,8 +24,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from waybill.destinations.per_table.model import Bounds
-from waybill.destinations.per_table.rewriting import complete, packed
+from waybill.destinations.per_table.files import complete, packed
+from waybill.destinations.per_table.table import Bounds
 
 _FILE_BYTES = 48 * 1024**2
 """Of rows in memory: a data file holds no more."""

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from waybill.destinations.adapters.delta.table import DeltaLakeTable
 from waybill.destinations.per_table.destination import LakeDestination
 from waybill.destinations.per_table.errors import sorter
-from waybill.destinations.per_table.places import is_remote, root_of
+from waybill.destinations.per_table.files import is_remote, root_of
 from waybill.destinations.per_table.tombstones import NAME, SCHEMA
 from waybill.settings import DestinationSettings, S3Settings
 

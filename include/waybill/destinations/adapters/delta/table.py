@@ -35,7 +35,8 @@ from waybill.destinations.adapters.delta.files import (
 )
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.files import added, complete, folder_of, plainly, rewritten
+from waybill.destinations.per_table.table import (
     DELETE,
     FILE,
     OP,
@@ -46,10 +47,9 @@ from waybill.destinations.per_table.model import (
     Changes,
     ConflictError,
     RowStamp,
+    ShapePlan,
+    plain_field,
 )
-from waybill.destinations.per_table.places import folder_of
-from waybill.destinations.per_table.rewriting import added, complete, plainly, rewritten
-from waybill.destinations.per_table.shape import ShapePlan, plain_field
 from waybill.errors import InputError
 
 _UNSAFE = frozenset(" ,;{}()\n\t=")
@@ -337,7 +337,7 @@ class DeltaLakeTable:
 
     def drop(self) -> None:
         """Remove the table, its rows too."""
-        from waybill.destinations.per_table.places import remove_folder
+        from waybill.destinations.per_table.files import remove_folder
 
         remove_folder(self.uri, self.options)
         self._opened = None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from waybill.destinations.adapters.duckdb.books import rekeyed
-from waybill.destinations.adapters.duckdb.connection import DuckSession
+from waybill.destinations.adapters.duckdb.session import DuckSession
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
@@ -18,6 +17,7 @@ from waybill.destinations.transactional.tables import (
     FoundTable,
     Spelling,
     Table,
+    carry_out,
     check_names,
     plans,
     shown,
@@ -26,14 +26,6 @@ from waybill.destinations.transactional.tables import (
 from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
-
-_LOG = logging.getLogger(__name__)
-
-
-def _rekey(spec: TableSpec) -> list[str]:
-    kinds = {column.name: SPELLING.sql_type(column.type) for column in spec.columns}
-    return rekeyed(spec, [kinds[name] for name in spec.key])
-
 
 SPELLING = Spelling(
     title="DuckDB",
@@ -52,7 +44,7 @@ SPELLING = Spelling(
     decimal="DECIMAL",
     keyed=False,
     adds_required=False,
-    rekey=_rekey,
+    rekey=rekeyed,
 )
 
 
@@ -70,9 +62,7 @@ def ensure_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Plac
         for place, one in planned.items():
             if place in found:
                 _check_keys(session, one.table.spec)
-            for statement in one.statements:
-                _LOG.info("%s", statement)
-                _change(session, one.table.spec, statement)
+            carry_out(session, one, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -88,20 +78,8 @@ def look_at_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Pla
     return tables_of(specs, planned)
 
 
-def _change(session: DuckSession, spec: TableSpec, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except SqlError as error:
-        if error.refused_code == "destination_not_null_violation":
-            raise InputError(
-                f"table {shown(spec)} has rows, and a new column of it is declared NOT NULL: "
-                f"{error.words}; declare the column nullable, or add it to the table with a default"
-            ) from error
-        if error.message.startswith(("Dependency", "Catalog", "Binder", "Parser")):
-            raise InputError(
-                f"table {shown(spec)} cannot be made as it is declared: {error.words}"
-            ) from error
-        raise
+def _definition_error(error: SqlError) -> str | None:
+    return "" if error.message.startswith(("Dependency", "Catalog", "Binder", "Parser")) else None
 
 
 def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
@@ -149,8 +127,3 @@ def _check_keys(session: DuckSession, spec: TableSpec) -> None:
             f"table {shown(spec)}: found two rows with key {twice.to_pylist()[0]}, expected one a "
             "key; delete one, or declare another table"
         )
-
-
-def sql_types(spec: TableSpec) -> Mapping[str, str]:
-    """Return column name to DuckDB's type."""
-    return {column.name: SPELLING.sql_type(column.type) for column in spec.columns}

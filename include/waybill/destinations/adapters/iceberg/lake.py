@@ -9,10 +9,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.engine import make_url
 
 from waybill.destinations.adapters.iceberg.table import IcebergLakeTable
-from waybill.destinations.adapters.postgres.connection import LIMITS
+from waybill.destinations.adapters.postgres.session import LIMITS
 from waybill.destinations.per_table.destination import LakeDestination
 from waybill.destinations.per_table.errors import sorter
-from waybill.destinations.per_table.places import is_remote, root_of
+from waybill.destinations.per_table.files import is_remote, root_of
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
 

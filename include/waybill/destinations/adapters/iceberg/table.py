@@ -38,10 +38,23 @@ from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
 
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import FILE, Bounds, Changes, ConflictError, RowStamp
-from waybill.destinations.per_table.places import folder_of
-from waybill.destinations.per_table.rewriting import added, complete, packed, plainly, rewritten
-from waybill.destinations.per_table.shape import ShapePlan, plain_field
+from waybill.destinations.per_table.files import (
+    added,
+    complete,
+    folder_of,
+    packed,
+    plainly,
+    rewritten,
+)
+from waybill.destinations.per_table.table import (
+    FILE,
+    Bounds,
+    Changes,
+    ConflictError,
+    RowStamp,
+    ShapePlan,
+    plain_field,
+)
 
 _BOOKS, _NUMBERS = "waybill.books", "waybill.commits"
 _FILE_BYTES = 128 * 1024**2

@@ -5,12 +5,10 @@ So two loaders do not race, and no load holds a table's exclusive lock.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.postgres.books import rekeyed
-from waybill.destinations.adapters.postgres.connection import PostgresSession
-from waybill.destinations.adapters.postgres.errors import PostgresError
+from waybill.destinations.adapters.postgres.session import PostgresError, PostgresSession
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
@@ -22,25 +20,18 @@ from waybill.destinations.transactional.tables import (
     Spelling,
     Table,
     TablePlan,
+    carry_out,
     check_names,
     plans,
-    shown,
     tables_of,
 )
-from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
 from waybill.storage import AdvisoryLock
 
-_LOG = logging.getLogger(__name__)
 _BAD_DEFINITION_CLASSES = ("42", "54", "22", "0A", "2B")
 _KINDS = {"r": ORDINARY, "p": ORDINARY}
 _OTHER_KIND = "a view or foreign table"
-
-
-def _rekey(spec: TableSpec) -> list[str]:
-    kinds = {column.name: SPELLING.sql_type(column.type) for column in spec.columns}
-    return rekeyed(spec, [kinds[name] for name in spec.key])
 
 
 SPELLING = Spelling(
@@ -60,7 +51,7 @@ SPELLING = Spelling(
     decimal="numeric",
     keyed=True,
     adds_required=True,
-    rekey=_rekey,
+    rekey=rekeyed,
 )
 
 
@@ -86,9 +77,7 @@ def ensure_tables(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[
         session.query(AdvisoryLock.DESTINATION_TABLES.sql())
         planned = _planned(session, specs)
         for one in planned.values():
-            for statement in one.statements:
-                _LOG.info("%s", statement)
-                _change(session, one.table.spec, statement)
+            carry_out(session, one, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -111,21 +100,9 @@ def look_at_tables(
     return tables_of(specs, planned)
 
 
-def _change(session: PostgresSession, spec: TableSpec, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except SqlError as error:
-        state = (error.sqlstate if isinstance(error, PostgresError) else None) or ""
-        if state == "23502":
-            raise InputError(
-                f"table {shown(spec)} has rows, and a new column of it is declared NOT NULL: "
-                f"{error.words}; declare the column nullable, or add it to the table with a default"
-            ) from error
-        if state[:2] in _BAD_DEFINITION_CLASSES and state != "42501":
-            raise InputError(
-                f"table {shown(spec)} cannot be made as it is declared: {error.words} ({state})"
-            ) from error
-        raise
+def _definition_error(error: SqlError) -> str | None:
+    state = (error.sqlstate if isinstance(error, PostgresError) else None) or ""
+    return state if state[:2] in _BAD_DEFINITION_CLASSES and state != "42501" else None
 
 
 def _planned(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, TablePlan]:

@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
-from waybill.destinations.drivers import Address, Form, WarehouseError, driver, read_address
+from waybill.destinations.drivers import Address, Form, WarehouseError, driver
 from waybill.destinations.transactional import books
-from waybill.destinations.transactional.destination import WarehouseDestination
+from waybill.destinations.transactional.destination import warehouse_opener
 from waybill.destinations.transactional.session import Columns, WarehouseSession
 from waybill.destinations.transactional.warehouse import working_table
-from waybill.settings import DestinationSettings, S3Settings
 
-FORM = Form(
+_FORM = Form(
     shape="snowflake://user:password@account/database?warehouse=…&role=…",
     schemes=("snowflake",),
     parts=(1, 1),
@@ -44,26 +43,15 @@ _CONNECTION_CODES = range(250_000, 260_000)
 
 
 class SnowflakeSession(WarehouseSession):
-    """A session with one database of Snowflake. Experimental.
+    """A session with one database of Snowflake. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
-
-    begin = "BEGIN TRANSACTION"
-
-    def __init__(self, name: str, settings: DestinationSettings) -> None:
-        super().__init__(SNOWFLAKE, name)
-        self._address = read_address(name, settings, FORM)
+    dialect = SNOWFLAKE
+    form = _FORM
 
     def connect(self) -> Any:
         """Open the driver's connection."""
         connector = driver("snowflake.connector", PACKAGE, "snowflake")
-        return connector.connect(**_arguments(self._address, self.name))
+        return connector.connect(**_arguments(self.address, self.name))
 
     def run(self, statement: str) -> tuple[pa.Table | None, int]:
         """Run one statement."""
@@ -131,12 +119,4 @@ def _arguments(address: Address, name: str) -> dict[str, Any]:
     }
 
 
-def open_snowflake(
-    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
-) -> WarehouseDestination:
-    """Open a warehouse; it connects on first use.
-
-    Raises:
-        InputError: the dsn is not of the kind's form.
-    """
-    return WarehouseDestination(name, SnowflakeSession(name, settings))
+open_snowflake = warehouse_opener(SnowflakeSession)
