@@ -24,27 +24,30 @@ import orjson
 import pyarrow as pa
 
 from waybill.errors import InputError, RetryError
-from waybill.tracing.layout import Layout, bucket_of, hours_between, in_hours
-from waybill.tracing.lookup import (
-    Statement,
-    minute_statement,
-    object_statement,
-    trails_statement,
+from waybill.tracing.layout import (
+    Layout,
+    TraceStore,
+    bucket_of,
+    hours_between,
+    in_hours,
 )
 from waybill.tracing.manifests import TraceObject, visible
 from waybill.tracing.query import (
-    MINUTE_SCHEMA,
-    OBJECT_SCHEMA,
-    by_event,
-    check_window,
+    QueryCancelledError,
+    QueryWatch,
+    Searched,
+    StatementOf,
+    TraceQuery,
+    Window,
+    check_cancelled,
     joined,
     only_of,
-    spooled,
-    tops,
 )
-from waybill.tracing.store import KnownLayout, TraceStore
+from waybill.tracing.sql import (
+    Statement,
+    trails_statement,
+)
 from waybill.tracing.trace import Trace, to_traces
-from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, check_cancelled
 
 if TYPE_CHECKING:
     from waybill.settings import S3Settings
@@ -188,12 +191,6 @@ _MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    since: datetime | None
-    until: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Read:
     """One statement to come: which ids in which objects."""
 
@@ -201,8 +198,14 @@ class _Read:
     objects: tuple[TraceObject, ...]
 
 
-class DuckDbTraces:
+class DuckDbTraces(TraceQuery):
     """Reads traces from the object store and this node's spool. Safe for several threads.
+
+    A trail takes four listings, and three reads an object. Of trails, a listing a bucket; objects
+    are read once, or id by id; where more than four ids are of one bucket, their column is read
+    whole in that bucket's objects. Questions by time take a listing a bucket and hour, then 2 MB at
+    a time: of every row group of the hours the columns that are asked by are read, the others where
+    rows are found.
 
     Args:
         store: lists objects.
@@ -210,110 +213,44 @@ class DuckDbTraces:
         spool_dir: this node's spool; None: only what is shipped.
     """
 
+    engine = "duckdb"
+
     def __init__(self, store: TraceStore, s3: S3Settings, *, spool_dir: Path | None) -> None:
-        self._store = store
+        super().__init__(store, spool_dir=spool_dir)
         self._s3 = s3
-        self._layout = KnownLayout(store)
-        self._spool_dir = spool_dir
         self._connection: Any = None
         self._lock = threading.Lock()
 
-    def trail(
-        self,
-        event_id: str,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
+    def _shipped(
+        self, event_ids: Sequence[str], window: Window, watch: QueryWatch | None, spool_files: int
     ) -> list[Trace]:
-        """See ``TraceQuery.trail``. Cost: four listings, and three reads an object."""
-        return self.trails([event_id], since=since, until=until, watch=watch)[event_id]
-
-    def trails(
-        self,
-        event_ids: Sequence[str],
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
-    ) -> dict[str, list[Trace]]:
-        """See ``TraceQuery.trails``. Cost: a listing a bucket; objects are read once, or id by id.
-
-        More than four ids of one bucket: their column is read whole in that bucket's objects.
-        """
-        check_window(since, until)
-        check_cancelled(watch)
-        wanted = list(dict.fromkeys(event_ids))
-        found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
-        window = _Window(since, until)
         layout = self._layout.get()
-        reads = [] if layout is None else self._reads(layout, tops(wanted), window)
-        _tell(watch, window, _objects(reads), files)
-        shipped = self._traces(reads, window, watch)
-        return by_event(wanted, joined(found, shipped), since, until)
+        reads = [] if layout is None else self._reads(layout, event_ids, window)
+        _tell(watch, window, _objects(reads), spool_files)
+        return self._traces(reads, window, watch)
 
-    def minute_traces(
+    def _joined(self, in_spool: list[Trace], shipped: list[Trace]) -> list[Trace]:
+        return joined(in_spool, shipped)
+
+    def _by_time(
         self,
-        pipeline_id: str,
-        event_name: str,
-        intake_minute: int,
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.minute_traces``. Cost: a listing a bucket and hour, then 2 MB at a time.
-
-        Four columns of every row group of the hours are read, the others where rows are found.
-        """
-        names = (pipeline_id, event_name)
-        yield from self._by_hour(
-            lambda window: minute_statement("duckdb", names, intake_minute, window),
-            MINUTE_SCHEMA,
-            since,
-            until,
-            watch,
-        )
-
-    def object_traces(
-        self,
-        object_keys: Sequence[str],
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.object_traces``. Cost: as ``minute_traces``; two columns are read."""
-        keys = list(dict.fromkeys(object_keys))
-        yield from self._by_hour(
-            lambda window: object_statement("duckdb", keys, window),
-            OBJECT_SCHEMA,
-            since,
-            until,
-            watch,
-        )
-
-    def _by_hour(
-        self,
-        statement_of: Callable[[tuple[datetime, datetime]], Statement],
+        statement_of: StatementOf,
         schema: pa.Schema,
-        since: datetime,
-        until: datetime,
+        window: tuple[datetime, datetime],
         watch: QueryWatch | None,
     ) -> Iterator[pa.RecordBatch]:
         """Run a statement over all objects of each hour of a window."""
-        check_window(since, until)
         layout = self._layout.get()
         if layout is None:
             return
+        since, until = window
         progress = _Progress(watch)
         for hour in hours_between(since, until):
             check_cancelled(watch)
-            first, last = max(since, hour.start), min(until, hour.end - _MOMENT)
-            window = _Window(first, last)
-            objects = self._visible(layout, range(layout.buckets + 1), window)
-            _tell(watch, window, objects, 0)
-            statement = statement_of((first, last))
+            part = (max(since, hour.start), min(until, hour.end - _MOMENT))
+            objects = self._visible(layout, range(layout.buckets + 1), part)
+            _tell(watch, part, objects, 0)
+            statement = statement_of(part, ())
             for some in _pieces(objects, _OBJECTS_A_STATEMENT):
                 for batch in self._batches(statement, some, progress, watch):
                     yield batch.cast(schema)
@@ -325,7 +262,7 @@ class DuckDbTraces:
                 self._connection.close()
                 self._connection = None
 
-    def _reads(self, layout: Layout, event_ids: Sequence[str], window: _Window) -> list[_Read]:
+    def _reads(self, layout: Layout, event_ids: Sequence[str], window: Window) -> list[_Read]:
         """Return what is to be read: each bucket for its ids, the fresh one for all of them."""
         groups: dict[int, list[str]] = {}
         for one in event_ids:
@@ -338,24 +275,18 @@ class DuckDbTraces:
         reads = [one for n, ids in groups.items() for one in _statements(ids, cut[n])]
         return reads + list(_statements(event_ids, fresh))
 
-    def _visible(
-        self, layout: Layout, buckets: Iterable[int], window: _Window
-    ) -> list[TraceObject]:
-        return visible(
-            self._store, layout, buckets, window.since, window.until, each=_several_at_once
-        )
+    def _visible(self, layout: Layout, buckets: Iterable[int], window: Window) -> list[TraceObject]:
+        return visible(self._store, layout, buckets, *window, each=_several_at_once)
 
     def _traces(
-        self, reads: Sequence[_Read], window: _Window, watch: QueryWatch | None
+        self, reads: Sequence[_Read], window: Window, watch: QueryWatch | None
     ) -> list[Trace]:
         progress = _Progress(watch)
         found: list[Trace] = []
         for read in reads:
             check_cancelled(watch)
             buckets = sorted({one.place.bucket for one in read.objects})
-            statement = trails_statement(
-                "duckdb", read.event_ids, buckets, window.since, window.until
-            )
+            statement = trails_statement("duckdb", read.event_ids, buckets, *window)
             for batch in self._batches(statement, read.objects, progress, watch):
                 found += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
         return found
@@ -424,8 +355,8 @@ def _several_at_once(
 
 
 def _tell(
-    watch: QueryWatch | None, window: _Window, objects: Sequence[TraceObject], files: int
+    watch: QueryWatch | None, window: Window, objects: Sequence[TraceObject], files: int
 ) -> None:
     if watch is not None:
         hours = in_hours(one.place for one in objects)
-        watch.searching(Searched("duckdb", window.since, window.until, hours, len(objects), files))
+        watch.searching(Searched("duckdb", *window, hours, len(objects), files))

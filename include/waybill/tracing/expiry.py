@@ -15,11 +15,12 @@ from waybill.tracing.layout import (
     COMPACTED_PREFIX,
     EARLY_PREFIX,
     Hour,
+    TraceStore,
     bucket_prefix,
     place_of,
+    stated_layout,
 )
 from waybill.tracing.manifests import read_manifests
-from waybill.tracing.store import TraceStore, stated_layout
 
 _MOST_KEYS = 1_000
 

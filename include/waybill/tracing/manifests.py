@@ -30,11 +30,11 @@ from waybill.tracing.layout import (
     Hour,
     Layout,
     TracePlace,
+    TraceStore,
     holds,
     place_of,
     prefixes,
 )
-from waybill.tracing.store import TraceStore
 
 _TRIES = 6
 _LISTING_S = 240.0

@@ -53,6 +53,14 @@ def encode_sorted(table: pa.Table) -> pa.Buffer:
     return _encode(table, encodings, _ROWS_A_SORTED_GROUP, statistics=_WITH_STATISTICS)
 
 
+def sorted_body(table: pa.Table) -> bytes:
+    """Return an object's bytes: the traces sorted by event id, equal ids in their order."""
+    import pyarrow.compute as pc
+
+    order = pc.sort_indices(table.column("event_id"))  # stable
+    return bytes(encode_sorted(table.take(order)))
+
+
 def _encode(
     table: pa.Table,
     encodings: dict[str, str],

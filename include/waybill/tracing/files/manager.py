@@ -39,7 +39,12 @@ import orjson
 
 from waybill.errors import InputError
 from waybill.tracing.files.books import (
+    FILE_STATES,
     FileReader,
+    FileRecord,
+    FileState,
+    Shipment,
+    Total,
     created_key,
     file_key,
     new_batch,
@@ -48,7 +53,6 @@ from waybill.tracing.files.books import (
     state_key,
     total_key,
 )
-from waybill.tracing.files.records import FILE_STATES, FileRecord, FileState, Shipment, Total
 from waybill.tracing.files.spool import Abandoned, Spool, SpoolFile, new_name
 
 _FOLDER = "asks"

@@ -21,9 +21,8 @@ from typing import BinaryIO, Protocol, Self
 from zlib import crc32
 
 from waybill.errors import InputError, RetryError
-from waybill.tracing.files.limits import SpoolLimit
 from waybill.tracing.files.packer import DamagedFileError
-from waybill.tracing.files.spool import Sound, Spool
+from waybill.tracing.files.spool import Sound, Spool, SpoolLimit
 
 _HEADER = struct.Struct("<II")
 """Length of the record in bytes; CRC-32 of that length's four bytes and the record."""

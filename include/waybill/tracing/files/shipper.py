@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.errors import RetryError, ThrottledError
+from waybill.tracing.files.books import FileRecord, Shipment
 from waybill.tracing.files.manager import Discovery, FileManager
 from waybill.tracing.files.packer import (
     Cargo,
@@ -40,7 +41,6 @@ from waybill.tracing.files.packer import (
     MakeBody,
     put_confirmed,
 )
-from waybill.tracing.files.records import FileRecord, Shipment
 from waybill.tracing.files.spool import Spool
 
 if TYPE_CHECKING:
