@@ -19,11 +19,10 @@ from pydantic import Field
 
 from waybill.errors import InputError
 from waybill.pipelines.document import read_document, yaml_text
-from waybill.pipelines.form import CONNECTORS, brought_connectors
+from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
-from waybill.pipelines.shape import check_shape
 from waybill.pipelines.validation import DECLARATION, check, find_collisions, load_pipeline
 from waybill.request import Request
 
