@@ -74,7 +74,7 @@ def _problem(scheme: str, address: Address, form: Form) -> str:
     given = {key for key in ("user", "password") if getattr(address, key)}
     missing = form.needs - given - address.options.keys()
     unknown = address.options.keys() - form.options - form.needs
-    found = {
+    problems = {
         f"it must begin with {' or '.join(s + '://' for s in form.schemes)}": scheme
         not in form.schemes,
         "it names no host": not address.host,
@@ -82,7 +82,7 @@ def _problem(scheme: str, address: Address, form: Form) -> str:
         f"it lacks {', '.join(sorted(missing))}": bool(missing),
         f"it has unknown options: {', '.join(sorted(unknown))}": bool(unknown),
     }
-    return next((words for words, wrong in found.items() if wrong), "")
+    return next((problem for problem, wrong in problems.items() if wrong), "")
 
 
 def _wrong(name: str, settings: DestinationSettings, form: Form, problem: str) -> InputError:
@@ -175,9 +175,9 @@ class ErrorMap:
 
     def _codes(self, error: WarehouseError) -> list[str]:
         """Return the codes of an error, the most exact first."""
-        words = error.message.lower()
-        said = [code for phrase, code in self.phrases.items() if phrase in words]
-        return [*said, error.code, error.state, error.state[:2]]
+        message = error.message.lower()
+        by_phrase = [code for phrase, code in self.phrases.items() if phrase in message]
+        return [*by_phrase, error.code, error.state, error.state[:2]]
 
 
 def _first(known: Mapping[str, str], codes: list[str]) -> str | None:

@@ -38,25 +38,25 @@ class ValueLimits:
 
 def beyond(batch: TableBatch, limits: ValueLimits) -> Reasons:
     """Return the rows with a value, or an item's value, that the engine cannot hold."""
-    found: Reasons = {}
+    reasons: Reasons = {}
     for column in batch.spec.columns:
-        for place, words in _places(column, batch.columns[column.name], limits):
-            found.setdefault(place, (VALUE_REFUSED, f"column {column.name!r}: {words}"))
+        for place, problem in _places(column, batch.columns[column.name], limits):
+            reasons.setdefault(place, (VALUE_REFUSED, f"column {column.name!r}: {problem}"))
     for child in batch.spec.children:
         items = batch.items(child)
         for column in child.columns:
-            for place, words in _places(column, items[column.name], limits):
-                reason = f"table {child.name!r}, column {column.name!r}: {words}"
-                found.setdefault(items["_waybill_n"][place].as_py(), (VALUE_REFUSED, reason))
-    return found
+            for place, problem in _places(column, items[column.name], limits):
+                reason = f"table {child.name!r}, column {column.name!r}: {problem}"
+                reasons.setdefault(items["_waybill_n"][place].as_py(), (VALUE_REFUSED, reason))
+    return reasons
 
 
 def _places(
     column: Column, values: pa.ChunkedArray, limits: ValueLimits
 ) -> Iterator[tuple[int, str]]:
-    for wrong, words in _breaches(column, values, limits):
+    for wrong, problem in _breaches(column, values, limits):
         hits = np.flatnonzero(pa.compute.fill_null(wrong, fill_value=False).to_numpy())
-        yield from ((int(place), words) for place in hits)
+        yield from ((int(place), problem) for place in hits)
 
 
 def _breaches(

@@ -73,8 +73,8 @@ def _opener(name: str, kind: str) -> Opener:
     adapter = BUILT_IN.get(kind)
     if adapter is not None:
         module, _, attribute = adapter.place.partition(":")
-        found: Opener = getattr(importlib.import_module(f"{_ADAPTERS}.{module}"), attribute)
-        return found
+        opener: Opener = getattr(importlib.import_module(f"{_ADAPTERS}.{module}"), attribute)
+        return opener
     brought: Mapping[str, Any] = brought_kinds()
     if kind not in brought:
         known = ", ".join(sorted({*BUILT_IN, *brought}))

@@ -53,9 +53,9 @@ class Waiting:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        times = {n: v.isoformat() for n, v in found.items() if isinstance(v, datetime)}
-        return found | times | {"waited_s": round(self.waited_s, 3)}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        times = {n: v.isoformat() for n, v in fields.items() if isinstance(v, datetime)}
+        return fields | times | {"waited_s": round(self.waited_s, 3)}
 
 
 def read_waiting(connection: Connection, destination: str) -> Waiting | None:
@@ -112,14 +112,14 @@ def note_parking(connection: Connection, found: Waiting, commit_number: int) -> 
 
 def note_taken(connection: Connection, destination: str, commit_number: int | None) -> None:
     """End the wait of a destination that took a load; None: it only answers again."""
-    found = read_waiting(connection, destination)
-    if found is None:
+    waiting = read_waiting(connection, destination)
+    if waiting is None:
         return
     connection.execute(delete(states).where(states.c.destination == destination))
-    if found.told_at is not None:
-        _tell(connection, found, "takes loads again")
-    if found.parked_from is not None or found.asked_at is not None:
-        detail = {"from_commit": found.parked_from, "loaded_commit": commit_number}
+    if waiting.told_at is not None:
+        _tell(connection, waiting, "takes loads again")
+    if waiting.parked_from is not None or waiting.asked_at is not None:
+        detail = {"from_commit": waiting.parked_from, "loaded_commit": commit_number}
         audit_destination(connection, LOADER, "end_parking_loads", destination, **detail)
 
 

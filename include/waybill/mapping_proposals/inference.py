@@ -178,14 +178,16 @@ def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal
         version = propose_version(payloads, among)
         declared = declared.model_copy(update={"version": version})
     if "columns" in missing:
-        found = propose(declared, payloads, _key(declared, payloads, missing, among, rules), rules)
-        return Proposal(name, found, len(payloads), missing, _present(found, payloads), None)
+        learned = propose(
+            declared, payloads, _key(declared, payloads, missing, among, rules), rules
+        )
+        return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), None)
     if "key" in missing:
         declared = _with_key(declared, payloads, among)
     evolving = declared.model_copy(update={"policy": "evolve"})
-    found = learn(evolving, payloads, rules) or declared
-    found = found.model_copy(update={"policy": declared.policy})
-    return Proposal(name, found, len(payloads), missing, _present(found, payloads), declared)
+    learned = learn(evolving, payloads, rules) or declared
+    learned = learned.model_copy(update={"policy": declared.policy})
+    return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), declared)
 
 
 def _key(
@@ -242,14 +244,14 @@ def _present(found: EventDeclaration, payloads: list[Any]) -> dict[str, int]:
 
 
 def _no_events(sample: Sample, name: str) -> str:
-    words = [f"{sample.read:,} records were read"]
-    words += [f"{sample.bad:,} of them are not events"] if sample.bad else []
-    words += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
+    reasons = [f"{sample.read:,} records were read"]
+    reasons += [f"{sample.bad:,} of them are not events"] if sample.bad else []
+    reasons += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
     for code, number in sample.faults.most_common(3):
-        words.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")
+        reasons.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")
     others = sorted(set(sample.payloads) - {name})
-    words += [f"there are events {', '.join(map(repr, others))}"] if others else []
-    return f"there is no event {name!r} to infer from: {'; '.join(words)}"
+    reasons += [f"there are events {', '.join(map(repr, others))}"] if others else []
+    return f"there is no event {name!r} to infer from: {'; '.join(reasons)}"
 
 
 _STAND_IN = "key"

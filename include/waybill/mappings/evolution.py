@@ -206,7 +206,7 @@ def _grown(
     wider = [_widened(column, values.get(column.source, ())) for column in columns]
     for source in mapped:
         values.pop(source, None)
-    kinds = ((source, type_of_all(found)) for source, found in values.items())
+    kinds = ((source, type_of_all(items)) for source, items in values.items())
     types = {source: kind for source, kind in kinds if kind is not None}
     named = names.of(types, columns)
     return (*wider, *(Column(name=named[s], type=kind, source=s) for s, kind in types.items()))

@@ -150,7 +150,7 @@ def keep_declared(
         InputError: a declared type and a kept one have no type in common, there are more columns
             than a table takes, or a table is that of another event's items; says what to do.
     """
-    made = {}
+    numbers = {}
     before = _deployed_before(connection, pipeline)
     items = child_tables(connection, pipeline.id)
     for name in sorted(pipeline.events):
@@ -164,8 +164,8 @@ def keep_declared(
             if declared == kept.declaration:
                 continue
         how = _Made(author, _DEPLOYED, pipeline.version)
-        made[name] = _insert(connection, pipeline.id, kept, declared, how)
-    return made
+        numbers[name] = _insert(connection, pipeline.id, kept, declared, how)
+    return numbers
 
 
 def learn_once(  # noqa: PLR0913, PLR0917 - what, from what, for whom
@@ -214,14 +214,14 @@ def in_words(before: EventDeclaration, after: EventDeclaration) -> str:
     new = [column.name for column in after.table.columns if column.name not in known]
     wider = [c for c in after.table.columns if known.get(c.name, c.type) != c.type]
     tables = {child.name: child for child in before.table.children}
-    words = [f"new column{'s' if len(new) > 1 else ''} {_few(new)}"] if new else []
-    words += [f"column {_few([f'{c.name} is {c.type}' for c in wider])}"] if wider else []
+    phrases = [f"new column{'s' if len(new) > 1 else ''} {_few(new)}"] if new else []
+    phrases += [f"column {_few([f'{c.name} is {c.type}' for c in wider])}"] if wider else []
     for child in after.table.children:
         if child.name not in tables:
-            words.append(f"new table {child.name}")
+            phrases.append(f"new table {child.name}")
         elif child != tables[child.name]:
-            words.append(f"table {child.name} has other columns")
-    return "; ".join(words)
+            phrases.append(f"table {child.name} has other columns")
+    return "; ".join(phrases)
 
 
 def _few(names: Sequence[str], most: int = 5) -> str:
@@ -247,8 +247,8 @@ def _deployed_before(connection: Connection, pipeline: Pipeline) -> dict[str, Ev
     query = select(table.declaration["events"]).where(
         table.pipeline_id == pipeline.id, table.version != pipeline.version
     )
-    found = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
-    return {name: EventDeclaration.from_json(one) for name, one in (found or {}).items()}
+    declaration = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+    return {name: EventDeclaration.from_json(one) for name, one in (declaration or {}).items()}
 
 
 def _refuse_too_many(declared: EventDeclaration, rules: NameRules) -> None:
@@ -383,10 +383,10 @@ def _tables(connection: Connection, base: EventDeclaration) -> frozenset[str]:
     query = _of_newest(_TABLE["name"].astext, _CHILDREN).where(
         schema == base.table.schema_name, _TABLE["name"].astext != base.table.name
     )
-    found: set[str] = set()
+    names: set[str] = set()
     for table, children in connection.execute(query):
-        found.update([table, *children])
-    return frozenset(found)
+        names.update([table, *children])
+    return frozenset(names)
 
 
 def child_tables(connection: Connection, pipeline_id: str) -> dict[str, list[tuple[str, str]]]:

@@ -329,8 +329,8 @@ def _finding(detail: Any, document: Any) -> Finding:
     kind, found = detail["type"], detail["input"]
     if kind == "extra_forbidden":
         names = _names(form)
-        words = f"expected one of {', '.join(names)}; found {shown(path[-1])}"
-        return path, words + hint(path[-1], names)
+        message = f"expected one of {', '.join(names)}; found {shown(path[-1])}"
+        return path, message + hint(path[-1], names)
     expected = info.description if info is not None and info.description else "a mapping of fields"
     if kind == "missing":
         return path, f"expected {expected}; it is missing{_instead(info)}"

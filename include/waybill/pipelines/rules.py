@@ -164,10 +164,10 @@ def _mapping(value: Any, *path: str) -> dict[str, Any]:
 
 def _texts(value: Any, name: str) -> list[str]:
     """Return a list of texts, or nothing when it is not one."""
-    found = _mapping(value).get(name)
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    texts = _mapping(value).get(name)
+    if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
         return []
-    return found
+    return texts
 
 
 _PATH = re.compile(r"(?:[^\\]|\\[\\.])*", re.DOTALL)
@@ -220,8 +220,8 @@ def _tables(events: dict[str, Any]) -> dict[str, str]:
 
 def _depth(name: str, event: Any) -> Iterator[Finding]:
     if "depth" in _mapping(event) and not flattens(event):
-        words = "expected `nested: flatten` beside it: a depth is that of flattening; found none"
-        yield ("events", name, "depth"), words
+        message = "expected `nested: flatten` beside it: a depth is that of flattening; found none"
+        yield ("events", name, "depth"), message
 
 
 def _paths(name: str, event: dict[str, Any]) -> Iterator[Finding]:
@@ -232,11 +232,11 @@ def _paths(name: str, event: dict[str, Any]) -> Iterator[Finding]:
         path = source_of(event, column, shape)
         place = ("events", name, "columns", column)
         if not _PATH.fullmatch(path):
-            words = 'expected a path of fields: a.b, with "\\" before a "." or "\\" in a name'
-            yield (*place, "from"), f"{words}; found {shown_name(path)!r}"
+            message = 'expected a path of fields: a.b, with "\\" before a "." or "\\" in a name'
+            yield (*place, "from"), f"{message}; found {shown_name(path)!r}"
         elif isinstance(keys, list) and column in keys and _SEPARATOR.match(path):
-            words = "expected a field of the payload itself, for keys are read before anything is"
-            yield (*place, "from"), f"{words} flattened; found the path {shown_name(path)!r}"
+            message = "expected a field of the payload itself, for keys are read before anything is"
+            yield (*place, "from"), f"{message} flattened; found the path {shown_name(path)!r}"
         paths[column] = path
         if (shape if isinstance(shape, str) else _mapping(shape).get("type")) == "json":
             json_paths[path] = column
@@ -267,12 +267,12 @@ def _children(name: str, event: Any, tables: dict[str, str]) -> Iterator[Finding
         place = ("events", name, "children", table)
         other = tables.setdefault(table, name)
         if other != name or table == event.get("table"):
-            words = f"expected a table of its own; event {shown_name(other)!r} writes it too"
-            yield place, words
+            message = f"expected a table of its own; event {shown_name(other)!r} writes it too"
+            yield place, message
         array = _mapping(child).get("from")
         if isinstance(array, str) and arrays.setdefault(array, table) != table:
-            words = f"expected each array once; found that of {shown_name(arrays[array])!r} again"
-            yield (*place, "from"), words
+            message = f"expected each array once; found that of {shown_name(arrays[array])!r} again"
+            yield (*place, "from"), message
         yield from _child_columns(place, _mapping(_mapping(child).get("columns")), keys)
 
 
@@ -284,14 +284,16 @@ def _child_columns(
         where = (*place, "columns", column)
         twin = folded.setdefault(column.casefold(), column)
         if column.casefold() in keys:
-            words = "expected a name that the event's key does not have: a child table has the key"
-            yield where, f"{words}'s columns too; found {shown_name(column)!r}"
+            message = (
+                "expected a name that the event's key does not have: a child table has the key"
+            )
+            yield where, f"{message}'s columns too; found {shown_name(column)!r}"
         elif twin != column:
-            words = f"expected names that differ by more than case; found {shown_name(column)!r}"
-            yield where, f"{words} beside {shown_name(twin)!r}, which warehouses take as one"
+            message = f"expected names that differ by more than case; found {shown_name(column)!r}"
+            yield where, f"{message} beside {shown_name(twin)!r}, which warehouses take as one"
         if _mapping(shape).get("from") == "" and len(columns) > 1:
-            words = 'expected no column beside one with `from: ""`, which is the whole item'
-            yield where, f"{words}; found {len(columns) - 1}"
+            message = 'expected no column beside one with `from: ""`, which is the whole item'
+            yield where, f"{message}; found {len(columns) - 1}"
 
 
 def _evolving(events: dict[str, Any]) -> Iterator[Finding]:
@@ -303,5 +305,5 @@ def _evolving(events: dict[str, Any]) -> Iterator[Finding]:
             continue
         other, other_evolves = first.setdefault(table, (name, evolves))
         if other != name and (evolves or other_evolves):
-            words = "expected a table of its own under `policy: evolve`; event"
-            yield ("events", name, "table"), f"{words} {shown_name(other)!r} writes it too"
+            message = "expected a table of its own under `policy: evolve`; event"
+            yield ("events", name, "table"), f"{message} {shown_name(other)!r} writes it too"

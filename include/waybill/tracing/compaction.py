@@ -142,15 +142,15 @@ class Compactor:
         return report
 
     def _claims(self) -> dict[Hour, _Claim]:
-        found = {}
+        claims = {}
         for info in self._store.list(COMPACTIONS_PREFIX):
             try:
                 body, tag = self._store.get_tagged(info.key)
             except ObjectMissingError:
                 continue  # its run ended meanwhile
             manifest = Manifest.decode(body)
-            found[manifest.at] = _Claim(manifest, tag)
-        return found
+            claims[manifest.at] = _Claim(manifest, tag)
+        return claims
 
     def _is_kept(self, claim: _Claim) -> bool:
         """Tell whether what a finished run replaced has been kept for long enough."""
@@ -216,8 +216,8 @@ class Compactor:
         over = _age_s(int(hour.end.timestamp() * 1_000_000)) >= self._after_s
         buckets = range(layout.buckets + 1) if over else [layout.fresh]
         moment = hour.start
-        found = visible(self._store, layout, buckets, moment, moment, each=_several_at_once)
-        return sorted(found, key=lambda one: (one.place.name, one.key))
+        objects = visible(self._store, layout, buckets, moment, moment, each=_several_at_once)
+        return sorted(objects, key=lambda one: (one.place.name, one.key))
 
     def _write(
         self,

@@ -173,10 +173,10 @@ def _keys(s3: S3Settings) -> dict[str, str]:
         }
     import boto3
 
-    found = boto3.Session().get_credentials()
-    if found is None:
+    credentials = boto3.Session().get_credentials()
+    if credentials is None:
         raise InputError("no keys for the object store: set WAYBILL_S3__ACCESS_KEY and SECRET_KEY")
-    frozen = found.get_frozen_credentials()
+    frozen = credentials.get_frozen_credentials()
     token = {"SESSION_TOKEN": frozen.token} if frozen.token else {}
     return {"KEY_ID": frozen.access_key, "SECRET": frozen.secret_key, **token}
 
@@ -282,14 +282,14 @@ class DuckDbTraces(TraceQuery):
         self, reads: Sequence[_Read], window: Window, watch: QueryWatch | None
     ) -> list[Trace]:
         progress = _Progress(watch)
-        found: list[Trace] = []
+        shipped: list[Trace] = []
         for read in reads:
             check_cancelled(watch)
             buckets = sorted({one.place.bucket for one in read.objects})
             statement = trails_statement("duckdb", read.event_ids, buckets, *window)
             for batch in self._batches(statement, read.objects, progress, watch):
-                found += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
-        return found
+                shipped += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
+        return shipped
 
     def _batches(
         self,

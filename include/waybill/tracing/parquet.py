@@ -109,12 +109,12 @@ def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
 
     with pq.ParquetFile(path) as file:
         column = file.read(columns=["event_id"], use_threads=False).column(0)
-        found = pc.is_in(column, pa.array(event_ids, pa.string()))
+        mask = pc.is_in(column, pa.array(event_ids, pa.string()))
         if pc.any(pc.match_substring(column, "/")).as_py():
-            found = _with_children(column, frozenset(event_ids))
-        if not pc.any(found).as_py():
+            mask = _with_children(column, frozenset(event_ids))
+        if not pc.any(mask).as_py():
             return TRACE_SCHEMA.empty_table()
-        return unfolded(_rows(file).filter(found))
+        return unfolded(_rows(file).filter(mask))
 
 
 def _with_children(column: pa.ChunkedArray, event_ids: frozenset[str]) -> pa.Array:

@@ -91,17 +91,17 @@ def spooled(spool_dir: Path | None, event_ids: Sequence[str]) -> tuple[list[Trac
     """
     if spool_dir is None:
         return [], 0
-    found: list[Trace] = []
+    in_spool: list[Trace] = []
     spool = trace_spool(spool_dir)
     files = spool.files()
     for file in files:
         try:
-            found += to_traces(_events_of(spool, file, event_ids))
+            in_spool += to_traces(_events_of(spool, file, event_ids))
         except FileNotFoundError:
             continue  # it was shipped since the listing: the store has it
         except (OSError, ValueError) as error:
             LOG.warning("trace file %s cannot be read: %s", file.path, error)
-    return found, len(files)
+    return in_spool, len(files)
 
 
 def _events_of(spool: Spool, file: SpoolFile, event_ids: Sequence[str]) -> pa.Table:

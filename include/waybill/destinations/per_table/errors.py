@@ -99,9 +99,9 @@ def _sorted(name: str, error: Exception) -> WaybillError:
     texts = [_in_a_line(one) for one in _chain(error)]
     for text in reversed(texts):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
-        for pattern, kind, words in _RULES:
+        for pattern, kind, meaning in _RULES:
             if re.search(pattern, text, re.IGNORECASE):
-                return kind(f"destination {name!r} {words}: {shown}")
+                return kind(f"destination {name!r} {meaning}: {shown}")
     return StopError(f"destination {name!r}: {texts[0][:_SHOWN_CHARACTERS]}")
 
 
@@ -112,9 +112,9 @@ def _in_a_line(error: BaseException) -> str:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """Return an error and what it came of, the first cause last."""
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     here: BaseException | None = error
-    while here is not None and here not in found:
-        found.append(here)
+    while here is not None and here not in chain:
+        chain.append(here)
         here = here.__cause__ or here.__context__
-    return found
+    return chain

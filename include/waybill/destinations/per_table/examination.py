@@ -74,11 +74,11 @@ def _merge(table: LakeTable) -> str:
 def _read(table: LakeTable) -> str:
     table.refresh()
     rows = table.scan(["id", "text"], {}).read_all()
-    found = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
-    words = f"{len(found)} rows, as they were written"
-    if found != {1: "a", 2: "c", 3: "d"}:
-        words = f"found {found}, expected other rows: is somebody else at it?"
-    return words
+    texts = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
+    report = f"{len(texts)} rows, as they were written"
+    if texts != {1: "a", 2: "c", 3: "d"}:
+        report = f"found {texts}, expected other rows: is somebody else at it?"
+    return report
 
 
 def _drop(table: LakeTable) -> str:

@@ -58,8 +58,8 @@ def remove_folder(uri: str, options: dict[str, str]) -> None:
         "aws_secret_access_key": options.get("AWS_SECRET_ACCESS_KEY"),
     }
     bucket, _, prefix = uri.partition("://")[2].partition("/")
-    found = boto3.resource("s3", **settings).Bucket(bucket)
-    found.objects.filter(Prefix=f"{prefix}/").delete()
+    bucket_of_tables = boto3.resource("s3", **settings).Bucket(bucket)
+    bucket_of_tables.objects.filter(Prefix=f"{prefix}/").delete()
 
 
 def root_of(name: str, dsn: str) -> tuple[str, bool]:
@@ -102,18 +102,18 @@ def rewritten(
     numbered = _numbered(rows, changes.key, _N)
     partial = None if _is_whole(changes, schema) else changes.rows.take(pa.array(changes.met))
     for batch in old:
-        found = pa.Table.from_batches([batch])
-        places = _numbered(found, changes.key, _AT)
-        names = places.column_names[:-1]
-        pairs = places.join(numbered, keys=names, join_type="inner")
+        table = pa.Table.from_batches([batch])
+        keys = _numbered(table, changes.key, _AT)
+        names = keys.column_names[:-1]
+        pairs = keys.join(numbered, keys=names, join_type="inner")
         if not pairs.num_rows:
-            yield found
+            yield table
             continue
-        kept = np.ones(found.num_rows, np.bool_)
+        kept = np.ones(table.num_rows, np.bool_)
         kept[pairs[_AT].to_numpy()] = False
-        yield found.filter(pa.array(kept))
+        yield table.filter(pa.array(kept))
         if partial is not None:
-            yield _changed(found.take(pairs[_AT]), partial.take(pairs[_N]), schema)
+            yield _changed(table.take(pairs[_AT]), partial.take(pairs[_N]), schema)
 
 
 def added(changes: Changes, schema: pa.Schema) -> pa.Table:
@@ -134,8 +134,8 @@ def _is_whole(changes: Changes, schema: pa.Schema) -> bool:
 def _numbered(rows: pa.Table, key: Sequence[str], name: str) -> pa.Table:
     """Return the key's columns, under names that Arrow does not read as paths, and the places."""
     columns = [rows[part] for part in key]
-    places = pa.array(np.arange(rows.num_rows))
-    return pa.table([*columns, places], names=[*(f"k{i}" for i in range(len(key))), name])
+    positions = pa.array(np.arange(rows.num_rows))
+    return pa.table([*columns, positions], names=[*(f"k{i}" for i in range(len(key))), name])
 
 
 def _changed(old: pa.Table, new: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -159,16 +159,16 @@ def _changed(old: pa.Table, new: pa.Table, schema: pa.Schema) -> pa.Table:
 def packed(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
     """Yield rows in tables of about ``size`` bytes; none without rows."""
     waiting: list[pa.Table] = []
-    found = 0
+    total = 0
     for table in tables:
         step = max(1, table.num_rows * size // max(1, table.nbytes))
         for at in range(0, table.num_rows, step):
             part = table.slice(at, step)
             waiting.append(part)
-            found += part.nbytes
-            if found >= size:
+            total += part.nbytes
+            if total >= size:
                 yield pa.concat_tables(waiting)
-                waiting, found = [], 0
+                waiting, total = [], 0
     if waiting:
         yield pa.concat_tables(waiting)
 

@@ -37,12 +37,12 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 def same(left: pa.Table, right: pa.Table) -> Mask:
     """Say, row by row, whether two tables of equal length and columns hold the same."""
-    found = np.ones(left.num_rows, np.bool_)
+    mask = np.ones(left.num_rows, np.bool_)
     for name in left.column_names:
         one = left.column(name).combine_chunks()
         other = right.column(name).combine_chunks()
-        found &= _equal(one, other.cast(one.type) if other.type != one.type else other)
-    return found
+        mask &= _equal(one, other.cast(one.type) if other.type != one.type else other)
+    return mask
 
 
 def _equal(one: pa.Array, other: pa.Array) -> Mask:
@@ -79,8 +79,8 @@ class Verdicts:
     @property
     def effective(self) -> Mask:
         """Return which rows change something."""
-        found: Mask = (self.outcomes == DELIVERED) | self.touch
-        return found
+        mask: Mask = (self.outcomes == DELIVERED) | self.touch
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +142,16 @@ class Judge:
             refused: rows that the table does not take; those that would be applied are parked, and
                 what lost only to them is judged again.
         """
-        found = self._verdicts
+        verdicts = self._verdicts
         rows = self._keys
         while True:
             self._judge(rows)
             if refused is None:
-                return found
-            parks = refused & (found.outcomes == DELIVERED) & ~self._is_delete
+                return verdicts
+            parks = refused & (verdicts.outcomes == DELIVERED) & ~self._is_delete
             if not parks.any():
-                return found
-            found.outcomes[parks] = PARKED
+                return verdicts
+            verdicts.outcomes[parks] = PARKED
             rows = self._rivals(parks)
 
     def _rivals(self, parked: Mask) -> pa.Table:
@@ -274,7 +274,7 @@ class Judge:
             return set(places.tolist())
         asked = self._keys.take(pa.array(places))
         self._connection.register("asked", asked)
-        found: set[int] = set()
+        ordinals: set[int] = set()
         for chunk in _chunks(self._table.scan([*self._key, *free], self.bounds(asked))):
             at = pa.array(np.arange(chunk.num_rows))
             self._connection.register(
@@ -286,8 +286,8 @@ class Judge:
             if pairs.num_rows:
                 ours = self._batch.columns.select(free).take(pairs["n"])
                 alike = same(ours, chunk.select(free).take(pairs["at"]))
-                found.update(pairs["n"].to_numpy()[alike].tolist())
-        return found
+                ordinals.update(pairs["n"].to_numpy()[alike].tolist())
+        return ordinals
 
     def bounds(self, rows: pa.Table) -> Bounds:
         """Return least and greatest of the rows' keys, of types that files know them of."""
@@ -390,19 +390,19 @@ def refusals_of(
     Raises:
         InputError: a constraint that cannot be evaluated here.
     """
-    found = Refusals(np.zeros(batch.columns.num_rows, np.bool_))
+    refusals = Refusals(np.zeros(batch.columns.num_rows, np.bool_))
     for item in table.fields():
         if item.name in batch.columns.column_names and (
             not item.nullable or item.name in batch.spec.key
         ):
             nulls = np.asarray(batch.columns[item.name].is_null(), np.bool_)
-            words = f"column {item.name!r} takes no null"
-            found.add(nulls, "destination_not_null_violation", words)
+            message = f"column {item.name!r} takes no null"
+            refusals.add(nulls, "destination_not_null_violation", message)
     for name, expression in table.checks().items():
-        words = f"check constraint {name!r} is not met: {expression}"
+        message = f"check constraint {name!r} is not met: {expression}"
         bad = _violations(connection, batch, table, name, expression)
-        found.add(bad, "destination_check_violation", words)
-    return found
+        refusals.add(bad, "destination_check_violation", message)
+    return refusals
 
 
 def _violations(

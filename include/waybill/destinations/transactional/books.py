@@ -92,8 +92,8 @@ class SqlBooks(ABC):
 
     def has_tombstones(self, session: Session, spec: TableSpec) -> bool:
         """Say whether a table has any."""
-        found = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
-        return bool(session.query(found)["found"][0].as_py())
+        query = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
+        return bool(session.query(query)["found"][0].as_py())
 
     def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
         """Note by how much a load changed a table's number of rows; see the protocol."""
@@ -120,10 +120,10 @@ def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dic
         "CAST(parked AS text) AS parked, CAST(loaded_at AS text) AS loaded_at "
         f"FROM {COMMITS} WHERE {of(destination, [commit.number for commit in commits])}"
     )
-    found = {row["commit_number"]: row for row in rows.to_pylist()}
+    loaded_rows = {row["commit_number"]: row for row in rows.to_pylist()}
     outcomes = {}
     for commit in commits:
-        row = found.get(commit.number)
+        row = loaded_rows.get(commit.number)
         if row is None:
             continue
         outcome = _outcome(row)

@@ -155,8 +155,8 @@ class TransactionalDestination(BaseDestination):
             if known is None or known[0] != spec:
                 new[spec.schema_name, spec.name] = spec
         if new:
-            found = self._engine.ensure(list(new.values()))
-            self._ensured.update({place: (spec, found[place]) for place, spec in new.items()})
+            tables = self._engine.ensure(list(new.values()))
+            self._ensured.update({place: (spec, tables[place]) for place, spec in new.items()})
 
     def _batches(self, commits: Sequence[Commit]) -> list[TableBatch]:
         tables = {place: table.spec for place, (_, table) in self._ensured.items()}
@@ -401,7 +401,7 @@ class WarehouseDestination(TransactionalDestination):
 
     def _find_refused(self, failed: TableLoad) -> Refused:
         """Return the rows that fail by themselves. Cost: 2 log2(n) trial merges for one row."""
-        found: Refused = {}
+        refused: Refused = {}
         waiting = [[n for n in range(failed.batch.columns.num_rows) if n not in failed.refused]]
         while waiting:
             ordinals = waiting.pop()
@@ -409,16 +409,16 @@ class WarehouseDestination(TransactionalDestination):
             if reason is None:
                 continue
             if len(ordinals) == 1:
-                found[ordinals[0]] = reason
+                refused[ordinals[0]] = reason
                 continue
             middle = len(ordinals) // 2
             waiting += [ordinals[middle:], ordinals[:middle]]
-        return found
+        return refused
 
     def _try(self, batch: TableBatch, ordinals: list[int]) -> SqlError | None:
         """Merge rows and roll back; return why they are refused."""
-        places = pa.array(ordinals, pa.int64())
-        part = TableBatch(batch.spec, [], batch.columns.take(places), batch.context.take(places))
+        indices = pa.array(ordinals, pa.int64())
+        part = TableBatch(batch.spec, [], batch.columns.take(indices), batch.context.take(indices))
         load = self._staged(part, {})
         try:
             self._session.execute_native(self._session.begin)

@@ -133,10 +133,10 @@ def using_as_exists(tree: Tree) -> Sequence[Tree]:
     for other in using[1:]:
         inner = inner.join(other.copy(), join_type="cross")
     inner = inner.where(tree.args["where"].this.copy())
-    found = tree.copy()
-    found.set("using", None)
-    found.set("where", exp.Where(this=exp.Exists(this=inner)))
-    return [found]
+    changed = tree.copy()
+    changed.set("using", None)
+    changed.set("where", exp.Where(this=exp.Exists(this=inner)))
+    return [changed]
 
 
 def delete_without_alias(tree: Tree) -> Sequence[Tree]:
@@ -144,9 +144,9 @@ def delete_without_alias(tree: Tree) -> Sequence[Tree]:
     if not isinstance(tree, exp.Delete) or not tree.this.alias:
         return [tree]
     names = {tree.this.alias: tree.this.copy()}
-    found = tree.transform(lambda node: _renamed(node, names))
-    found.this.set("alias", None)
-    return [found]
+    changed = tree.transform(lambda node: _renamed(node, names))
+    changed.this.set("alias", None)
+    return [changed]
 
 
 def null_safe_as_or(tree: Tree) -> Sequence[Tree]:

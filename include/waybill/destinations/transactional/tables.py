@@ -166,8 +166,8 @@ def carry_out(
             code = definition_error(error)
             if code is None:
                 raise
-            said = f"{error.words} ({code})" if code else error.words
-            raise InputError(f"{table} cannot be made as it is declared: {said}") from error
+            message = f"{error.words} ({code})" if code else error.words
+            raise InputError(f"{table} cannot be made as it is declared: {message}") from error
 
 
 def check_names(spelling: Spelling, spec: TableSpec) -> None:

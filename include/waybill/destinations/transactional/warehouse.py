@@ -67,8 +67,8 @@ class WarehouseEngine:
         """Make and fill all working tables, before the transaction; see the protocol."""
         session, spec = self.session, batch.spec
         reasons = beyond(batch, session.dialect.limits)
-        found = {n: SqlError(message, code) for n, (code, message) in reasons.items()}
-        left_out = {**refused, **found}
+        unfit = {n: SqlError(message, code) for n, (code, message) in reasons.items()}
+        left_out = {**refused, **unfit}
         rows = _staged_rows(batch, left_out)
         stage = session.stage(f"{WORKING_PREFIX}{label}_stage", _stage_columns(spec), rows)
         items = tuple(
@@ -83,7 +83,7 @@ class WarehouseEngine:
         statements = MergeStatements(spec, stage, verdict, marked=table.marked, items=items)
         for what, columns in (("verdict", _VERDICT), ("losers", _LOSERS), ("met", _MET)):
             session.execute_native(working_table(session, _beside(statements, what), columns))
-        return statements, found
+        return statements, unfit
 
     def working_table(self, statements: MergeStatements, what: str, _columns: str) -> str:
         """Return the name of one that was made with the stage: DDL would end the transaction."""

@@ -52,10 +52,10 @@ def check_names(dialect: Dialect, spec: TableSpec) -> None:
                 f"{where}: found {len(name.encode())} bytes, expected 1 to {rules.longest}, all "
                 f"that {dialect.title} takes; declare a shorter one"
             )
-        for character, words in dialect.forbidden.items():
+        for character, description in dialect.forbidden.items():
             if character in name:
                 raise InputError(
-                    f"{where}: found {words}, which {dialect.title} does not take in names; "
+                    f"{where}: found {description}, which {dialect.title} does not take in names; "
                     "declare another"
                 )
         if name.startswith(RESERVED_PREFIX):

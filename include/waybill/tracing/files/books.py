@@ -189,8 +189,8 @@ class FileReader:
 
     def unfinished(self) -> list[Shipment]:
         """Return the shipments that are not done, oldest id first."""
-        found = [self.shipment(key[2:].decode()) for key in self._keys(b"u/", b"u/\xff")]
-        return [shipment for shipment in found if shipment is not None]
+        shipments = [self.shipment(key[2:].decode()) for key in self._keys(b"u/", b"u/\xff")]
+        return [shipment for shipment in shipments if shipment is not None]
 
     def totals(self) -> dict[FileState, Total]:
         """Return how many files each state has, and their bytes. Cost: a look-up a state."""

@@ -111,9 +111,9 @@ class Discovery:
         for one in self._spool.take_over():
             self._note_abandoned(one)
         for some in _chunks(self._spool.new_files()):
-            found = self._taken_up(some)
+            taken = self._taken_up(some)
             self.state_tracked()
-            self._spool.track(found)
+            self._spool.track(taken)
         self._follow_open()
         self._answer_asks()
         self.go_on()
@@ -362,11 +362,11 @@ class FileManager(FileReader):
         return self._write(list(zip(before, after, strict=True)), shipment)
 
     def _known(self, file_ids: Sequence[str]) -> list[FileRecord]:
-        found = self.get_many(file_ids)
-        for file_id, record in zip(file_ids, found, strict=True):
+        records = self.get_many(file_ids)
+        for file_id, record in zip(file_ids, records, strict=True):
             if record is None:
                 raise InputError(f"no file {file_id!r} is known")
-        return [record for record in found if record is not None]
+        return [record for record in records if record is not None]
 
     def _known_shipment(self, shipment_id: str) -> Shipment:
         shipment = self.shipment(shipment_id)

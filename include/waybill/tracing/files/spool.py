@@ -204,8 +204,8 @@ class Spool:
 
     def files(self) -> list[SpoolFile]:
         """Return all finished files, new and tracked, oldest first."""
-        found = {file.id: file for file in (*self.new_files(), *self.tracked_files())}
-        return sorted(found.values(), key=lambda file: (file.created_us, file.id))
+        files = {file.id: file for file in (*self.new_files(), *self.tracked_files())}
+        return sorted(files.values(), key=lambda file: (file.created_us, file.id))
 
     def new_files(self) -> Iterator[SpoolFile]:
         """Yield the finished files that are not tracked yet, in no order."""
@@ -251,8 +251,8 @@ class Spool:
 
     def take_over(self) -> list[Abandoned]:
         """Finish, cut or remove the files that dead processes left open."""
-        left = [file.path for file in self.open_files() if not owner_lives(file.path.name)]
-        settled = [self._settle(path) for path in left]
+        abandoned = [file.path for file in self.open_files() if not owner_lives(file.path.name)]
+        settled = [self._settle(path) for path in abandoned]
         return [one for one in settled if one is not None]
 
     def _settle(self, path: Path) -> Abandoned | None:
@@ -329,9 +329,9 @@ def sync_directory(directory: Path) -> None:
 
 def write_all(descriptor: int, body: bytes | memoryview) -> None:
     """Write everything, however little the system takes at once."""
-    left = memoryview(body)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(body)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def _locked(path: Path) -> int:

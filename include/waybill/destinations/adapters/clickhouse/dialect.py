@@ -219,30 +219,30 @@ def _value(name: str, staged: Sequence[str], key: Sequence[str]) -> str:
 
 def alterations(place: str, known: pa.Schema, plan: ShapePlan) -> list[str]:
     """Return the statements that bring a table's columns to a plan."""
-    found = [
+    statements = [
         f"ALTER TABLE {place} ADD COLUMN IF NOT EXISTS {quoted(f.name)} {sql_type(f)}"
         for f in plan.add
     ]
     fields = {f.name: f for f in known} | {f.name: f for f in plan.widen}
     for name in dict.fromkeys([*(f.name for f in plan.widen), *plan.loosen]):
         item = fields[name].with_nullable(fields[name].nullable or name in plan.loosen)
-        found.append(f"ALTER TABLE {place} MODIFY COLUMN {quoted(name)} {sql_type(item)}")
-    return found
+        statements.append(f"ALTER TABLE {place} MODIFY COLUMN {quoted(name)} {sql_type(item)}")
+    return statements
 
 
 def ranges(known: pa.Schema) -> dict[str, str]:
     """Return, in Spark's SQL, what values days and times may have; by a name for people."""
     low, high = LIMITS.first_day, LIMITS.last_day
     beyond = date(high.year + 1, 1, 1)
-    found = {}
+    conditions = {}
     for item in known:
         name = "`" + item.name.replace("`", "``") + "`"
         kind = "DATE" if pa.types.is_date(item.type) else "TIMESTAMP"
         if pa.types.is_date(item.type) or pa.types.is_timestamp(item.type):
-            found[f"{item.name} is of the years {low.year} to {high.year}"] = (
+            conditions[f"{item.name} is of the years {low.year} to {high.year}"] = (
                 f"{name} IS NULL OR ({name} >= {kind} '{low}' AND {name} < {kind} '{beyond}')"
             )
-    return found
+    return conditions
 
 
 SQL = LakeSql(

@@ -47,8 +47,8 @@ class ClickHouseSession(SqlLakeSession):
 
     def query(self, statement: str) -> pa.Table:
         """Run a query and return its rows; texts are strings."""
-        found: pa.Table = self._call("query_arrow", statement, use_strings=True)
-        return found
+        rows: pa.Table = self._call("query_arrow", statement, use_strings=True)
+        return rows
 
     def insert(self, database: str, table: str, rows: pa.Table, token: str = "") -> None:
         """Insert rows, columns by name.
@@ -79,11 +79,11 @@ class ClickHouseSession(SqlLakeSession):
         except exceptions.Error as error:
             code = getattr(error, "code", None)
             away = isinstance(error, exceptions.OperationalError) and code is None
-            said = WarehouseError(str(error), "" if code is None else str(code), away=away)
+            failure = WarehouseError(str(error), "" if code is None else str(code), away=away)
         except OSError as error:
-            said = WarehouseError(str(error), away=True)
+            failure = WarehouseError(str(error), away=True)
         self.close()
-        raise ERRORS.sorted(said, self.name) from said
+        raise ERRORS.sorted(failure, self.name) from failure
 
     def _connect(self) -> Any:
         options = self.address.options

@@ -110,8 +110,8 @@ class ClickHouseTable(SqlLakeTable):
             f"name = {literal(self.name)}) AS engine FROM system.columns WHERE {of} "
             f"table = {literal(self.name)} ORDER BY position"
         ).to_pylist()
-        found = [row for row in rows if row["name"] not in dialect.INTERNAL]
-        self._fields = pa.schema([field_of(row["name"], row["type"]) for row in found])
+        columns = [row for row in rows if row["name"] not in dialect.INTERNAL]
+        self._fields = pa.schema([field_of(row["name"], row["type"]) for row in columns])
         self._replacing = any(row["name"] == dialect.VERSION for row in rows)
         if rows and not self._replacing and self.schema_name != BOOKS:
             raise InputError(

@@ -154,11 +154,13 @@ def alterations(place: str, known: pa.Schema, plan: ShapePlan) -> list[str]:
     Raises:
         InputError: Delta does not widen a column so; says what to run.
     """
-    found = [
+    statements = [
         f"ALTER TABLE {place} ADD COLUMN {quoted(f.name)} {sql_type(f.type)}" for f in plan.add
     ]
     if plan.widen:
-        found.append(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+        statements.append(
+            f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        )
     for item in plan.widen:
         column, kind = quoted(item.name), sql_type(item.type)
         if not can_widen(known.field(item.name).type, item.type):
@@ -172,9 +174,11 @@ def alterations(place: str, known: pa.Schema, plan: ShapePlan) -> list[str]:
                 f"ALTER TABLE {place} DROP COLUMN {column}; "
                 f"ALTER TABLE {place} RENAME COLUMN {other} TO {column}"
             )
-        found.append(f"ALTER TABLE {place} ALTER COLUMN {column} TYPE {kind}")
-    found += [f"ALTER TABLE {place} ALTER COLUMN {quoted(n)} DROP NOT NULL" for n in plan.loosen]
-    return found
+        statements.append(f"ALTER TABLE {place} ALTER COLUMN {column} TYPE {kind}")
+    statements += [
+        f"ALTER TABLE {place} ALTER COLUMN {quoted(n)} DROP NOT NULL" for n in plan.loosen
+    ]
+    return statements
 
 
 def merge(place: str, source: str, names: Sequence[str], key: Sequence[str]) -> str:

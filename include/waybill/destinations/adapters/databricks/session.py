@@ -54,8 +54,8 @@ class DatabricksSession(SqlLakeSession):
         """Run a query and return its rows."""
         with self._cursor() as cursor:
             cursor.execute(statement)
-            found: pa.Table = cursor.fetchall_arrow()
-            return found
+            rows: pa.Table = cursor.fetchall_arrow()
+            return rows
 
     @contextmanager
     def staged(self, rows: pa.Table) -> Iterator[str]:
@@ -95,13 +95,13 @@ class DatabricksSession(SqlLakeSession):
             with self._connection.cursor() as cursor:
                 yield cursor
         except exceptions.Error as error:
-            said = warehouse_error(error, away=isinstance(error, exceptions.RequestError))
+            failure = warehouse_error(error, away=isinstance(error, exceptions.RequestError))
         except OSError as error:
-            said = WarehouseError(str(error), away=True)
+            failure = WarehouseError(str(error), away=True)
         else:
             return
         self._connection, self.has_books = None, False
-        raise ERRORS.sorted(said, self.name) from said
+        raise ERRORS.sorted(failure, self.name) from failure
 
     def _connect(self) -> Any:
         options = self.address.options
@@ -117,7 +117,7 @@ class DatabricksSession(SqlLakeSession):
 
 def warehouse_error(error: Exception, *, away: bool) -> WarehouseError:
     """Return the driver's error as ours: its class stands in brackets at the words' beginning."""
-    words = str(error)
-    code = words[1:].partition("]")[0] if words.startswith("[") else ""
-    state = words.rpartition("SQLSTATE: ")[2][:5] if "SQLSTATE: " in words else ""
-    return WarehouseError(words, code, state, away=away)
+    message = str(error)
+    code = message[1:].partition("]")[0] if message.startswith("[") else ""
+    state = message.rpartition("SQLSTATE: ")[2][:5] if "SQLSTATE: " in message else ""
+    return WarehouseError(message, code, state, away=away)

@@ -86,8 +86,8 @@ class DatabricksTable(SqlLakeTable):
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination that the table has."""
-        found: int | None = self._stamp.get("numbers", {}).get(destination)
-        return found
+        number: int | None = self._stamp.get("numbers", {}).get(destination)
+        return number
 
     def record(self) -> LoadRecord | None:
         """Return the newest books."""
@@ -100,18 +100,18 @@ class DatabricksTable(SqlLakeTable):
         Raises:
             ConflictError: there is a newer version of the table.
         """
-        told = self._next_stamp(stamp)
+        following = self._next_stamp(stamp)
         if changes is None:
-            self._keep(told, self._version)
+            self._keep(following, self._version)
             return
         names = [f.name for f in self.fields() if f.name in changes.rows.column_names]
         with self.session.staged(changes.rows.select([*names, OP])) as source:
             if self._newest()[0]["version"] != self._version:
                 raise ConflictError(f"{self.place} has a newer version than was read")
-            self.session.execute(f"SET {METADATA} = {_packed(told)}")
+            self.session.execute(f"SET {METADATA} = {_packed(following)}")
             self.session.execute(dialect.merge(self.place, source, names, changes.key))
             self.session.execute(f"RESET {METADATA}")
-        self._keep(told, self._newest()[0]["version"])
+        self._keep(following, self._newest()[0]["version"])
 
     def append(self, rows: pa.Table) -> None:
         """Add rows, whatever others do."""
@@ -160,13 +160,13 @@ class DatabricksTable(SqlLakeTable):
         record = self._stamp.get("record") if stamp.record is None else stamp.record.to_text()
         return {"numbers": numbers, "record": record}
 
-    def _keep(self, told: dict[str, Any], version: int) -> None:
+    def _keep(self, stamp: dict[str, Any], version: int) -> None:
         """Copy a stamp to where it outlives the table's log; of no rows it is only there."""
-        self._stamp, self._version = told, version
-        if told["record"] is not None:
+        self._stamp, self._version = stamp, version
+        if stamp["record"] is not None:
             self.session.execute(
                 f"INSERT INTO {LOADS} VALUES ({literal(self.place)}, {version}, "
-                f"{literal(_packed(told))}, CURRENT_TIMESTAMP())"
+                f"{literal(_packed(stamp))}, CURRENT_TIMESTAMP())"
             )
 
 
@@ -177,10 +177,10 @@ def _packed(stamp: dict[str, Any]) -> str:
 
 def _unpacked(text: str) -> dict[str, Any]:
     packed = text.removeprefix(_PREFIX)
-    found: dict[str, Any] = orjson.loads(
+    stamp: dict[str, Any] = orjson.loads(
         base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
     )
-    return found
+    return stamp
 
 
 class DatabricksDestination(SqlLakeDestination):

@@ -102,17 +102,17 @@ class DeltaLakeTable:
 
     def checks(self) -> Mapping[str, str]:
         """Return its CHECK constraints."""
-        found = self._table.metadata().configuration
+        configuration = self._table.metadata().configuration
         return {
             name.removeprefix(_CONSTRAINT): expression
-            for name, expression in found.items()
+            for name, expression in configuration.items()
             if name.startswith(_CONSTRAINT)
         }
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination; see the protocol."""
-        found: int | None = self._table.transaction_version(_app(destination))
-        return found
+        number: int | None = self._table.transaction_version(_app(destination))
+        return number
 
     def record(self) -> LoadRecord | None:
         """Return the newest books; see the protocol. Cost: of the commits since."""
@@ -123,11 +123,11 @@ class DeltaLakeTable:
 
     def _newest_record(self) -> LoadRecord | None:
         for limit in _LOOKS:
-            found = self._table.history(limit)
-            for entry in found:
+            commits = self._table.history(limit)
+            for entry in commits:
                 if _BOOKS in entry:
                     return LoadRecord.from_text(entry[_BOOKS])
-            if limit is None or len(found) < limit:
+            if limit is None or len(commits) < limit:
                 break
         return None
 

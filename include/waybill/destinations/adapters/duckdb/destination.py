@@ -52,15 +52,15 @@ class DuckDestination(SqlDestination):
         known: list[Refused],
     ) -> tuple[int, SqlError] | None:
         """Merge in order; return where a row refuses, or None, with all that is refused known."""
-        found = []
+        refused = []
         for index, batch in enumerate(batches):
             try:
-                found.append(self._merge_one(index, batch, known[index]))
+                refused.append(self._merge_one(index, batch, known[index]))
             except SqlError as error:
                 if error.refused_code is None:
                     raise
                 return index, error
-        known[:] = found
+        known[:] = refused
         return None
 
     def _culprit(

@@ -64,7 +64,7 @@ def _conditions(
         f"AND lower(schema_name) = lower({literal(spec.schema_name)}) "
         f"AND lower(table_name) = lower({literal(spec.name)})"
     )
-    found: list[tuple[str, SqlError]] = []
+    conditions: list[tuple[str, SqlError]] = []
     for row in rows.to_pylist():
         if not {name.lower() for name in row["columns"]} <= declared:
             continue
@@ -76,8 +76,8 @@ def _conditions(
         else:
             error = f"NOT NULL constraint failed: {spec.name}.{name}"
             condition = f"s.{quoted(name)} IS NULL"
-        found.append((condition, DuckError(error, "ConstraintException")))
-    return found
+        conditions.append((condition, DuckError(error, "ConstraintException")))
+    return conditions
 
 
 _VERSIONS = tuple(name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at")
@@ -186,11 +186,11 @@ class DuckEngine:
         """Let the batch be read as the stage, but for rows without a key and those refused."""
         statements = statements_of(label, table, batch.spec, self.dialect)
         self._create(statements.verdict, _VERDICTS)
-        found = _without_key(batch) | self._no_json(batch)
-        self.session.register(statements.stage, _staged(batch, {**refused, **found}))
+        unfit = _without_key(batch) | self._no_json(batch)
+        self.session.register(statements.stage, _staged(batch, {**refused, **unfit}))
         for child, items in zip(batch.spec.children, statements.items, strict=True):
             self.session.register(items, batch.items(child))
-        return statements, {n: error for n, error in found.items() if n not in refused}
+        return statements, {n: error for n, error in unfit.items() if n not in refused}
 
     def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
         """Make a working table; see the protocol."""
@@ -284,10 +284,10 @@ def _without_key(batch: TableBatch) -> Refused:
     for name in batch.spec.key:
         column = batch.columns.column(name)
         if column.null_count:
-            words = f"NOT NULL constraint failed: {batch.spec.name}.{name}"
-            places = np.flatnonzero(column.is_null().to_numpy())
-            error = DuckError(words, "ConstraintException")
-            refused |= dict.fromkeys(map(int, places), error)
+            message = f"NOT NULL constraint failed: {batch.spec.name}.{name}"
+            ordinals = np.flatnonzero(column.is_null().to_numpy())
+            error = DuckError(message, "ConstraintException")
+            refused |= dict.fromkeys(map(int, ordinals), error)
     return refused
 
 

@@ -97,15 +97,15 @@ def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, Fo
         "FROM duckdb_columns() AS c WHERE c.database_name = current_database() "
         f"AND (lower(c.schema_name), lower(c.table_name)) IN ({wanted})"
     )
-    found: dict[Place, FoundTable] = {}
+    tables: dict[Place, FoundTable] = {}
     for row in rows.to_pylist():
         spec = declared[row["schema"], row["name"]]
         names = {column.name.lower(): column.name for column in spec.columns}
         kind = "a view" if row["is_view"] else ORDINARY
-        table = found.setdefault((spec.schema_name, spec.name), FoundTable(kind, {}))
+        table = tables.setdefault((spec.schema_name, spec.name), FoundTable(kind, {}))
         name = names.get(row["column_name"].lower(), row["column_name"])
         table.columns[name] = FoundColumn(row["data_type"], row["not_null"], row["has_default"])
-    return found
+    return tables
 
 
 def _check_keys(session: DuckSession, spec: TableSpec) -> None:

@@ -94,19 +94,19 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
     kind = error.kind if isinstance(error, DuckError) else ""
     if isinstance(error, DuckError) and error.full:
         return RetryError(f"{where}: the disk is full, or a limit is reached: {error.words}")
-    said = error.message.lower()
-    for name, words, advice in _ADVICE:
-        if kind == name and words in said:
+    message = error.message.lower()
+    for name, phrase, advice in _ADVICE:
+        if kind == name and phrase in message:
             return InputError(f"{where}: {error.words}; {advice}")
-    for name, words, meaning in _RETRY:
-        if kind == name and words in said:
+    for name, phrase, meaning in _RETRY:
+        if kind == name and phrase in message:
             return RetryError(f"{where}: {meaning}: {error.words}")
     return StopError(f"{where}: {error.words}")
 
 
 def _code(kind: str, message: str) -> str | None:
-    said = message.lower()
-    return next((code for name, words, code in _REFUSED if kind == name and words in said), None)
+    text = message.lower()
+    return next((code for name, phrase, code in _REFUSED if kind == name and phrase in text), None)
 
 
 _LONGEST_WAIT_S = 180.0

@@ -106,18 +106,18 @@ def _limited(uri: str) -> str:
 
 def io_properties(s3: S3Settings | None) -> dict[str, str]:
     """Return pyiceberg's settings for reading and writing files."""
-    found = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+    properties = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     if s3 is None:
-        return found
-    found |= {"s3.region": s3.region, "s3.connect-timeout": "5", "s3.request-timeout": "60"}
+        return properties
+    properties |= {"s3.region": s3.region, "s3.connect-timeout": "5", "s3.request-timeout": "60"}
     if s3.endpoint_url is not None:
-        found |= {"s3.endpoint": s3.endpoint_url}
+        properties |= {"s3.endpoint": s3.endpoint_url}
     if s3.access_key is not None and s3.secret_key is not None:
-        found |= {
+        properties |= {
             "s3.access-key-id": s3.access_key.get_secret_value(),
             "s3.secret-access-key": s3.secret_key.get_secret_value(),
         }
-    return found
+    return properties
 
 
 def open_iceberg(

@@ -87,12 +87,12 @@ def ordinals_with_nul(batch: TableBatch) -> list[int]:
 
 
 def _with_nul(rows: pa.Table) -> list[int]:
-    found = np.zeros(rows.num_rows, np.bool_)
+    mask = np.zeros(rows.num_rows, np.bool_)
     for column in rows.columns:
         if pa.types.is_string(column.type):
             hits = pa.compute.match_substring(column, "\0")
-            found |= pa.compute.fill_null(hits, fill_value=False).to_numpy()
-    return [int(place) for place in np.flatnonzero(found)]
+            mask |= pa.compute.fill_null(hits, fill_value=False).to_numpy()
+    return [int(place) for place in np.flatnonzero(mask)]
 
 
 def without(rows: pa.Table, ordinals: Collection[int]) -> pa.Table:
@@ -280,10 +280,10 @@ class PostgresEngine:
         """COPY the rows; those whose values the types cannot hold are found by halving."""
         statements = statements_of(label, table, batch.spec, self.dialect)
         create_stage(self.session, statements)
-        found = self._stage_rows(statements, batch)
+        unfit = self._stage_rows(statements, batch)
         for index in range(len(batch.spec.children)):
-            found |= self._stage_items(statements, batch, index, {**refused, **found})
-        return statements, found
+            unfit |= self._stage_items(statements, batch, index, {**refused, **unfit})
+        return statements, unfit
 
     def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
         """Make a working table that ends with the transaction; see the protocol."""
@@ -374,8 +374,8 @@ class PostgresEngine:
         def copy(low: int, high: int) -> None:
             self.session.append(statements.stage, rows.slice(low, high - low))
 
-        found = halve(self.session, copy, (0, rows.num_rows)) if ordinals else {}
-        return refused | {ordinals[place]: cause for place, cause in found.items()}
+        unfit = halve(self.session, copy, (0, rows.num_rows)) if ordinals else {}
+        return refused | {ordinals[place]: cause for place, cause in unfit.items()}
 
     def _stage_items(
         self,
@@ -393,15 +393,15 @@ class PostgresEngine:
         error = self.session.attempt(lambda: self.session.append(table, rows))
         if error is None:
             return {}
-        found = dict.fromkeys(items_with_nul(batch, child) - refused.keys(), error)
-        rows = items_rows(batch, child, {**refused, **found})
+        unfit = dict.fromkeys(items_with_nul(batch, child) - refused.keys(), error)
+        rows = items_rows(batch, child, {**refused, **unfit})
         ordinals = rows["_waybill_n"].to_pylist()
 
         def copy(low: int, high: int) -> None:
             self.session.append(table, rows.slice(low, high - low))
 
         bad = halve(self.session, copy, (0, rows.num_rows)) if ordinals else {}
-        return found | {ordinals[place]: cause for place, cause in bad.items()}
+        return unfit | {ordinals[place]: cause for place, cause in bad.items()}
 
 
 class PostgresDestination(SqlDestination):

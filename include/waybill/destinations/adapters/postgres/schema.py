@@ -122,15 +122,15 @@ def inspect(session: PostgresSession, places: Sequence[Place]) -> dict[Place, Fo
         "AND NOT a.attisdropped "
         f"WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND (n.nspname, c.relname) IN ({wanted})"
     )
-    found: dict[Place, FoundTable] = {}
+    tables: dict[Place, FoundTable] = {}
     for row in columns.to_pylist():
-        table = found.setdefault(
+        table = tables.setdefault(
             (row["schema"], row["name"]), FoundTable(_KINDS.get(row["kind"], _OTHER_KIND), {})
         )
         table.columns[row["column"]] = FoundColumn(row["type"], row["not_null"], row["has_default"])
-    if found:
-        _add_unique(session, wanted, found)
-    return found
+    if tables:
+        _add_unique(session, wanted, tables)
+    return tables
 
 
 def _add_unique(session: PostgresSession, wanted: str, found: Mapping[Place, FoundTable]) -> None:

@@ -124,18 +124,18 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
     if code is None:
         return _connection_error(error, where)
     if code in _RETRY_CODES:
-        words = f"{where}: {_RETRY_CODES[code]}: {error.words} ({code})"
-        return RetryError(words, code=_parked_under(code))
+        message = f"{where}: {_RETRY_CODES[code]}: {error.words} ({code})"
+        return RetryError(message, code=_parked_under(code))
     if code[:2] in _RETRY_CLASSES:
-        words = f"{where} did not take the load now: {error.words} ({code})"
-        return RetryError(words, code=_parked_under(code))
+        message = f"{where} did not take the load now: {error.words} ({code})"
+        return RetryError(message, code=_parked_under(code))
     if code == "54011":
-        words = f"{where}: {error.words} ({code}); declare tables of at most 800 columns"
-        return InputError(words, code="destination_schema_conflict")
+        message = f"{where}: {error.words} ({code}); declare tables of at most 800 columns"
+        return InputError(message, code="destination_schema_conflict")
     advice = _ADVICE.get(code) or _ADVICE.get(code[:2])
     if advice is not None:
-        words = f"{where}: {error.words} ({code}); {advice}"
-        return InputError(words, code="destination_unauthorized")
+        message = f"{where}: {error.words} ({code}); {advice}"
+        return InputError(message, code="destination_unauthorized")
     return StopError(f"{where}: {error.words} ({code})")
 
 
@@ -146,8 +146,8 @@ def _parked_under(sqlstate: str) -> str:
 
 def _connection_error(error: SqlError, where: str) -> WaybillError:
     if "Failed to connect" in error.message:
-        for words, advice in _CONFIGURATION_WORDS:
-            if words in error.message.lower():
+        for phrase, advice in _CONFIGURATION_WORDS:
+            if phrase in error.message.lower():
                 opened = f"{where} cannot be opened: {error.words}; {advice}"
                 return InputError(opened, code="destination_unauthorized")
     return RetryError(f"{where} did not answer: {error.words}", code="destination_unreachable")

@@ -145,9 +145,9 @@ class RedshiftSession(WarehouseSession):
             return WarehouseError(str(error), away=True)
         if not isinstance(error, module.Error):
             return None
-        said = error.args[0] if error.args else ""
-        if isinstance(said, dict):
-            return WarehouseError(str(said.get("M", said)), state=str(said.get("C", "")))
+        details = error.args[0] if error.args else ""
+        if isinstance(details, dict):
+            return WarehouseError(str(details.get("M", details)), state=str(details.get("C", "")))
         return WarehouseError(str(error))
 
     def stage(self, wanted: str, columns: Columns, rows: pa.Table) -> str:
