@@ -56,7 +56,7 @@ def read_address(name: str, settings: DestinationSettings, form: Form) -> Addres
         port = url.port
         options = dict(parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query)))
     except ValueError:
-        raise _wrong(name, settings, form, "it is no URL") from None
+        raise _wrong(name, settings, form, "it is not a URL") from None
     options |= {key: value.get_secret_value() for key, value in settings.options.items()}
     parts = tuple(unquote(part) for part in url.path.split("/") if part)
     address = Address(

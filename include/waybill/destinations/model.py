@@ -290,7 +290,9 @@ class BaseDestination(ABC):
             return []
         numbers = [commit.number for commit in commits]
         if len(set(numbers)) != len(numbers):
-            raise StopError(f"destination {self.name!r}: a commit number is there twice: {numbers}")
+            raise StopError(
+                f"destination {self.name!r}: the load has a commit number twice: {numbers}"
+            )
         try:
             return self._take(commits, park, note, expected or Expected())
         except WaybillError:

@@ -84,6 +84,6 @@ def _opener(name: str, kind: str) -> Opener:
         return point.load()  # type: ignore[no-any-return]
     except Exception as error:
         raise InputError(
-            f"destination {name!r}: kind {kind!r} is brought by {point.value}, which cannot be "
+            f"destination {name!r}: kind {kind!r} is provided by {point.value}, which cannot be "
             f"imported: {error!r}"
         ) from error

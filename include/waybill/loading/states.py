@@ -89,7 +89,7 @@ def note_failure(
     )
     found = _stands(connection, destination)
     if found.told_at is None and found.waited_s >= TELL_AFTER_S:
-        _tell(connection, found, "takes no loads; what is for it waits, nothing is lost")
+        _tell(connection, found, "takes no loads; they wait, and nothing is lost")
         connection.execute(_of(destination).values(told_at=func.clock_timestamp()))
     return found
 
@@ -160,22 +160,22 @@ def take_back(tracker: TrackerStore, destination: str, decision: Decision) -> Wa
 def _refuse(found: Waiting | None, destination: str) -> None:
     if found is None:
         raise InputError(
-            f"destination {destination!r} takes its loads: nothing waits for it that could be "
-            "parked (`waybill destination list`)"
+            f"destination {destination!r} takes its loads: nothing is waiting that could be parked "
+            "(`waybill destination list`)"
         )
     raise InputError(
-        f"what waits for destination {destination!r} is to be parked already: {found.asked_by} "
-        f"said so at {found.asked_at:%Y-%m-%d %H:%M} UTC ({found.reason})"
+        f"{found.asked_by} already asked to park what waits for destination {destination!r}, at "
+        f"{found.asked_at:%Y-%m-%d %H:%M} UTC ({found.reason})"
     )
 
 
 def _no_order(found: Waiting | None, destination: str) -> str:
     if found is not None and found.parked_from is not None:
         return (
-            f"what is for destination {destination!r} is parked by its settings: raise or remove "
+            f"the settings of destination {destination!r} park what waits for it: raise or remove "
             "park_after_s, and restart loading"
         )
-    return f"nobody ordered that what waits for destination {destination!r} is parked"
+    return f"nobody asked to park what waits for destination {destination!r}"
 
 
 def _select() -> Any:

@@ -207,8 +207,8 @@ def _proposed_key(name: str, payloads: list[Any], among: set[str] | None) -> tup
     fields = propose_key(payloads, name, among)
     if not fields:
         raise InputError(
-            f"event {name!r}: neither a field nor three together are never null and tell the "
-            f"{len(payloads):,} events apart; say `key:` in the declaration"
+            f"event {name!r}: no field, and no combination of up to three, is never null and "
+            f"different in each of {len(payloads):,} events; declare the key with `key:`"
         )
     return fields
 

@@ -180,8 +180,8 @@ class LakeDestination(BaseDestination):
         if last < expected:
             raise BehindError(
                 f"destination {self.name!r}: table {table.schema_name}.{table.name} took commit "
-                f"{expected} and has {last or 'none'}: it was put back to an older point, or "
-                "dropped. It is compared and loaded again"
+                f"{expected} and has {last or 'none'}: it was restored to an older point, or "
+                "dropped. What is missing is found and loaded again"
             )
 
     def _fresh(

@@ -66,12 +66,12 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
         r"unique constraint|duplicate key|commit failed|has been updated by another|concurrent|"
         r"conflict|already exists",
         RetryError,
-        "was written to by another at the same time",
+        "was written to by another process at the same time",
     ),
     (
         r"not ?found|no such file|does not exist|no files in log",
         RetryError,
-        "lacks a table or a file that was there; it is looked for again",
+        "lacks a table or a file that was there before; it is looked for again",
     ),
 )
 

@@ -77,7 +77,7 @@ def _read(table: LakeTable) -> str:
     texts = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
     report = f"{len(texts)} rows, as they were written"
     if texts != {1: "a", 2: "c", 3: "d"}:
-        report = f"found {texts}, expected other rows: is somebody else at it?"
+        report = f"found {texts}, expected other rows: does another process write to it?"
     return report
 
 

@@ -218,7 +218,7 @@ def check_unchanged(spec: TableSpec, found: pa.Schema) -> None:
         changed = True
     if changed:
         raise RetryError(
-            f"table {_shown(spec)} was changed by somebody else; it is compared with its "
+            f"somebody else changed table {_shown(spec)} during the load; it is compared with its "
             "declaration again"
         )
 

@@ -159,8 +159,8 @@ def warn_other(destination: str, commit: Commit, at: str, table: str = "") -> No
     """Log that a number comes back with another batch."""
     _LOG.warning(
         "destination %r: commit %d was loaded at %s%s with other events than it has now: the "
-        "tracker was put back to an older point, or a second Waybill loads under this name. Its "
-        "rows are judged by their versions",
+        "tracker was restored to an older point, or a second Waybill loads under this name. The "
+        "newer versions win",
         destination, commit.number, at, f" (table {table})" if table else "",
     )  # fmt: skip
 
@@ -185,9 +185,9 @@ def check_expected(session: Session, destination: str, newest: int | None) -> No
     """
     if newest and not loaded(session, destination, [newest]):
         raise BehindError(
-            f"destination {destination!r} took commit {newest} and does not have it: it was put "
-            "back to an older point, or another server answers for it. It is compared and loaded "
-            "again"
+            f"destination {destination!r} took commit {newest} and does not have it any more: it "
+            "was restored to an older point, or another server answers in its place. What is "
+            "missing is found and loaded again"
         )
 
 

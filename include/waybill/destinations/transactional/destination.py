@@ -239,7 +239,7 @@ class SqlDestination(TransactionalDestination):
             if not waiting:
                 return outcomes
             session.execute(books.forget(self.name, [commit.number for commit in waiting]))
-        raise RetryError(f"destination {self.name!r}: another loader writes the same commits")
+        raise RetryError(f"destination {self.name!r}: another loader is writing the same commits")
 
     def _load_fresh(self, commits: Sequence[Commit], park: Park) -> list[LoadOutcome]:
         batches = self._batches(commits)
@@ -263,8 +263,8 @@ class SqlDestination(TransactionalDestination):
         if any(found.get(place) != table for place, (_, table) in known.items()):
             shown = ", ".join(f"{schema}.{name}" for schema, name in places)
             raise RetryError(
-                f"destination {self.name!r}: somebody else changed table {shown} (one of them, if "
-                "several); all are compared with their declarations again"
+                f"destination {self.name!r}: somebody else changed table {shown} (at least one of "
+                "them) during the load; they are compared with their declarations again"
             )
 
     def _merge_all(self, batches: Sequence[TableBatch]) -> list[Refused]:
@@ -342,8 +342,8 @@ class WarehouseDestination(TransactionalDestination):
                 continue
             return known | {outcome.commit_number: outcome for outcome in outcomes}
         raise RetryError(
-            f"destination {self.name!r}: other loads were faster {_ROUNDS} times, or rows were "
-            "refused one by one as often"
+            f"destination {self.name!r}: the load began again {_ROUNDS} times, because other loads "
+            "committed first or rows were refused one by one"
         )
 
     def _load_fresh(

@@ -92,7 +92,7 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(kind, monkeypa
         ("bigquery", "bigquery:///x", "names no host"),
         ("redshift", "redshift://u:secret@h/db?iam_role=r", "lacks staging"),
         ("redshift", "redshift://u:secret@h/db?iam_role=r&staging=/tmp", "staging folder"),
-        ("redshift", "redshift://u:secret@h:port/db", "is no URL"),
+        ("redshift", "redshift://u:secret@h:port/db", "is not a URL"),
     ],
 )
 def test_a_dsn_of_another_form_is_refused_without_its_secret(kind, dsn, words):

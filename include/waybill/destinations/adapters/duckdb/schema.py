@@ -124,6 +124,6 @@ def _check_keys(session: DuckSession, spec: TableSpec) -> None:
     )
     if twice.num_rows:
         raise InputError(
-            f"table {shown(spec)}: found two rows with key {twice.to_pylist()[0]}, expected one a "
-            "key; delete one, or declare another table"
+            f"table {shown(spec)}: found two rows with key {twice.to_pylist()[0]}, expected one "
+            "per key; delete one, or declare another table"
         )

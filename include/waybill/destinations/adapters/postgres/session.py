@@ -127,7 +127,7 @@ def sorted_error(error: SqlError, destination: str) -> WaybillError:
         message = f"{where}: {_RETRY_CODES[code]}: {error.words} ({code})"
         return RetryError(message, code=_parked_under(code))
     if code[:2] in _RETRY_CLASSES:
-        message = f"{where} did not take the load now: {error.words} ({code})"
+        message = f"{where} cannot take the load now: {error.words} ({code})"
         return RetryError(message, code=_parked_under(code))
     if code == "54011":
         message = f"{where}: {error.words} ({code}); declare tables of at most 800 columns"
