@@ -1,4 +1,4 @@
-"""Arrow side of a load: frames of one table joined into one batch, outcomes counted per commit.
+"""A load in Arrow: frames of one table joined into one batch, outcomes counted per commit.
 
 A row's ordinal is its place in its table's batch: commit by commit, frame by frame, in the order
 the events came. Frames are contiguous, so what belongs to a commit is found by slicing.

@@ -1,4 +1,4 @@
-"""All that loads need, tried step by step, in words."""
+"""The steps of examining a destination: each is tried, the first that fails ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One destination's loads, however long it is away: tried, waited for, or parked by order.
+"""One destination's loads while it is unavailable: tried again, waited for, or parked on request.
 
 Away, or not to be loaded as it is: the load is tried again, at most 30 s apart and with jitter, and
 its staged objects keep. The tracker is told since when and why (``loading.states``). What

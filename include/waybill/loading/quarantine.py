@@ -1,4 +1,4 @@
-"""Staged objects that are gone from the store, or damaged: set apart, told, made again from Kafka.
+"""Staged objects that are missing or damaged: set aside, reported, made again from Kafka.
 
 A load that comes to one goes on without it: the row's state is ``lost`` from the transaction that
 acknowledges the load, with a notice and a line in the audit log. Its events are still in Kafka:

@@ -1,4 +1,4 @@
-"""What a declaration becomes when events bring fields and values that it has no room for.
+"""A declaration that grows: events bring fields and values that it has no column for.
 
 Under the policy ``evolve`` a field without a column gets one, a column gets the narrowest type that
 holds its values and the new one, and an array gets a table of its items where the declaration says

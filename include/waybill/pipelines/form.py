@@ -1,4 +1,4 @@
-"""The shape of ``pipeline.yaml``: what each field may hold, and what is said of other documents.
+"""The shape of ``pipeline.yaml``: what each field may hold, and the messages for what it may not.
 
 ``description`` completes the sentence "expected ..."; ``examples`` are the valid choices, from
 which the nearest is offered. ``check_shape`` puts pydantic's findings into a user's words.

@@ -1,4 +1,4 @@
-"""What a shape cannot say: what must agree, names first, also where payloads are nested.
+"""Rules between the fields of a declaration, which its shape alone cannot express.
 
 The rules read the plain document, not the form, so that they also speak when the shape is wrong
 elsewhere; what has the wrong shape they pass over.

@@ -1,19 +1,15 @@
 """Look-ups by Athena over the same objects, for production on AWS.
 
-NOT LIVE-TESTED in this project, see below. Held by a test where
-Trino 476 is there (`make trino`): it runs these very statements, and answers as DuckDB does.
+NOT LIVE-TESTED in this project: nothing local runs Athena. What tests hold: Trino 476, where it is
+installed (`make trino`), runs these very statements and answers as DuckDB does; a server that
+speaks Athena's protocol checks the calls, and what is done with their answers.
 
-The tables (``projection``; ``waybill traces ddl`` prints them) lie in
+The tables (``sql``; ``waybill traces ddl`` prints them) lie in
 ``settings.traces.athena_database``. A look-up scans the event's bucket and the fresh one. Athena
 reads ``at`` rounded to milliseconds, so microseconds are lost, and windows are widened to whole
 milliseconds: what is near an edge is found too often rather than not at all. While an hour is
 compacted Athena sees its traces in two objects: a trail is DISTINCT; a minute's traces are asked
 for without those hours' outputs, and again when that changed meanwhile.
-
-Statements on Athena: started, watched, cancelled; rows as they come.
-
-NOT LIVE-TESTED in this project: nothing local runs Athena. Held by tests: the calls and what is
-done with their answers, against a server that speaks Athena's protocol.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Our code finds the objects (``manifests.visible``): one listing of the event's bucket and one of the
 fresh one. DuckDB reads of each the footer and the row groups whose least and greatest id hold the
 id, so a look-up reads one part in (buckets) of what is compacted, and the footers of what is fresh.
-
-A connection of DuckDB that reads the object store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Traces that are older than they are kept: deleted by the hour.
+"""Expiry: traces older than their retention are deleted by the hour.
 
 An hour that is being compacted, or whose replaced objects still lie there, is left to a later run.
 A shipper that comes back with files of such an hour sends them once more, and the next run deletes

@@ -1,4 +1,4 @@
-"""What the formats' libraries raise, to what the caller must do. What no rule names stops."""
+"""Errors of the formats' libraries, sorted by what the caller must do; unknown ones stop."""
 
 from __future__ import annotations
 

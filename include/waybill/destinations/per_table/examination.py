@@ -1,4 +1,4 @@
-"""Trying all that loads need, in words."""
+"""All that loads need, tried on a table of its own that is dropped at the end."""
 
 from __future__ import annotations
 

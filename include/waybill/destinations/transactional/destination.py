@@ -1,4 +1,4 @@
-"""The load's one transaction.
+"""Destinations whose load is one transaction.
 
 ``SqlDestination`` does all in it: commit numbers are claimed, rows staged, judged and merged. A
 ``WarehouseDestination``, without savepoints and enforced keys, stages before:

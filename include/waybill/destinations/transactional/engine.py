@@ -1,4 +1,4 @@
-"""What an engine supplies beside its session."""
+"""The protocol of an engine: what it supplies beside its session."""
 
 from __future__ import annotations
 

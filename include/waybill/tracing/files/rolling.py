@@ -1,4 +1,4 @@
-"""A file that records are appended to, and that makes place for the next when it is large or old.
+"""A file that records are appended to, and that is closed for the next when it is large or old.
 
 What a SIGKILL leaves, line by line: an empty open file (removed by ``Spool.take_over``: nothing
 was promised); an open file with whole records and perhaps a torn tail (cut, the tail set aside,

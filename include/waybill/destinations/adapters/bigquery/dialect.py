@@ -1,4 +1,4 @@
-"""BigQuery's types, limits and words."""
+"""BigQuery's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ClickHouse table as the lake room knows tables.
+"""A ClickHouse table as a ``LakeTable``, and the destination that it belongs to.
 
 A load of a table is four steps, each safe to do again:
   1  its rows in a working table

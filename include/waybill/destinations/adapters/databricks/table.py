@@ -1,4 +1,4 @@
-"""A Delta table behind SQL, as the lake room knows tables.
+"""A Delta table behind SQL as a ``LakeTable``, and the destination that it belongs to.
 
 A load's merge is one Delta commit. What Waybill says of it, up to which commit number it brought
 rows and what became of them, is that commit's ``userMetadata``, so that both are there or neither.

@@ -1,4 +1,4 @@
-"""Redshift's types, limits and words."""
+"""Redshift's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snowflake's types, limits and words."""
+"""Snowflake's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 
