@@ -145,7 +145,7 @@ def test_orders_that_say_nothing_are_refused(loads):
         take_back(loads.tracker, "warehouse", BY_HAND)
     wait_for(loads, loads.stage(some(1, 1)))
     order_to_park(loads)
-    with pytest.raises(InputError, match="ann said so"):
+    with pytest.raises(InputError, match="ann already asked"):
         order_to_park(loads)
     with pytest.raises(InputError, match="why"):
         take_back(loads.tracker, "warehouse", Decision("ann"))
