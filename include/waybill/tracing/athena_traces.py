@@ -221,8 +221,10 @@ class AthenaTraces(TraceQuery):
 
     def _compactions(self, since: datetime, until: datetime) -> list[Manifest]:
         """Return the compactions of a window's hours that are not over; RetryError: see there."""
-        manifests = [one for one in read_manifests(self._store) if holds(one.at, since, until)]
-        if any(one.state == "deleting" for one in manifests):
+        manifests = [
+            manifest for manifest in read_manifests(self._store) if holds(manifest.at, since, until)
+        ]
+        if any(manifest.state == "deleting" for manifest in manifests):
             raise RetryError("what compaction replaced is being deleted; ask again in a minute")
         return manifests
 

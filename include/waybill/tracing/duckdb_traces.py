@@ -263,14 +263,14 @@ class DuckDbTraces(TraceQuery):
     def _reads(self, layout: Layout, event_ids: Sequence[str], window: Window) -> list[_Read]:
         """Return what is to be read: each bucket for its ids, the fresh one for all of them."""
         groups: dict[int, list[str]] = {}
-        for one in event_ids:
-            groups.setdefault(bucket_of(one, layout.buckets), []).append(one)
+        for event_id in event_ids:
+            groups.setdefault(bucket_of(event_id, layout.buckets), []).append(event_id)
         objects = self._visible(layout, [*groups, layout.fresh], window)
         cut = {n: [o for o in objects if o.place.bucket == n and not o.early] for n in groups}
         fresh = [o for o in objects if o.early or o.place.bucket == layout.fresh]
         if len(event_ids) == 1:
             return list(_statements(event_ids, [*cut[next(iter(groups))], *fresh]))
-        reads = [one for n, ids in groups.items() for one in _statements(ids, cut[n])]
+        reads = [read for n, ids in groups.items() for read in _statements(ids, cut[n])]
         return reads + list(_statements(event_ids, fresh))
 
     def _visible(self, layout: Layout, buckets: Iterable[int], window: Window) -> list[TraceObject]:
@@ -283,7 +283,7 @@ class DuckDbTraces(TraceQuery):
         shipped: list[Trace] = []
         for read in reads:
             check_cancelled(watch)
-            buckets = sorted({one.place.bucket for one in read.objects})
+            buckets = sorted({item.place.bucket for item in read.objects})
             statement = trails_statement("duckdb", read.event_ids, buckets, *window)
             for batch in self._batches(statement, read.objects, progress, watch):
                 shipped += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
@@ -297,7 +297,7 @@ class DuckDbTraces(TraceQuery):
         watch: QueryWatch | None,
     ) -> Iterator[pa.RecordBatch]:
         """Run a statement over objects; yield its rows as they come."""
-        urls = [f"s3://{self._s3.bucket}/{one.key}" for one in objects]
+        urls = [f"s3://{self._s3.bucket}/{item.key}" for item in objects]
         try:
             with self._cursor() as cursor, guarded(cursor, watch):
                 answer = cursor.execute(statement.sql, [urls, *statement.values])
@@ -323,7 +323,7 @@ class _Progress:
         self._bytes = 0
 
     def read(self, objects: Iterable[TraceObject], some_bytes: int) -> None:
-        self._keys.update(one.key for one in objects)
+        self._keys.update(item.key for item in objects)
         self._bytes += some_bytes
         if self._watch is not None:
             self._watch.progress(objects_read=len(self._keys), bytes_scanned=self._bytes)
@@ -342,7 +342,7 @@ def _pieces(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def _objects(reads: Iterable[_Read]) -> list[TraceObject]:
-    return list({one.key: one for read in reads for one in read.objects}.values())
+    return list({item.key: item for read in reads for item in read.objects}.values())
 
 
 def _several_at_once(
@@ -356,5 +356,5 @@ def _tell(
     watch: QueryWatch | None, window: Window, objects: Sequence[TraceObject], files: int
 ) -> None:
     if watch is not None:
-        hours = in_hours(one.place for one in objects)
+        hours = in_hours(item.place for item in objects)
         watch.searching(Searched("duckdb", *window, hours, len(objects), files))

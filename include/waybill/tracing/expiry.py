@@ -42,7 +42,7 @@ def expire_traces(store: TraceStore, before: datetime, *, apply: bool = True) ->
     layout = stated_layout(store)
     if layout is None:
         return 0
-    busy = {one.at for one in read_manifests(store)}
+    busy = {manifest.at for manifest in read_manifests(store)}
     prefixes = [bucket_prefix(number) for number in range(layout.buckets + 1)]
     prefixes += [EARLY_PREFIX] * layout.early
     gone = 0

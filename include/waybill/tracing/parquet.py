@@ -119,7 +119,9 @@ def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
 
 def _with_children(column: pa.ChunkedArray, event_ids: frozenset[str]) -> pa.Array:
     """Return for each id whether it is one of these, or a child of one."""
-    return pa.array([not event_ids.isdisjoint(line_of(one)) for one in column.to_pylist()])
+    return pa.array(
+        [not event_ids.isdisjoint(line_of(event_id)) for event_id in column.to_pylist()]
+    )
 
 
 def _rows(file: pq.ParquetFile) -> pa.Table:

@@ -58,7 +58,11 @@ def joined(in_spool: Iterable[Trace], shipped: Iterable[Trace]) -> list[Trace]:
 def tops(event_ids: Sequence[str]) -> list[str]:
     """Return each id once, without those that are children of another one here."""
     wanted = set(event_ids)
-    return [one for one in dict.fromkeys(event_ids) if wanted.isdisjoint([*line_of(one)][1:])]
+    return [
+        event_id
+        for event_id in dict.fromkeys(event_ids)
+        if wanted.isdisjoint([*line_of(event_id)][1:])
+    ]
 
 
 def only_of(event_ids: Sequence[str], found: Iterable[Trace]) -> Iterator[Trace]:
@@ -74,13 +78,15 @@ def by_event(
     until: datetime | None,
 ) -> dict[str, list[Trace]]:
     """Return the trail of each event: its own and its children's traces inside the window."""
-    trails: dict[str, list[Trace]] = {one: [] for one in event_ids}
+    trails: dict[str, list[Trace]] = {event_id: [] for event_id in event_ids}
     for trace in found:
         if (since is None or trace.at >= since) and (until is None or trace.at <= until):
-            for one in line_of(trace.event_id):
-                if one in trails:
-                    trails[one].append(trace)
-    return {one: sorted(some, key=lambda trace: trace.order) for one, some in trails.items()}
+            for event_id in line_of(trace.event_id):
+                if event_id in trails:
+                    trails[event_id].append(trace)
+    return {
+        event_id: sorted(some, key=lambda trace: trace.order) for event_id, some in trails.items()
+    }
 
 
 def spooled(spool_dir: Path | None, event_ids: Sequence[str]) -> tuple[list[Trace], int]:

@@ -65,13 +65,13 @@ class Projection:
     @property
     def template(self) -> str:
         """Where a partition's objects lie, as Athena computes it."""
-        parts = "/".join(f"{one.name}=${{{one.name}}}" for one in self.partitions)
+        parts = "/".join(f"{partition.name}=${{{partition.name}}}" for partition in self.partitions)
         return f"{self.location}{parts}/"
 
     def ddl(self, database: str) -> str:
         """Return the statement that makes the table, without a semicolon."""
         columns = ",\n".join(f"  `{field.name}` {_SQL_TYPES[field.type]}" for field in TRACE_SCHEMA)
-        partitions = ", ".join(f"`{one.name}` string" for one in self.partitions)
+        partitions = ", ".join(f"`{partition.name}` string" for partition in self.partitions)
         properties = ",\n".join(f"  '{key}' = '{value}'" for key, value in self.properties.items())
         return (
             f"CREATE EXTERNAL TABLE IF NOT EXISTS `{database}`.`{self.table}` (\n{columns}\n)\n"
@@ -85,9 +85,9 @@ class Projection:
     def properties(self) -> dict[str, str]:
         """What Athena is told to compute partitions by."""
         rules = {
-            f"projection.{one.name}.{rule}": value
-            for one in self.partitions
-            for rule, value in one.rules
+            f"projection.{partition.name}.{rule}": value
+            for partition in self.partitions
+            for rule, value in partition.rules
         }
         return {
             "projection.enabled": "true",
@@ -210,7 +210,9 @@ def trails_statement(
     sql = _trails_sql(
         engine, len(event_ids), len(buckets), since=since is not None, until=until is not None
     )
-    ranges = [bound for one in event_ids for bound in (one, one + "0")]  # "0" comes after "/"
+    ranges = [
+        bound for event_id in event_ids for bound in (event_id, event_id + "0")
+    ]  # "0" comes after "/"
     numbers = [f"{bucket:03d}" for bucket in buckets]
     return Statement(sql, (*ranges, *numbers, *_window(since, until)))
 

@@ -112,7 +112,7 @@ class LakeDestination(BaseDestination):
         """Count the rows of tables: cheap, for the tables' metadata know them; see the protocol."""
         with self._speaking():
             counts = [self._count(look) for look in looks]
-        return [one for one in counts if one is not None]
+        return [count for count in counts if count is not None]
 
     def close(self) -> None:
         """Let go of connections."""
@@ -259,10 +259,10 @@ class LakeDestination(BaseDestination):
         place = (spec.schema_name, spec.name)
         if self._ensured.get(place) == spec:
             return
-        for one in with_children(spec):
-            check_names(one)
-        for one in with_children(spec):
-            self._bring(one)
+        for table_spec in with_children(spec):
+            check_names(table_spec)
+        for table_spec in with_children(spec):
+            self._bring(table_spec)
         self._ensured[place] = spec
 
     def _bring(self, spec: TableSpec) -> None:

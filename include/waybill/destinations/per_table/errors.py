@@ -96,7 +96,7 @@ def sorter(name: str, libraries: tuple[str, ...]) -> Callable[[Exception], Waybi
 
 def _sorted(name: str, error: Exception) -> WaybillError:
     """Return our error; what it came of counts too: closing a file hides why writing it failed."""
-    texts = [_in_a_line(one) for one in _chain(error)]
+    texts = [_in_a_line(cause) for cause in _chain(error)]
     for text in reversed(texts):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
         for pattern, kind, meaning in _RULES:

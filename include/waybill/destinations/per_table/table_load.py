@@ -125,8 +125,8 @@ class TableCommit:
         if parked is None:
             return outcomes
         return [
-            replace(one, parked=(parked,) if any(c.parked for c in one.counts) else ())
-            for one in outcomes
+            replace(outcome, parked=(parked,) if any(c.parked for c in outcome.counts) else ())
+            for outcome in outcomes
         ]
 
     def commit(self, outcomes: Sequence[LoadOutcome]) -> None:

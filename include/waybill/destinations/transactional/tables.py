@@ -110,9 +110,9 @@ def plans(
     """
     planned: dict[Place, TablePlan] = {}
     for spec in specs:
-        for one in with_children(spec):
-            place = (one.schema_name, one.name)
-            planned[place] = plan(spelling, one, found.get(place))
+        for table in with_children(spec):
+            place = (table.schema_name, table.name)
+            planned[place] = plan(spelling, table, found.get(place))
     return planned
 
 

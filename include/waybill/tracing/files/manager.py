@@ -108,8 +108,8 @@ class Discovery:
 
     def run(self) -> None:
         """Note what is new. Cost: a listing of what is not tracked yet, 20 µs a new file."""
-        for one in self._spool.take_over():
-            self._note_abandoned(one)
+        for file in self._spool.take_over():
+            self._note_abandoned(file)
         for some in _chunks(self._spool.new_files()):
             taken = self._taken_up(some)
             self.state_tracked()

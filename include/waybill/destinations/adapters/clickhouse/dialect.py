@@ -152,10 +152,10 @@ def creation(
     """
     place = f"{quoted(database)}.{quoted(name)}"
     columns = list(schema)
-    columns += [pa.field(one, pa.int64()) for one in VERSIONS if one not in schema.names]
+    columns += [pa.field(column, pa.int64()) for column in VERSIONS if column not in schema.names]
     columns = [f.with_nullable(f.nullable and f.name not in VERSIONS) for f in columns]
     listed = ", ".join(f"{quoted(f.name)} {sql_type(f)}" for f in columns)
-    order = ", ".join(quoted(one) for one in (partitions or key))
+    order = ", ".join(quoted(column) for column in (partitions or key))
     table = (
         f"CREATE TABLE IF NOT EXISTS {place} ({listed}) ENGINE = MergeTree ORDER BY ({order})"
         if partitions
@@ -195,7 +195,7 @@ def insertion(
     values = [_value(name, staged, key) if joined else f"s.{quoted(name)}" for name in names]
     join = ""
     if joined:
-        on = " AND ".join(f"t.{quoted(one)} = s.{quoted(one)}" for one in key)
+        on = " AND ".join(f"t.{quoted(column)} = s.{quoted(column)}" for column in key)
         join = f" LEFT JOIN (SELECT * FROM {place} FINAL) AS t ON {on}"
     listed = ", ".join(quoted(name) for name in (*names, IS_DELETED))
     return (

@@ -190,7 +190,7 @@ def merge(place: str, source: str, names: Sequence[str], key: Sequence[str]) -> 
         names: their columns.
         key: of the table.
     """
-    on = " AND ".join(f"t.{quoted(one)} = s.{quoted(one)}" for one in key)
+    on = " AND ".join(f"t.{quoted(column)} = s.{quoted(column)}" for column in key)
     free = [name for name in names if name not in key]
     versions = [name for name, _ in KEPT_COLUMNS[:-1] if name in names]
     marks = [*versions, *([DELETED_AT] if DELETED_AT in names else [])]

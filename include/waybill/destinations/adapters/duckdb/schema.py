@@ -59,10 +59,10 @@ def ensure_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Plac
     with session.transaction():
         found = _inspect(session, specs)
         planned = plans(SPELLING, specs, found)
-        for place, one in planned.items():
+        for place, plan in planned.items():
             if place in found:
-                _check_keys(session, one.table.spec)
-            carry_out(session, one, _definition_error)
+                _check_keys(session, plan.table.spec)
+            carry_out(session, plan, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -73,7 +73,7 @@ def look_at_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Pla
         InputError: a conflict; names table, column, found, expected.
     """
     planned = plans(SPELLING, specs, _inspect(session, specs))
-    if any(one.statements for one in planned.values()):
+    if any(plan.statements for plan in planned.values()):
         return None
     return tables_of(specs, planned)
 

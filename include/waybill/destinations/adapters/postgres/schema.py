@@ -71,13 +71,13 @@ def ensure_tables(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[
         check_names(SPELLING, spec)
     with session.transaction():
         planned = _planned(session, specs)
-    if not any(one.statements for one in planned.values()):
+    if not any(plan.statements for plan in planned.values()):
         return tables_of(specs, planned)
     with session.transaction():
         session.query(AdvisoryLock.DESTINATION_TABLES.sql())
         planned = _planned(session, specs)
-        for one in planned.values():
-            carry_out(session, one, _definition_error)
+        for plan in planned.values():
+            carry_out(session, plan, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -91,11 +91,11 @@ def look_at_tables(
     Raises:
         InputError: a conflict; names table, column, found, expected.
     """
-    tables = [one for spec in specs for one in with_children(spec)]
-    names = ", ".join(f"{quoted(one.schema_name)}.{quoted(one.name)}" for one in tables)
+    tables = [table for spec in specs for table in with_children(spec)]
+    names = ", ".join(f"{quoted(table.schema_name)}.{quoted(table.name)}" for table in tables)
     session.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE")  # as the merge will
     planned = _planned(session, specs)
-    if any(one.statements for one in planned.values()):
+    if any(plan.statements for plan in planned.values()):
         return None
     return tables_of(specs, planned)
 
@@ -106,7 +106,7 @@ def _definition_error(error: SqlError) -> str | None:
 
 
 def _planned(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, TablePlan]:
-    places = [(one.schema_name, one.name) for spec in specs for one in with_children(spec)]
+    places = [(table.schema_name, table.name) for spec in specs for table in with_children(spec)]
     return plans(SPELLING, specs, inspect(session, places))
 
 
