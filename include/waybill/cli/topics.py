@@ -183,6 +183,10 @@ def _print_troubles(line: TopicLine) -> None:
         _line("")
         _line(_stopped(stop))
         _line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
+    for log_fault in line.log_faults:
+        _line("")
+        _line(f"{line.topic}: processing will not read it: {log_fault.words}")
+        _line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
     for fault in line.faults:
         _line("")
         _line(f"{line.topic}: {fault}")
