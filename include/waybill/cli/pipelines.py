@@ -266,3 +266,5 @@ def deploy(
         typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     else:
         typer.echo(f"{report.pipeline}: version {report.version} was active already")
+    for warning in report.warnings:
+        Console(stderr=True).print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
