@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -47,10 +48,20 @@ class Later:
         if isinstance(found, typer.Typer):
             for word, target in self.more.items():
                 found.command(word)(_import(target))
-            return typer.main.get_group(found)
+            return _with_joined_help(typer.main.get_group(found))
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)
-        return typer.main.get_command(alone)
+        return _with_joined_help(typer.main.get_command(alone))
+
+
+def _with_joined_help(command: Any) -> Any:
+    """Return a command with each paragraph of its help on one line: docstrings break theirs."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _with_joined_help(inner)
+    return command
 
 
 def _import(target: str) -> Any:

@@ -97,7 +97,8 @@ def status(*, as_json: AsJson = False) -> None:
 
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
-    ill = [line.name for line in lines if not line.healthy]
+    ill = [line.name for line in lines if not line.healthy and not line.suspended]
+    suspended = [line for line in lines if line.suspended]
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
@@ -106,12 +107,14 @@ def status(*, as_json: AsJson = False) -> None:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
             _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+        for line in suspended:
+            _say(f"{line.name} was suspended by a signal; `kill -CONT {line.pid}` resumes it")
         _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
-    if runs and ill:
+    if runs and (ill or suspended):
         raise typer.Exit(1)
 
 
@@ -197,7 +200,8 @@ def _status_table(lines: Sequence[ServiceStatus]) -> Table:
         right = head in {"pid", "memory", "up for"}
         table.add_column(head, justify="right" if right else "left", no_wrap=True)
     for line in lines:
-        state = "[green]healthy[/]" if line.healthy else "[red]no answer[/]"
+        ill = "suspended" if line.suspended else "no answer"
+        state = "[green]healthy[/]" if line.healthy else f"[red]{ill}[/]"
         if line.pid is None or line.up_since is None:
             table.add_row(line.name, "[dim]down[/]")
             continue

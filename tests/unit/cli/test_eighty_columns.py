@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.support.replays import dry_run_request
 
 import waybill.cli.demo.command
-from waybill.cli import stack
+from waybill.cli import COMMANDS, stack
 from waybill.cli.demo import progress
 from waybill.cli.dry_runs import show
 from waybill.ledger import StageCounts
@@ -91,3 +94,33 @@ def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
         Console().rule(f"[bold]{title}[/]  [dim]{1234} s[/]", align="left")
     said = shown(capsys)
     assert all(f"{title}  1234 s" in said for title in titles)
+
+
+def test_help_is_not_broken_where_the_code_was() -> None:
+    """Paragraphs are one line each: the terminal's width breaks them, and nothing else."""
+
+    def commands(name: str, command: Any) -> Iterator[tuple[str, str]]:
+        yield name, command.help or ""
+        for word, inner in getattr(command, "commands", {}).items():
+            yield from commands(f"{name} {word}", inner)
+
+    texts = [text for name, later in COMMANDS.items() for text in commands(name, later.load(name))]
+    assert len(texts) > 70
+    broken = [name for name, text in texts for part in text.split("\n\n") if "\n" in part.strip()]
+    assert broken == []
+
+
+def test_a_suspended_application_is_shown_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    since = time.time() - 90
+    app = ServiceStatus("spark-processing-default", 4711, (), 2**20, since, False, "")
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
+    lines = [replace(app, suspended=True)]
+    monkeypatch.setattr("waybill.stack.embedded.Stack.status", lambda _stack: lines)
+    with pytest.raises(stack.typer.Exit):
+        stack.status(as_json=False)
+    said = shown(capsys)
+    assert re.search(r"^spark-processing-default +suspended +4711", said, re.M)
+    assert "`kill -CONT 4711` resumes it" in " ".join(said.split())
+    assert "not up" not in said
