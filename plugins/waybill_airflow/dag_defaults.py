@@ -1,6 +1,31 @@
-"""Whether a DAG runs from the moment Airflow first sees it."""
+"""What Waybill's DAGs have in common."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def upkeep(*, timeout: timedelta, long: bool = False, **default_args: Any) -> dict[str, Any]:
+    """Return the keywords of a scheduled DAG of upkeep: one run at a time, no catching up.
+
+    :param timeout: of each task.
+    :param long: a task runs for long, so failed ones are retried after 1, 2 and 4 minutes, not
+        every 10 seconds.
+    :param default_args: more of the DAG's ``default_args``.
+    """
+    retries: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=10)}
+    if long:
+        retries |= {"retry_delay": timedelta(minutes=1), "retry_exponential_backoff": True}
+    return {
+        "start_date": START,
+        "catchup": False,
+        "is_paused_upon_creation": paused_at_creation(),
+        "max_active_runs": 1,
+        "default_args": {**retries, "execution_timeout": timeout, **default_args},
+    }
 
 
 def paused_at_creation(*, moves_data: bool = False) -> bool | None:
@@ -24,4 +49,4 @@ def paused_at_creation(*, moves_data: bool = False) -> bool | None:
     return False if unpaused == "all" or (unpaused == "upkeep" and not moves_data) else None
 
 
-__all__ = ["paused_at_creation"]
+__all__ = ["START", "paused_at_creation", "upkeep"]
