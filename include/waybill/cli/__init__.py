@@ -28,9 +28,9 @@ COMMANDS = {
             "new": "waybill.cli.pipeline_tests:new",
             "test": "waybill.cli.pipeline_tests:test",
             "deploy": "waybill.cli.pipelines:deploy",
-            "holds": "waybill.cli.holds:holds",
-            "hold": "waybill.cli.holds:hold",
-            "release": "waybill.cli.holds:release",
+            "holds": "waybill.cli.pipelines:holds",
+            "hold": "waybill.cli.pipelines:hold",
+            "release": "waybill.cli.pipelines:release",
             "reread": "waybill.cli.topics:reread",
         },
     ),
@@ -50,14 +50,19 @@ COMMANDS = {
         "waybill.cli.parked:app",
         more={
             "replay": "waybill.cli.replays:replay",
-            "auto-replay": "waybill.cli.auto_replay:auto_replay",
-            "recheck": "waybill.cli.rechecks:recheck",
-            "lost": "waybill.cli.rechecks:lost",
-            "dry-run": "waybill.cli.dry_runs:dry_run",
+            "auto-replay": "waybill.cli.replays:auto_replay",
+            "recheck": "waybill.cli.lost_objects:recheck",
+            "lost": "waybill.cli.lost_objects:lost_parked_events",
+            "dry-run": "waybill.cli.replays:dry_run",
         },
     ),
     "destination": Later(
-        "Destinations: list, check; park what waits for one.", "waybill.cli.destinations:app"
+        "Destinations: list, check; park what waits for one.",
+        "waybill.cli.destinations:app",
+        more={
+            "lost": "waybill.cli.lost_objects:lost_staged",
+            "settle-lost": "waybill.cli.lost_objects:settle_lost",
+        },
     ),
     "bucket": Later("The bucket: show its owner, take it over.", "waybill.cli.bucket:app"),
     "logs": Later(
@@ -76,8 +81,8 @@ COMMANDS = {
         "waybill.cli.files:app",
     ),
     "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
-    "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.queries:app"),
-    "balance": Later("Check that what went in came out.", "waybill.cli.books:balance"),
+    "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.trails:queries"),
+    "balance": Later("Check that what went in came out.", "waybill.cli.balance:balance"),
     "audit": Later(
         "The auditor's breaches: run a round, list, show, close.", "waybill.cli.audit:app"
     ),

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import Who, Why, decision
+from waybill.cli.options import AsJson, Who, Why, decision
 
 if TYPE_CHECKING:
     from waybill.services import BucketReport
 
 app = typer.Typer(no_args_is_help=True, help="The bucket: its owner.")
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()

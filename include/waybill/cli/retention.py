@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from waybill.cli.options import Yes
+from waybill.cli.output import print_json
+
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
 )
@@ -20,7 +23,7 @@ def show(*, as_json: AsJson = False) -> None:
 
     rules = retention_rules(Settings())
     if as_json:
-        _echo(rules)
+        print_json(rules)
         return
     for name, days in rules["settings"].items():
         typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
@@ -31,7 +34,7 @@ def show(*, as_json: AsJson = False) -> None:
 @app.command()
 def run(
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Trim what is older than the settings say, as the DAG apply_retention does each day.
@@ -53,7 +56,7 @@ def run(
         typer.confirm("Go on?", abort=True, err=True)
     report = apply_retention(settings)
     if as_json:
-        _echo(report.to_json())
+        print_json(report.to_json())
     else:
         _print(report.to_json())
     if report.problems:
@@ -71,9 +74,3 @@ def _print(report: dict[str, Any]) -> None:
         typer.echo(f"{number:,} rows of {table}")
     for problem in report["problems"]:
         typer.echo(f"not done: {problem}", err=True)
-
-
-def _echo(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value).decode())

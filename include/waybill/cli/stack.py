@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import plain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waybill.settings import Settings
     from waybill.stack import Check, ServiceStatus
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
 _UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
@@ -187,8 +189,6 @@ def _show_waiting() -> None:
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    from waybill.cli.parked_views import plain
-
     Console(highlight=False).print(Text(plain(words)))
 
 

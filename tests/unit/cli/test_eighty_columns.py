@@ -13,10 +13,8 @@ import pytest
 from rich.console import Console
 from tests.support.replays import dry_run_request
 
-import waybill.cli.demo.command
-from waybill.cli import COMMANDS, stack
-from waybill.cli.demo import progress
-from waybill.cli.dry_runs import show
+from waybill.cli import COMMANDS, demo, stack
+from waybill.cli.replays import show_dry_run
 from waybill.ledger import StageCounts
 from waybill.reconciliation.balance_report import PipelineBalance
 from waybill.reconciliation.parked_sums import STAGES
@@ -51,7 +49,7 @@ def test_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
         damaged=5,
         unreadable=[{"object_key": KEY, "events": 5, "reason": "the object is gone"}],
     )
-    show(report, dry_run_request("flights", "flight", "transformation", "null_value"))
+    show_dry_run(report, dry_run_request("flights", "flight", "transformation", "null_value"))
     lines = [line.split() for line in shown(capsys).splitlines()]
     assert ["100,346", "200", "33.5", "%", "0000000000000001"] in lines
     assert sum(KEY in line for line in lines) == 1
@@ -83,11 +81,11 @@ def test_the_status_of_the_stack(
 def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     counts = StageCounts(in_first=336_776, passed=336_776, in_flight=336_776)
     group = PipelineBalance("flights", "f", "flight", dict.fromkeys(STAGES, counts), {"mapping": 9})
-    Console().print(progress.table(progress.Figures([group], [])))
+    Console().print(demo.table(demo.Figures([group], [])))
     said = shown(capsys)
     assert re.search(r"^ *flights( +336,776){4} +0 +[0-9,]+ *$", said, re.M)
     assert "flights: 9 missing; see waybill balance" in said
-    code = Path(waybill.cli.demo.command.__file__).read_text()
+    code = Path(demo.__file__).read_text()
     titles = re.findall(r'\.step\("(.*)"\)', code)
     assert len(titles) == 8
     for title in titles:
