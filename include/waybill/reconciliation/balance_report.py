@@ -13,7 +13,7 @@ from waybill.deployment import active_pipelines
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold, read_books
 from waybill.processing import COUNT_NAMES
 from waybill.reconciliation.breaches import read_breaches
-from waybill.reconciliation.parked_sums import STAGES, check_segments
+from waybill.reconciliation.segment_sums import STAGES, check_segments
 from waybill.reconciliation.snapshot import InLog, Moment, take_moment
 from waybill.reconciliation.verdicts import Sight, judge
 from waybill.storage import KafkaLog, TrackerStore

@@ -50,8 +50,8 @@ from waybill.reconciliation.queue import (
     take_turn,
     write_seen,
 )
+from waybill.reconciliation.segment_sums import sum_gaps
 from waybill.reconciliation.snapshot import InLog, Moment, take_moment
-from waybill.reconciliation.sums import sum_gaps
 from waybill.reconciliation.verdicts import Judgement, Sight, judge
 from waybill.storage import KafkaLog, TrackerStore
 

@@ -17,7 +17,7 @@ from waybill.cli import COMMANDS, demo, stack
 from waybill.cli.replays import show_dry_run
 from waybill.ledger import StageCounts
 from waybill.reconciliation.balance_report import PipelineBalance
-from waybill.reconciliation.parked_sums import STAGES
+from waybill.reconciliation.segment_sums import STAGES
 from waybill.replay.dry_run import DryRunReport
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus
