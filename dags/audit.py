@@ -14,7 +14,7 @@ from airflow.sdk import DAG
 
 from waybill_airflow.dag_defaults import upkeep
 from waybill_airflow.notifiers.audit import AuditFailedNotifier
-from waybill_airflow.operators.audit import AuditOperator
+from waybill_airflow.operators.reconciliation import AuditOperator
 
 with DAG(
     "audit",

@@ -12,7 +12,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, XComArg
 
 from waybill_airflow.dag_defaults import upkeep
-from waybill_airflow.operators.auto_replay import (
+from waybill_airflow.operators.replay import (
     NOTES,
     KeepAutoReplaysOperator,
     PlanAutoReplaysOperator,

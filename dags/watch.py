@@ -13,7 +13,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.dag_defaults import upkeep
-from waybill_airflow.operators.watch import WatchOperator
+from waybill_airflow.operators.reconciliation import WatchOperator
 
 with DAG(
     "watch",

@@ -1,7 +1,8 @@
-"""Hold the books against each other, every minute."""
+"""Hold the books against each other, and look for what is out of the usual; every minute."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -37,3 +38,27 @@ class AuditOperator(BaseOperator):
             "opened": len(report["opened"]),
             "naming": naming and {**naming, "named": named},
         }
+
+
+class WatchOperator(BaseOperator):
+    """Run the eager checks once: open a breach for what is found, end those that are over.
+
+    Owners are told by the DAG ``tell_owners``; a breach does not fail the task, nor does a server
+    that only one check needs. Safe to kill and to retry.
+
+    :raises waybill.errors.RetryError: the tracker did not answer.
+    :returns: ``found``: {kind: number}; ``problems``: why checks could not look.
+    """
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look, log what is found and what could not be looked at, and return the report."""
+        with as_task_failures():
+            from waybill.services import watch
+
+            watched = watch(read_settings())
+        for one in watched.findings:
+            self.log.warning("%s: %s", one.kind, one.words)
+        for problem in watched.problems:
+            self.log.error("a check could not look: %s", problem)
+        found = Counter(one.kind for one in watched.findings)
+        return {"found": dict(found), "problems": watched.problems}
