@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from waybill.ingestion.delivery import Settling
+from waybill.ingestion.run import Settling
 from waybill.ledger import PageMark
 from waybill.producer import LosslessProducer
 
