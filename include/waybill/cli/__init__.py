@@ -14,13 +14,13 @@ import typer
 from waybill.cli.lazy import Later, root
 
 COMMANDS = {
-    "up": Later("Start the embedded stack, or complete it.", "waybill.cli.stack:up"),
+    "up": Later("Start the embedded stack, or the parts that are down.", "waybill.cli.stack:up"),
     "down": Later("Stop everything that was started, and nothing else.", "waybill.cli.stack:down"),
     "status": Later("Show the stack's services.", "waybill.cli.stack:status"),
     "doctor": Later(
         "Check this machine, and say how to get what is missing.", "waybill.cli.stack:doctor"
     ),
-    "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
+    "demo": Later("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
     "pipelines": Later(
         "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
@@ -35,18 +35,18 @@ COMMANDS = {
         },
     ),
     "new": Later(
-        "Write a pipeline that runs, to begin with: pipelines new.",
+        "Create a working pipeline; short for `pipelines new`.",
         "waybill.cli.pipeline_tests:new",
     ),
     "test": Later(
-        "Run pipelines' example events, without servers: pipelines test.",
+        "Run pipelines' example events; short for `pipelines test`.",
         "waybill.cli.pipeline_tests:test",
     ),
     "mapping": Later(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),
     "parked": Later(
-        "Parked events: list, show, download, discard, replay.",
+        "Parked events: list, show, sample, download, replay, discard.",
         "waybill.cli.parked:app",
         more={
             "replay": "waybill.cli.replays:replay",
@@ -64,12 +64,12 @@ COMMANDS = {
             "settle-lost": "waybill.cli.lost_objects:settle_lost",
         },
     ),
-    "bucket": Later("The bucket: show its owner, take it over.", "waybill.cli.bucket:app"),
+    "bucket": Later("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
     "logs": Later(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
     ),
     "topics": Later(
-        "Topics of Kafka: list, show, configure; settle one that is stopped.",
+        "Kafka topics: list, show, configure; settle one that is stopped.",
         "waybill.cli.topics:app",
     ),
     "notices": Later("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
@@ -84,7 +84,7 @@ COMMANDS = {
     "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.trails:queries"),
     "balance": Later("Check that what went in came out.", "waybill.cli.balance:balance"),
     "audit": Later(
-        "The auditor's breaches: run a round, list, show, close.", "waybill.cli.audit:app"
+        "Breaches that the auditor found: run a round, list, show, close.", "waybill.cli.audit:app"
     ),
     "retention": Later(
         "Retention: show how long things are kept, and trim them.", "waybill.cli.retention:app"

@@ -13,7 +13,9 @@ from waybill.cli.output import print_json, print_line
 if TYPE_CHECKING:
     from waybill.reconciliation import Breach
 
-app = typer.Typer(no_args_is_help=True, help="The auditor's breaches: run a round, list, close.")
+app = typer.Typer(
+    no_args_is_help=True, help="Breaches that the auditor found: run a round, list, show, close."
+)
 
 Number = Annotated[
     int, typer.Argument(help="The breach's number.", metavar="ID", min=1, max=2**63 - 1)
@@ -23,7 +25,7 @@ _SHOWN = 20
 
 @app.command()
 def run(*, as_json: AsJson = False) -> None:
-    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if breaches are new."""
+    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if it opened any."""
     from waybill.services import run_audit
     from waybill.settings import Settings
 

@@ -53,7 +53,7 @@ def balance(
     ] = None,
     *,
     pipeline_option: Annotated[
-        str | None, typer.Option("--pipeline", help="The same as an option.")
+        str | None, typer.Option("--pipeline", help="The same, as an option.")
     ] = None,
     minutes: Annotated[bool, typer.Option(help="One line for each intake minute.")] = False,
     as_json: AsJson = False,

@@ -79,7 +79,7 @@ def park(name: Name, why: Reason, who: Who = None, *, as_json: AsJson = False) -
         return
     print_line(
         f"{name}: what waits is parked from now on, as {done.code}, until it takes a load again; "
-        "`waybill destination unpark` takes this back"
+        "`waybill destination unpark` undoes this"
     )
 
 
@@ -94,7 +94,7 @@ def unpark(name: Name, why: Reason, who: Who = None, *, as_json: AsJson = False)
         print_json(done.to_json())
         return
     print_line(
-        f"{name}: what comes waits again; what was parked is replayed with `waybill parked replay`"
+        f"{name}: new events wait again; replay what was parked with `waybill parked replay`"
     )
 
 
@@ -115,7 +115,7 @@ def settle(
     if not yes and not as_json:
         for one in rewound_destinations(settings, name):
             print_line(f"{name}: {one.words}")
-        typer.confirm("End the alarm? Nothing is loaded by this", abort=True)
+        typer.confirm("Close the alarm? This loads nothing", abort=True)
     done = settle_destination(settings, name, decision(who, why))
     if as_json:
         print_json([one.to_json() for one in done])

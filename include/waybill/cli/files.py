@@ -43,7 +43,7 @@ def list_files(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List this node's files, as the shipper's books have them; works while it runs."""
+    """List this node's files, as the shipper has recorded them; works while it runs."""
     from waybill.tracing.files import BOOKS, FileReader
 
     wanted = _state(state)
@@ -87,8 +87,8 @@ def retry(
 ) -> None:
     """Retry a failed file, once its cause is fixed.
 
-    The shipper does it at its next step, or when it next starts. A file that failed together with
-    others, in a shipment, comes back with them, under the same keys: nothing is stored twice.
+    The shipper retries it at its next step, or when it next starts. A file that failed in a
+    shipment with others is retried with them, under the same keys: nothing is stored twice.
     """
     from waybill.errors import InputError
     from waybill.tracing.files import BOOKS, FileReader, ask_for_retry
@@ -99,7 +99,7 @@ def retry(
     if record.state != "failed":
         raise InputError(f"file {file_id} is {record.state}, not failed")
     ask_for_retry(directory, file_id, who=who, why=why)
-    typer.echo(f"Asked. What becomes of it: waybill files show {file_id}")
+    typer.echo(f"Asked for a retry. See how it goes: waybill files show {file_id}")
 
 
 def _spool_dir(given: Path | None) -> Path:

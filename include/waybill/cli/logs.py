@@ -61,9 +61,9 @@ def settle(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Close a log whose node is gone: nobody waits for it, and nothing more of it is sent.
+    """Close a log whose node is gone: nothing waits for it, and nothing more of it is sent.
 
-    What it had sent is counted. A run that still has it ends.
+    What it had sent is counted. A run that still uses it ends.
     """
     from waybill.services import settle_log, write_ahead_log
     from waybill.settings import Settings

@@ -121,7 +121,10 @@ def lost_staged(
         print_line(f"{counted(done.recovered, 'object')} made again, {counted(done.rows, 'row')}")
     for number, one in enumerate(found):
         place = f"{one.destination}, commit {one.commit_number:,}"
-        ends = one.not_recovered or "made again by the next watch, once its topic is not stopped"
+        ends = (
+            one.not_recovered
+            or "the next run of `watch` makes it again, unless its topic is stopped"
+        )
         print_line(f"{place}: {counted(one.rows, 'row')}")
         for line in (one.key, one.problem, ends):
             print_line(f"  {line}")
@@ -184,7 +187,7 @@ def _show(one: LostParked) -> None:
     """Write what is lost of one object and partition."""
     names = (one.pipeline_id, one.event_name, one.stage, one.error_type)
     place = f"from offset {one.first_offset:,} of Kafka partition {one.kafka_partition}"
-    waits = "made again by the next watch, once its topic is not stopped"
+    waits = "the next run of `watch` makes it again, unless its topic is stopped"
     named = " / ".join(name or "-" for name in names)
     typer.echo(plain(f"{named}: {counted(one.events, 'event')}"))
     commit = f"commit {one.commit_number:,}, {place}"

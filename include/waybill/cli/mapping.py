@@ -46,7 +46,7 @@ def infer(
     ] = _SAMPLE,
     *,
     write: Annotated[
-        bool, typer.Option("--write", help="Put it into pipeline.yaml; the rest of it stays.")
+        bool, typer.Option("--write", help="Put it into pipeline.yaml; the rest of the file stays.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

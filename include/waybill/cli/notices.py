@@ -22,7 +22,7 @@ _MOST_SHOWN = 100
 def list_(
     *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in full.")] = False
 ) -> None:
-    """List what owners have not been told: messages on their way, notices in none yet."""
+    """List what owners have not been told yet: messages to send, and notices in none so far."""
     from waybill.services import waiting_notices
     from waybill.settings import Settings
 

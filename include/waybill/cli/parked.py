@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     )
     from waybill.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Parked events: list, show, download, discard.")
+app = typer.Typer(
+    no_args_is_help=True, help="Parked events: list, show, sample, download, replay, discard."
+)
 _MOST_SHOWN = 20
 _MOST_KEYS = 100
 """Objects of a partition, the newest, in JSON."""
@@ -126,7 +128,7 @@ def show(
 ) -> None:
     """Show partitions one by one: causes, objects, what the error means and what to do.
 
-    Messages are masked as `list` does.
+    Messages are masked as in `list`.
     """
     with _desk() as desk:
         wanted = _filter(desk.parking, request)
@@ -200,9 +202,9 @@ def download(
 ) -> None:
     """Write parked events, with their errors, to a file.
 
-    Fields that the pipeline declares as personal are masked, also where messages quote them; all
-    other events, and with --personal these too, keep their own bytes. What cannot be read is named
-    at the file's end and on standard error, and the exit code is 1.
+    Fields that the pipeline declares as personal are masked, also where messages quote them. All
+    other events keep their own bytes; with --personal, so do these. What cannot be read is named
+    at the end of the file and on standard error; the exit code is then 1.
     """
     from waybill.parking import Damage, export
 

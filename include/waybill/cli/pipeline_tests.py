@@ -35,7 +35,7 @@ _NOT_AS_EXPECTED = 2
 
 @takes(NewPipeline, argument="name")
 def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
-    """Write a pipeline that runs, with example events and a test; then change it."""
+    """Create a working pipeline with example events and a test, for you to change."""
     from waybill.pipelines import write_new
     from waybill.settings import Settings
 

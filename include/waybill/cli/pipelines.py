@@ -293,12 +293,12 @@ def holds(
 
 
 def hold(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Hold a pipeline: its events wait, as they came, until somebody releases it."""
+    """Hold a pipeline: its events wait, unprocessed, until somebody releases it."""
     _change_hold("hold", name, who, why, as_json=as_json)
 
 
 def release(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
-    """Let a held pipeline go on; what waits is replayed by the DAG probe_held_pipelines."""
+    """Release a held pipeline; the DAG probe_held_pipelines replays what waits."""
     _change_hold("release", name, who, why, as_json=as_json)
 
 

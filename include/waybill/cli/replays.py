@@ -139,7 +139,9 @@ def _warn(words: str) -> None:
 
 def _say_waiting(wait_s: float, *, as_json: bool) -> None:
     if wait_s and not as_json:
-        typer.echo(f"sent; waiting up to {wait_s:.0f} s for what becomes of the events", err=True)
+        typer.echo(
+            f"sent; waiting up to {wait_s:.0f} s to see what becomes of the events", err=True
+        )
 
 
 def _tell(
@@ -166,7 +168,7 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
     again = outcome.sent - outcome.passed - outcome.in_flight
     so_far = " so far" if outcome.waits_for else ""
     if not outcome.events:
-        return ["nothing was left to send: another run has taken or sent these events"]
+        return ["nothing left to send: another run has taken or sent these events"]
     lines = [
         f"{outcome.sent:,} of {outcome.events:,} events sent back: {outcome.passed:,} passed"
         f"{so_far}, {again:,} parked again{so_far}, {outcome.in_flight:,} in flight"
@@ -226,7 +228,7 @@ def auto_replay(
         "any": "a new version of the pipeline is active, or its destination answers again",
     }
     typer.echo(
-        f"{name} is replayed by itself when {changes[mark.on_change]} (looked at every minute by "
+        f"{name} is replayed automatically when {changes[mark.on_change]} (checked every minute by "
         "the DAG auto_replay, which must not be paused)"
     )
 

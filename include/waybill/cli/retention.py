@@ -17,7 +17,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
-    """Show the settings, and for each table of the tracker when rows go."""
+    """Show the settings, and when rows of each table of the tracker are deleted."""
     from waybill.services import retention_rules
     from waybill.settings import Settings
 
@@ -37,9 +37,9 @@ def run(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Trim what is older than the settings say, as the DAG apply_retention does each day.
+    """Delete what is older than the settings allow, as the DAG apply_retention does each day.
 
-    Exit code 1: some of it could not be done now.
+    Exit code 1: some of it could not be deleted now.
     """
     from waybill.services import apply_retention
     from waybill.settings import Settings
@@ -48,8 +48,8 @@ def run(
     if not yes:
         kept = settings.retention
         typer.echo(
-            f"deletes for good what is over, loaded, and older than: records in Kafka\n"
-            f"{kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
+            f"This deletes for good what is loaded or over, and older than: records in\n"
+            f"Kafka {kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
             f"{kept.traces_days:g}, rows of the tracker {kept.books_days:g}",
             err=True,
         )

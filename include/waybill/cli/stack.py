@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
-_UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
+_UNPAUSE = "their work is not done: unpause them in Airflow, unless that is intended"
 
 
 class _Progress:
@@ -122,7 +122,7 @@ def status(*, as_json: AsJson = False) -> None:
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
     if any(line.name == "supervisor" and line.pid for line in lines):
-        return "the supervisor starts what died; `waybill up` does it now"
+        return "the supervisor restarts what died; `waybill up` does it now"
     return "`waybill up` starts them again"
 
 
@@ -180,11 +180,11 @@ def _show_waiting() -> None:
     for one in found:
         _say(f"destination {one.destination} {waits(one)}")
     if found:
-        _say("`waybill destination list` says what they said")
+        _say("`waybill destination list` shows why")
     for stop in stopped:
         _say(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
     if stopped:
-        _say("`waybill topics list` says why, `waybill topics settle` what to do")
+        _say("`waybill topics list` shows why; `waybill topics settle` resumes it")
 
 
 def _say(words: str) -> None:

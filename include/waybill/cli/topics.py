@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from waybill.topics import Settlement, TopicLine, TopicStop
 
 app = typer.Typer(
-    no_args_is_help=True, help="Topics of Kafka: where the ledger stands, what is wrong."
+    no_args_is_help=True, help="Kafka topics: where the ledger stands, and what is wrong."
 )
 
 Name = Annotated[str, typer.Argument(help="The topic: events.<team>.<destination>.")]
@@ -89,7 +89,7 @@ def configure(
         entries = {one.name: {"before": one.value, "after": one.wanted} for one in changed}
         print_json({"topic": name, "changed": entries})
     else:
-        print_line(f"{name}: {'changed' if changed else 'safe as it is'}")
+        print_line(f"{name}: {'changed' if changed else 'safe; nothing to change'}")
 
 
 @app.command()
@@ -178,11 +178,11 @@ def _print_troubles(line: TopicLine) -> None:
     for stop in line.stops:
         print_line("")
         print_line(_stopped(stop))
-        print_line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
+        print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
     for log_fault in line.log_faults:
         print_line("")
         print_line(f"{line.topic}: processing will not read it: {log_fault.words}")
-        print_line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
+        print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
     for fault in line.faults:
         print_line("")
         print_line(f"{line.topic}: {fault}")

@@ -47,7 +47,7 @@ def compact(
         datetime | None, typer.Option(help="Only the hour (UTC) that holds this time.")
     ] = None,
 ) -> None:
-    """Move shipped traces into their buckets, and delete what that replaced before; then report.
+    """Move shipped traces into their buckets, delete what earlier runs replaced, and report.
 
     The DAG compact_traces does the same every 15 minutes. Safe to stop and to repeat.
     """

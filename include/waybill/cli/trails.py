@@ -55,7 +55,7 @@ def trail(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of events, up to 1,000.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file of ids, one a line; -: stdin.")
+        str | None, typer.Option(metavar="FILE", help="A file of ids, one per line; -: stdin.")
     ] = None,
     *,
     as_json: AsJson = False,
@@ -328,7 +328,7 @@ def list_(
 
 @queries.command()
 def show(query_id: _Id, *, as_json: AsJson = False) -> None:
-    """Show a question's answer again, as it was found then."""
+    """Show the stored answer to a question."""
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
