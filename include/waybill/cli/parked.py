@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Partition,
         PartitionFilter,
     )
-    from waybill.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True, help="Parked events: list, show, sample, download, replay, discard."
@@ -74,24 +73,18 @@ _KEYS_SHOWN = 3
 """Objects of a partition that are shown."""
 
 
-def _parking(settings: Settings) -> AbstractContextManager[Parking]:
-    """Open the parked events."""
+def _opened_parking() -> AbstractContextManager[Parking]:
     from waybill.services import opened_parking
+    from waybill.settings import Settings
 
-    return opened_parking(settings)
+    return opened_parking(Settings())
 
 
-def _desk() -> AbstractContextManager[ParkedEventsService]:
+def _opened_service() -> AbstractContextManager[ParkedEventsService]:
     from waybill.services import opened_parked_events
     from waybill.settings import Settings
 
     return opened_parked_events(Settings())
-
-
-def _opened() -> AbstractContextManager[Parking]:
-    from waybill.settings import Settings
-
-    return _parking(Settings())
 
 
 @app.command("list")
@@ -108,9 +101,9 @@ def list_partitions(
 
     Messages about events with personal fields are masked; `sample --personal` shows them.
     """
-    with _desk() as desk:
-        wanted = _filter(desk.parking, request, kept=not everything)
-        found = desk.masked(desk.parking.partitions(wanted))
+    with _opened_service() as service:
+        wanted = _filter(service.parking, request, kept=not everything)
+        found = service.masked(service.parking.partitions(wanted))
     if as_json:
         print_json([partition.to_json() for partition in found])
     elif found:
@@ -130,13 +123,13 @@ def show(
 
     Messages are masked as in `list`.
     """
-    with _desk() as desk:
-        wanted = _filter(desk.parking, request)
-        found = desk.masked(_some(desk.parking, wanted))
+    with _opened_service() as service:
+        wanted = _filter(service.parking, request)
+        found = service.masked(_some(service.parking, wanted))
         shown = found if as_json else found[:_MOST_SHOWN]
-        causes = desk.causes(shown)
+        causes = service.causes(shown)
         most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
-        keys = {one.id: desk.parking.object_keys(one.id, limit=most) for one in shown}
+        keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
     if as_json:
         print_json(
             [
@@ -169,10 +162,10 @@ def sample(
     """
     from waybill.parking import Damage
 
-    with _desk() as desk:
-        found = _some(desk.parking, _filter(desk.parking, request, held=True))
+    with _opened_service() as service:
+        found = _some(service.parking, _filter(service.parking, request, held=True))
         damage = Damage()
-        events = desk.sampled(
+        events = service.sampled(
             found,
             number,
             who=_user(),
@@ -208,10 +201,10 @@ def download(
     """
     from waybill.parking import Damage, export
 
-    with _desk() as desk:
-        found = _some(desk.parking, _filter(desk.parking, request, held=True))
+    with _opened_service() as service:
+        found = _some(service.parking, _filter(service.parking, request, held=True))
         damage = Damage()
-        events = desk.taken_out(
+        events = service.taken_out(
             found,
             who=_user(),
             personal=personal,
@@ -253,7 +246,7 @@ def _decision(
     ) -> None:
 
         _require_scope(request.pipeline, all_pipelines=all_pipelines)
-        with _opened() as parking:
+        with _opened_parking() as parking:
             wanted = _filter(parking, request)
             if not yes:
                 found = _some(parking, wanted)

@@ -281,8 +281,8 @@ def holds(
     from waybill.services import opened_parked_events
     from waybill.settings import Settings
 
-    with opened_parked_events(Settings()) as desk:
-        found = desk.masked_holds(desk.parking.holds(active=not everything))
+    with opened_parked_events(Settings()) as service:
+        found = service.masked_holds(service.parking.holds(active=not everything))
     if as_json:
         print_json([hold.to_json() for hold in found])
         return
@@ -306,9 +306,9 @@ def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bo
     from waybill.services import opened_parked_events
     from waybill.settings import Settings
 
-    with opened_parked_events(Settings()) as desk:
-        changed: Hold = getattr(desk.parking, verb)(name, decision(who, why))
-        [done] = desk.masked_holds([changed])
+    with opened_parked_events(Settings()) as service:
+        changed: Hold = getattr(service.parking, verb)(name, decision(who, why))
+        [done] = service.masked_holds([changed])
     if as_json:
         print_json(done.to_json())
     elif verb == "hold":

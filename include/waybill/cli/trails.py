@@ -316,9 +316,10 @@ def list_(
     from waybill.services import opened_trails
     from waybill.settings import Settings
 
-    with opened_trails(Settings()) as desk:
+    with opened_trails(Settings()) as trails:
         found = [
-            desk.told(one, None, personal=False) for one in desk.newest(asked_by=by, limit=limit)
+            trails.told(one, None, personal=False)
+            for one in trails.newest(asked_by=by, limit=limit)
         ]
     if as_json:
         print_json([one.to_json() for one in found])
@@ -332,9 +333,9 @@ def show(query_id: _Id, *, as_json: AsJson = False) -> None:
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
-    with opened_trails(Settings()) as desk:
-        asked = desk.find(query_id)
-        asked = desk.told(asked, None, personal=asked.asked_by == current_user())
+    with opened_trails(Settings()) as trails:
+        asked = trails.find(query_id)
+        asked = trails.told(asked, None, personal=asked.asked_by == current_user())
     _show_asked(asked, as_json=as_json)
 
 
@@ -344,12 +345,12 @@ def cancel(query_id: _Id) -> None:
     from waybill.services import current_user, opened_trails
     from waybill.settings import Settings
 
-    with opened_trails(Settings()) as desk:
-        asked = desk.find(query_id)
+    with opened_trails(Settings()) as trails:
+        asked = trails.find(query_id)
         if asked.ended:
             typer.echo(f"question {asked.id} has ended already: {asked.state}")
             raise typer.Exit(1)
-        desk.cancel(asked.id, who=current_user())
+        trails.cancel(asked.id, who=current_user())
     typer.echo(f"question {asked.id} is told to end")
 
 

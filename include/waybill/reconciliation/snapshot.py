@@ -173,7 +173,7 @@ def _why(watermark: IntakeWatermark) -> str:
             f"{watermark.waiting:,} events were in ingestion's write-ahead log and not "
             f"acknowledged by Kafka at {told}"
         )
-    return f"ingestion goes on, or died: its last word is of {told}"
+    return f"ingestion goes on, or died: it last reported at {told}"
 
 
 def _measure(connection: Connection, log: KafkaLog, topics: set[str], most_records: int) -> InLog:
@@ -216,7 +216,7 @@ def _strange(
         )
     positions = known.get(own, {})
     if gone := sum(max(0, low - positions.get(n, 0)) for n, (low, _) in marks.items()):
-        return f"{gone:,} records of {topic.name!r} are gone that nobody processed"
+        return f"{gone:,} records of {topic.name!r} are gone, unprocessed"
     if gone := sum(max(0, positions.get(n, 0) - high) for n, (_, high) in marks.items()):
         return f"the log of {topic.name!r} ends {gone:,} records below the ledger: it was cut"
     return ""

@@ -58,7 +58,7 @@ def opened_parking(settings: Settings) -> Iterator[Parking]:
 
 @contextmanager
 def opened_parked_events(settings: Settings) -> Iterator[ParkedEventsService]:
-    """Open the desk where people look at parked events and decide."""
+    """Open the service by which people look at parked events and decide."""
     from waybill.inspection import ParkedEventsService
 
     with open_tracker(settings.tracker) as tracker:

@@ -33,7 +33,7 @@ from waybill.reconciliation import (
 from waybill.settings import Permission
 from waybill_airflow.web.guard import Discarder, PipelineViewer, Viewer, require
 from waybill_airflow.web.models import Why, problems
-from waybill_airflow.web.services import desk
+from waybill_airflow.web.services import parked_events
 
 State = Verdict | Literal["nothing"]
 _IDS_IN_LISTS = 20
@@ -230,29 +230,29 @@ class CloseBody(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class BreachSeat:
-    """Somebody before a breach with which they may do what the route does."""
+class BreachAccess:
+    """A user, and a breach with which they may do what the route does."""
 
     access: Access
     breach: Breach
 
 
-def _balance_desk() -> BalanceService:
-    return BalanceService(desk().tracker)
+def _balances() -> BalanceService:
+    return BalanceService(parked_events().tracker)
 
 
-Balances = Annotated[BalanceService, Depends(_balance_desk)]
+Balances = Annotated[BalanceService, Depends(_balances)]
 
 
-def _seat(
+def _breach_access(
     access: Access, permission: Permission, balances: BalanceService, breach_id: int
-) -> BreachSeat:
+) -> BreachAccess:
     try:
         breach = balances.breach(breach_id)
     except InputError as error:
         raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
-    require(access, permission, desk().team(breach.key.pipeline_id) or "")
-    return BreachSeat(access, breach)
+    require(access, permission, parked_events().team(breach.key.pipeline_id) or "")
+    return BreachAccess(access, breach)
 
 
 @router.get("/balance", summary="The balance of pipelines")
@@ -297,7 +297,7 @@ def breaches(
 @router.get("/breaches/{breach_id}", responses=_NO_BREACH, summary="One breach")
 def breach(access: Viewer, balances: Balances, breach_id: BreachId) -> BreachOut:
     """Return a breach with up to 1,000 ids of its events."""
-    here = _seat(access, "view", balances, breach_id)
+    here = _breach_access(access, "view", balances, breach_id)
     return BreachOut.of(here.breach, most_ids=_MOST_IDS)
 
 
@@ -311,7 +311,7 @@ def close(access: Discarder, balances: Balances, breach_id: BreachId, body: Clos
 
     Who closes a `drift` says that the table's rows are right as they are.
     """
-    here = _seat(access, "discard", balances, breach_id)
+    here = _breach_access(access, "discard", balances, breach_id)
     try:
         ended = balances.close(here.breach.id, who=access.user, why=body.why)
     except InputError as error:

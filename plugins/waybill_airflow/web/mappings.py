@@ -12,7 +12,7 @@ from waybill.mapping_proposals import ShownMapping, show
 from waybill.mappings import MappingVersion, history
 from waybill_airflow.web.guard import PipelineViewer
 from waybill_airflow.web.models import problems
-from waybill_airflow.web.services import desk
+from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["mappings"])
 _NOT_THERE = problems(_404="No such pipeline is deployed, or it has no such event or version.")
@@ -116,7 +116,7 @@ def mappings(
 ) -> Mappings:
     """Return the mappings in force of a pipeline's event names, or one at an earlier version."""
     try:
-        found = show(desk().tracker, here.pipeline_id, event, version)
+        found = show(parked_events().tracker, here.pipeline_id, event, version)
     except InputError as error:
         raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
     return Mappings(mappings=[MappingOut.of(one) for one in found])
@@ -127,5 +127,5 @@ def mappings(
 )
 def versions(here: PipelineViewer, event: EventName = None) -> Versions:
     """Return who made which version of a pipeline's mappings, when and why; the newest first."""
-    found = history(desk().tracker, here.pipeline_id, event)
+    found = history(parked_events().tracker, here.pipeline_id, event)
     return Versions(versions=[VersionOut.of(one) for one in found])
