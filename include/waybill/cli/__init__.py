@@ -11,17 +11,21 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.lazy import Later, root
+from waybill.cli.lazy import LazyCommand, root
 
 COMMANDS = {
-    "up": Later("Start the embedded stack, or the parts that are down.", "waybill.cli.stack:up"),
-    "down": Later("Stop everything that was started, and nothing else.", "waybill.cli.stack:down"),
-    "status": Later("Show the stack's services.", "waybill.cli.stack:status"),
-    "doctor": Later(
+    "up": LazyCommand(
+        "Start the embedded stack, or the parts that are down.", "waybill.cli.stack:up"
+    ),
+    "down": LazyCommand(
+        "Stop everything that was started, and nothing else.", "waybill.cli.stack:down"
+    ),
+    "status": LazyCommand("Show the stack's services.", "waybill.cli.stack:status"),
+    "doctor": LazyCommand(
         "Check this machine, and say how to get what is missing.", "waybill.cli.stack:doctor"
     ),
-    "demo": Later("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
-    "pipelines": Later(
+    "demo": LazyCommand("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
+    "pipelines": LazyCommand(
         "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
         more={
@@ -34,18 +38,18 @@ COMMANDS = {
             "reread": "waybill.cli.topics:reread",
         },
     ),
-    "new": Later(
+    "new": LazyCommand(
         "Create a working pipeline; short for `pipelines new`.",
         "waybill.cli.pipeline_tests:new",
     ),
-    "test": Later(
+    "test": LazyCommand(
         "Run pipelines' example events; short for `pipelines test`.",
         "waybill.cli.pipeline_tests:test",
     ),
-    "mapping": Later(
+    "mapping": LazyCommand(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),
-    "parked": Later(
+    "parked": LazyCommand(
         "Parked events: list, show, sample, download, replay, discard.",
         "waybill.cli.parked:app",
         more={
@@ -56,7 +60,7 @@ COMMANDS = {
             "dry-run": "waybill.cli.replays:dry_run",
         },
     ),
-    "destination": Later(
+    "destination": LazyCommand(
         "Destinations: list, check; park what waits for one.",
         "waybill.cli.destinations:app",
         more={
@@ -64,29 +68,31 @@ COMMANDS = {
             "settle-lost": "waybill.cli.lost_objects:settle_lost",
         },
     ),
-    "bucket": Later("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
-    "logs": Later(
+    "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
+    "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
     ),
-    "topics": Later(
+    "topics": LazyCommand(
         "Kafka topics: list, show, configure; settle one that is stopped.",
         "waybill.cli.topics:app",
     ),
-    "notices": Later("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
-    "traces": Later(
+    "notices": LazyCommand("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
+    "traces": LazyCommand(
         "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"
     ),
-    "files": Later(
+    "files": LazyCommand(
         "Files on their way from this node to the object store: list, show, retry.",
         "waybill.cli.files:app",
     ),
-    "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
-    "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.trails:queries"),
-    "balance": Later("Check that what went in came out.", "waybill.cli.balance:balance"),
-    "audit": Later(
+    "trail": LazyCommand("Show where events are, or were.", "waybill.cli.trails:trail"),
+    "queries": LazyCommand(
+        "Questions about events: list, show, cancel.", "waybill.cli.trails:queries"
+    ),
+    "balance": LazyCommand("Check that what went in came out.", "waybill.cli.balance:balance"),
+    "audit": LazyCommand(
         "Breaches that the auditor found: run a round, list, show, close.", "waybill.cli.audit:app"
     ),
-    "retention": Later(
+    "retention": LazyCommand(
         "Retention: show how long things are kept, and trim them.", "waybill.cli.retention:app"
     ),
 }

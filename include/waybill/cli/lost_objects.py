@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from waybill.recovery import LostIds, LostParked
 
 
+Recover = Annotated[bool, typer.Option("--recover", help="Rebuild them from Kafka first.")]
+Ids = Annotated[
+    bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
+]
+
+
 def recheck(
     pipeline: Annotated[
         str | None, typer.Argument(help="Pipeline, by name or id; none: all.", show_default=False)
@@ -51,12 +57,8 @@ def recheck(
 
 def lost_parked_events(
     *,
-    recover: Annotated[
-        bool, typer.Option("--recover", help="Rebuild them from Kafka first.")
-    ] = False,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
-    ] = False,
+    recover: Recover = False,
+    ids: Ids = False,
     as_json: AsJson = False,
 ) -> None:
     """List events whose files are missing or damaged. The DAG `watch` rebuilds them each minute."""
@@ -93,12 +95,8 @@ def lost_parked_events(
 def lost_staged(
     name: Annotated[str | None, typer.Argument(help="Of one destination; else of all.")] = None,
     *,
-    recover: Annotated[
-        bool, typer.Option("--recover", help="Rebuild them from Kafka first.")
-    ] = False,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
-    ] = False,
+    recover: Recover = False,
+    ids: Ids = False,
     as_json: AsJson = False,
 ) -> None:
     """List missing or damaged staged objects. The DAG `watch` rebuilds them each minute."""

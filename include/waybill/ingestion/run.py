@@ -8,11 +8,11 @@ behind the log by ``_MOST_IN_FLIGHT`` pages at most.
 
 Who dies when, and the log is there: before the mark, the log holds the beginning of a page; the
 next run reads the page again (a connector gives the same page at the same cursor), appends only
-what is not there, and writes the traces of all of it: see ``ingest_traces`` why that doubles none.
+what is not there, and writes the traces of all of it: see ``page_traces`` why that doubles none.
 After the mark, the next run commits the mark first. After the tracker's commit, the mark is found
 done.
-An event that Kafka refuses is counted with its page all the same: see ``undeliverable``. Events of
-a dead run that the page read again does not hold (the source changed) are counted with it too.
+An event that Kafka refuses is counted with its page all the same: see ``refused_messages``. Events
+of a dead run that the page read again does not hold (the source changed) are counted with it too.
 
 Who dies when, and the next run is on another node, or the disk is gone: it takes the lease over,
 and reads all that was not committed from the source again, but for what is in Kafka already (see
@@ -178,7 +178,7 @@ class _Run:
         self._topic = topic_of(pipeline)
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
-        self._settling = Settling(intake.producer, self._clock.minute)
+        self._settling = RunWatermark(intake.producer, self._clock.minute)
         self._waiting: deque[_Marked] = deque()
         self._in_log = 0
         """Events in the log whose page is not committed."""
@@ -600,7 +600,7 @@ def orjson_or_repr(row: Any) -> bytes:
         return repr(row).encode("utf-8", "backslashreplace")
 
 
-class Settling:
+class RunWatermark:
     """The watermark of one run; see ``waybill.ledger.watermarks``.
 
     Args:

@@ -97,7 +97,7 @@ WHOLE = Whole(None, "")
 
 
 @dataclass(slots=True)
-class Moment:
+class Snapshot:
     """What was measured beside the books."""
 
     in_log: InLog
@@ -109,7 +109,7 @@ class Moment:
         return self.whole.get(pipeline_id, WHOLE)
 
 
-def take_moment(
+def take_snapshot(
     tracker: TrackerStore,
     log: KafkaLog,
     pipelines: Collection[Pipeline],
@@ -117,7 +117,7 @@ def take_moment(
     *,
     most_records: int = _ALL,
     strict: bool = False,
-) -> tuple[Read, Moment]:
+) -> tuple[Read, Snapshot]:
     """Read the books and what is in flight, as of one moment.
 
     Args:
@@ -145,7 +145,7 @@ def take_moment(
         found = read(connection, in_log)
     with tracker.transaction() as connection:
         second = read_watermarks(connection)
-    return found, Moment(in_log, whole_below(first, second))
+    return found, Snapshot(in_log, whole_below(first, second))
 
 
 def whole_below(

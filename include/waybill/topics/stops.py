@@ -148,11 +148,13 @@ def examine(
     marks = log.watermarks(topic)
     reader = log.reader(topic.name)
     try:
-        looks = [
-            _Look(topic.name, number, *marks[number], position, reader)
+        partitions = [
+            _PartitionLog(topic.name, number, *marks[number], position, reader)
             for number, position in sorted(positions.items())
         ]
-        return [fault for fault in (look.fault() for look in looks) if fault is not None]
+        return [
+            fault for fault in (partition.fault() for partition in partitions) if fault is not None
+        ]
     finally:
         reader.close()
 
@@ -191,7 +193,7 @@ def _unread(at: TopicPosition) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _PartitionLog:
     """One partition as it is, beside what the ledger says of it."""
 
     topic: str

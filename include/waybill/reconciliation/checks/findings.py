@@ -80,7 +80,7 @@ def events(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OpenFindings:
     """All that was told and matters still."""
 
     standing: Mapping[Key, Finding] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Told:
     """When drifts were closed by name, the last time each."""
 
 
-def read_told(tracker: TrackerStore) -> Told:
+def read_open_findings(tracker: TrackerStore) -> OpenFindings:
     """Return what stands, and which drifts were accepted."""
     with tracker.transaction() as connection:
         rows = connection.execute(_STANDING, {"kinds": list(KINDS)})
@@ -98,7 +98,7 @@ def read_told(tracker: TrackerStore) -> Told:
             (row.kind, row.pipeline_id, row.event_name, row.stage): row.ended_at
             for row in connection.execute(_ACCEPTED)
         }
-    return Told({one.key: one for one in standing}, accepted)
+    return OpenFindings({one.key: one for one in standing}, accepted)
 
 
 def _finding_of(row: Any) -> Finding:

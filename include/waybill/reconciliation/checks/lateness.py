@@ -17,7 +17,7 @@ from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.ledger import WAITING_COUNTS, topic_positions, waiting_asked
 from waybill.pipelines import Pipeline, topic_of
-from waybill.reconciliation.checks.findings import Finding, Told, events, span
+from waybill.reconciliation.checks.findings import Finding, OpenFindings, events, span
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.settings import WaitingStage
 from waybill.storage import KafkaLog, TrackerStore
@@ -85,7 +85,7 @@ class Lateness:
     log: KafkaLog
     pipelines: Mapping[str, Pipeline]
     limits: WatchLimits
-    told: Told
+    known: OpenFindings
     now: datetime
 
     def runs(self) -> list[Finding]:
@@ -125,7 +125,7 @@ class Lateness:
 
     def _told_of(self, one: Oldest) -> list[Finding]:
         objective = self.limits.late_after(one.stage, self._name(one.pipeline_id), one.pipeline_id)
-        standing = ("late", one.pipeline_id, "", one.stage) in self.told.standing
+        standing = ("late", one.pipeline_id, "", one.stage) in self.known.standing
         if not is_late(one, self.now, objective, told=standing):
             return []
         age_s = round((self.now - one.since).total_seconds())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from waybill.reconciliation.checks.findings import Finding, Told
+from waybill.reconciliation.checks.findings import Finding, OpenFindings
 from waybill.reconciliation.checks.limits import JumpLimits, WatchLimits
 
 WINDOW_MINUTES = 15
@@ -110,21 +110,21 @@ def parked_jumps(
     connection: Connection,
     now_minute: int,
     limits: WatchLimits,
-    told: Told,
+    known: OpenFindings,
     name: Callable[[str], str],
 ) -> list[Finding]:
     """Return the pipelines of whose newest events a larger share parks than usual."""
     windows = _recent_windows(connection, now_minute)
     found = [
         one
-        for one in told.standing.values()
+        for one in known.standing.values()
         if one.kind == "parked_jump"
         and not is_over(
             windows.get(one.pipeline_id, Window(0, 0)), one.detail["over_below"], limits.jump
         )
     ]
     for pipeline_id, window in windows.items():
-        standing = ("parked_jump", pipeline_id, "", "") in told.standing
+        standing = ("parked_jump", pipeline_id, "", "") in known.standing
         if not standing and is_suspicious(window, limits.jump):
             history = _earlier_windows(connection, pipeline_id, now_minute)
             found += _jumped(name(pipeline_id), pipeline_id, window, history, limits)

@@ -28,7 +28,7 @@ from statistics import median
 
 from sqlalchemy import Connection, text
 
-from waybill.reconciliation.checks.findings import Finding, Told, clock, events, span
+from waybill.reconciliation.checks.findings import Finding, OpenFindings, clock, events, span
 from waybill.reconciliation.checks.limits import WatchLimits
 
 SLOT_MINUTES = 10
@@ -189,7 +189,7 @@ def quiet(
     connection: Connection,
     now_minute: int,
     limits: WatchLimits,
-    told: Told,
+    known: OpenFindings,
     name: Callable[[str], str],
 ) -> list[Finding]:
     """Return the pipelines that bring nothing where they always did."""
@@ -197,7 +197,7 @@ def quiet(
     slot = now_minute // SLOT_MINUTES
     found = []
     for pipeline_id, minute in _newest_minutes(connection, now_minute).items():
-        before = told.standing.get(("quiet", pipeline_id, "", ""))
+        before = known.standing.get(("quiet", pipeline_id, "", ""))
         if before is not None and before.detail.get("last_minute") == minute:
             found.append(before)  # it ends when something comes, however long that takes
         elif slot - minute // SLOT_MINUTES > shortest:

@@ -22,7 +22,7 @@ from waybill.pipelines import Pipeline
 from waybill.reconciliation import BreachKey, open_breach, settle
 from waybill.reconciliation.checks import drift, parked, quiet, stranded
 from waybill.reconciliation.checks.drift import TablePlace
-from waybill.reconciliation.checks.findings import Finding, Key, read_told
+from waybill.reconciliation.checks.findings import Finding, Key, read_open_findings
 from waybill.reconciliation.checks.lateness import Lateness
 from waybill.reconciliation.checks.limits import WatchLimits
 from waybill.settings import DestinationSettings, S3Settings
@@ -65,13 +65,13 @@ def tell(tracker: TrackerStore, watched: WatchReport) -> None:
     One transaction: a SIGKILL leaves all as it was, and the next look tells it.
     """
     found = {one.key: one for one in watched.findings}
-    told = read_told(tracker).standing
+    known = read_open_findings(tracker).standing
     with tracker.transaction() as connection:
         for key, one in sorted(found.items()):
             open_breach(
                 connection, _breach_key(key), words=one.words, gap=one.gap, detail=one.detail
             )
-        for key in sorted(set(told) - set(found)):
+        for key in sorted(set(known) - set(found)):
             settle(connection, _breach_key(key), reason=_OVER[key[0]])
 
 
@@ -108,9 +108,9 @@ class _Look:
         self._parts = parts
         self._minute = int(now.timestamp() // 60)
         self._pipelines: Mapping[str, Pipeline] = active_pipelines(parts.tracker)
-        self.told = read_told(parts.tracker)
+        self.known = read_open_findings(parts.tracker)
         self._lateness = Lateness(
-            parts.tracker, parts.log, self._pipelines, parts.limits, self.told, now
+            parts.tracker, parts.log, self._pipelines, parts.limits, self.known, now
         )
 
     def checks(self) -> list[tuple[Check, Concerns]]:
@@ -129,16 +129,16 @@ class _Look:
 
     def standing(self, concerns: Concerns) -> list[Finding]:
         """Return what was told by a check."""
-        return [one for one in self.told.standing.values() if concerns(one)]
+        return [one for one in self.known.standing.values() if concerns(one)]
 
     def _quiet(self) -> list[Finding]:
         with self._parts.tracker.transaction() as connection:
-            return quiet.quiet(connection, self._minute, self._parts.limits, self.told, self._name)
+            return quiet.quiet(connection, self._minute, self._parts.limits, self.known, self._name)
 
     def _parked_jumps(self) -> list[Finding]:
         with self._parts.tracker.transaction() as connection:
             return parked.parked_jumps(
-                connection, self._minute, self._parts.limits, self.told, self._name
+                connection, self._minute, self._parts.limits, self.known, self._name
             )
 
     def _stranded(self) -> list[Finding]:
@@ -156,7 +156,7 @@ class _Look:
                 settings,
                 places,
                 self._parts.limits.drift,
-                accepted=self.told.accepted,
+                accepted=self.known.accepted,
                 s3=self._parts.s3,
             )
 
