@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
-_UNPAUSE = "their work is not done: unpause them in Airflow, unless that is intended"
+_UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
 
 
 class _Progress:
