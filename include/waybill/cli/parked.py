@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from waybill.parking import (
         Damage,
         DiscardReport,
-        FingerprintGroup,
+        FailureCause,
         ParkedEvent,
+        ParkedGroup,
+        ParkedGroupFilter,
         Parking,
-        Partition,
-        PartitionFilter,
     )
 
 app = typer.Typer(
@@ -299,14 +299,14 @@ def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
 
 def _filter(
     parking: Parking, request: ParkedFilter, *, held: bool = False, kept: bool = False
-) -> PartitionFilter:
+) -> ParkedGroupFilter:
     parking.require_names(request.stage, request.error_type)
     name = request.pipeline
     pipeline_id = None if name is None else parking.pipeline_id(name)
     return request.partitions(pipeline_id, held=held, kept=kept)
 
 
-def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:
+def _some(parking: Parking, wanted: ParkedGroupFilter) -> list[ParkedGroup]:
     """Return the partitions that match.
 
     Raises:
@@ -339,7 +339,7 @@ def _user() -> str:
     return current_user()
 
 
-def _print_partitions(found: Sequence[Partition]) -> None:
+def _print_partitions(found: Sequence[ParkedGroup]) -> None:
     """Print partitions, one a line, and their sum; columns that say nothing are left out."""
     console = Console(highlight=False)
     wide = console.width >= _WIDE
@@ -369,7 +369,7 @@ def _print_partitions(found: Sequence[Partition]) -> None:
     )
 
 
-def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
+def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
     numbers = [(getattr(partition, name), style) for name, style in shown]
     cells = [
         Text(plain(f"{partition.pipeline} / {partition.event_name or '(empty)'}")),
@@ -385,7 +385,7 @@ def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) 
 
 
 def _print_panel(
-    partition: Partition, causes: Sequence[FingerprintGroup], keys: Sequence[str]
+    partition: ParkedGroup, causes: Sequence[FailureCause], keys: Sequence[str]
 ) -> None:
     """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
@@ -418,11 +418,11 @@ def _print_panel(
     )
 
 
-def _quarantined(partition: Partition) -> str:
+def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
 
 
-def _causes(causes: Sequence[FingerprintGroup]) -> Iterator[str]:
+def _causes(causes: Sequence[FailureCause]) -> Iterator[str]:
     """Yield a line for each cause: its fingerprint, as `--fingerprint` takes it, first."""
     if causes:
         yield "causes, by fingerprint:"
@@ -470,7 +470,7 @@ def _pretty(value: bytes) -> str:
     return plain(text)
 
 
-def _print_nothing(wanted: PartitionFilter, *, everything: bool) -> None:
+def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     """Say that nothing is parked, or nothing that matches."""
     console = Console(highlight=False)
     if wanted.names_nothing:

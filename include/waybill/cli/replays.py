@@ -20,11 +20,11 @@ from rich.text import Text
 
 from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
 from waybill.cli.output import counted, plain, print_json
-from waybill.parking import PartitionRequest
+from waybill.parking import ParkedGroupRequest
 from waybill.replay import DryRunRequest, ReplayRequest
 
 if TYPE_CHECKING:
-    from waybill.parking import Partition
+    from waybill.parking import ParkedGroup
     from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
     from waybill.settings import Settings
 _FOLLOW_S = 3600.0
@@ -115,7 +115,7 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
 
 
 def _outcome(
-    settings: Settings, partition: Partition, run_id: str, state: str, *, wait_s: float
+    settings: Settings, partition: ParkedGroup, run_id: str, state: str, *, wait_s: float
 ) -> ReplayOutcome | None:
     """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
     from waybill.errors import InputError
@@ -146,7 +146,7 @@ def _say_waiting(wait_s: float, *, as_json: bool) -> None:
 
 def _tell(
     settings: Settings,
-    partition: Partition,
+    partition: ParkedGroup,
     run_id: str,
     state: str,
     outcome: ReplayOutcome | None,
@@ -188,11 +188,11 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
 
 
 @takes(
-    PartitionRequest,
+    ParkedGroupRequest,
     flags=PARTITION_FLAGS,
 )
 def auto_replay(
-    request: PartitionRequest,
+    request: ParkedGroupRequest,
     on: Annotated[
         str,
         typer.Option(
