@@ -197,7 +197,7 @@ def test_a_kill_anywhere_in_a_cut_changes_no_event(lot):
 
 
 def test_a_part_without_a_row_is_kept_while_its_segment_may_still_be_cut(lot):
-    from waybill.parking.splits import new_cut_key
+    from waybill.parking.object_keys import new_cut_key
 
     lot.park([make_event(1)])
     [(segment_id,)] = lot.sql("SELECT id FROM segments")

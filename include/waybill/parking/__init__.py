@@ -15,8 +15,8 @@ Invariants
   I8  A pipeline has one active hold at most; what was held goes back once no hold is active.
   I9  No event is parked twice with the same id and version, as ``copies`` says it.
 
-The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the rest. The layout of
-a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
+The format (``event``, ``packed``) does no I/O; ``Parking`` is the rest. The layout of
+a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``states``.
 """
 
 from typing import TYPE_CHECKING
@@ -76,15 +76,17 @@ if TYPE_CHECKING:
     from waybill.parking.model import Segment as Segment
     from waybill.parking.names import storable as storable
     from waybill.parking.names import summary as summary
+    from waybill.parking.object_keys import new_key as new_key
     from waybill.parking.object_keys import new_refused_key as new_refused_key
     from waybill.parking.object_keys import new_unloaded_key as new_unloaded_key
+    from waybill.parking.packed import NAMES as NAMES
     from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
     from waybill.parking.packed import PackedObject as PackedObject
     from waybill.parking.packed import Packer as Packer
     from waybill.parking.packed import PartitionKey as PartitionKey
     from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
-    from waybill.parking.packed import new_key as new_key
     from waybill.parking.packed import read_directory as read_directory
+    from waybill.parking.packed import read_segment as read_segment
     from waybill.parking.pages import Sort as Sort
     from waybill.parking.parking import Parking as Parking
     from waybill.parking.quarantine import park_made_again as park_made_again
@@ -92,7 +94,6 @@ if TYPE_CHECKING:
     from waybill.parking.quarantine import quarantine_missing as quarantine_missing
     from waybill.parking.queries import read_segment_events as read_segment_events
     from waybill.parking.queries import segments_in_order as segments_in_order
-    from waybill.parking.reading import read_segment as read_segment
     from waybill.parking.recording import OF_LOADS as OF_LOADS
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
@@ -107,11 +108,10 @@ if TYPE_CHECKING:
     from waybill.parking.sampling import fingerprint_of as fingerprint_of
     from waybill.parking.segment_stream import SegmentStream as SegmentStream
     from waybill.parking.segment_stream import write_segments as write_segments
-    from waybill.parking.selection import HELD as HELD
-    from waybill.parking.selection import NAMES as NAMES
-    from waybill.parking.selection import lock_partitions as lock_partitions
     from waybill.parking.selection import matches as matches
     from waybill.parking.selection import read_replay as read_replay
+    from waybill.parking.states import HELD as HELD
+    from waybill.parking.states import lock_partitions as lock_partitions
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -125,7 +125,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "remove_mark",
             "set_mark",
         ],
-        "queries": ["read_segment_events", "segments_in_order"],
         "damage": ["Damage", "Unreadable"],
         "discards": ["TooManyCutsError"],
         "event": ["ParkedEvent"],
@@ -136,12 +135,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Hold",
             "begin_probe",
             "end_probe",
+            "held_partitions",
             "held_pipelines",
             "read_holds",
             "record_storm",
             "release",
             "to_replay",
-            "held_partitions",
         ],
         "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify"],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
@@ -162,25 +161,27 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Segment",
         ],
         "names": ["storable", "summary"],
-        "object_keys": ["new_refused_key", "new_unloaded_key"],
+        "object_keys": ["new_key", "new_refused_key", "new_unloaded_key"],
         "packed": [
             "CorruptSegmentError",
+            "NAMES",
             "PackedObject",
             "Packer",
             "PartitionKey",
             "SegmentDescriptor",
-            "new_key",
             "read_directory",
+            "read_segment",
         ],
         "pages": ["Sort"],
         "parking": ["Parking"],
         "quarantine": ["park_made_again", "park_mended", "quarantine_missing"],
-        "reading": ["read_segment"],
+        "queries": ["read_segment_events", "segments_in_order"],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
         "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
         "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
         "segment_stream": ["SegmentStream", "write_segments"],
-        "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],
+        "selection": ["matches", "read_replay"],
+        "states": ["HELD", "lock_partitions"],
     },
 )

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import rfc3339
-from waybill.parking.selection import lock_partition
+from waybill.parking.states import lock_partition
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import auto_replays as marks
 

@@ -5,7 +5,7 @@ is never discarded. What the window cuts through is cut first. Undoing takes the
 object's row first, as the clean-up does, and acts in a second statement: an object that the
 clean-up has claimed is left to it.
 
-Many whole partitions are marked, as a write a segment would take minutes (``marks``). Where a
+Many whole partitions are marked, as a write a segment would take minutes (``states``). Where a
 window or a fingerprint is given, segments are discarded row by row.
 
 The edges of a discard's window: segments that it cuts through are cut before it marks any.
@@ -44,12 +44,10 @@ from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import instant
 from waybill.parking.event import ParkedEvent
-from waybill.parking.marks import mark, now_in, settle, unmark
 from waybill.parking.model import DiscardReport, PartitionFilter, Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import (
     inside,
-    lock_partitions,
     matches,
     overlaps,
     parked_with,
@@ -58,7 +56,7 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.parking.splits import cut
-from waybill.parking.transitions import Moved, move
+from waybill.parking.states import Moved, lock_partitions, mark, move, now_in, settle, unmark
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -213,7 +211,7 @@ def discard(
         conditions = [*matches(wanted), partitions.c.parked > 0]
         rows = lock_partitions(connection, conditions, settled=False)
         if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
-            report = _report(Moved(*mark(connection, rows)), (0, 0))
+            report = _report(mark(connection, rows), (0, 0))
         else:
             report = _report(*_discard_rows(connection, wanted, edges, rows))
         _write(connection, "discard", decision, wanted, report)
@@ -249,7 +247,7 @@ def undo_discard(
         whole = not segment_matches(wanted)
         rows = lock_partitions(connection, conditions, settled=not whole)
         marked = [row for row in rows if whole and row.discarded_to]
-        moved = Moved(*unmark(connection, marked))
+        moved = unmark(connection, marked)
         both = [row for row in marked if row.discarded > row.marked_events]
         others = [row for row in rows if not (whole and row.discarded_to)]
         again, left = _undo_rows(connection, wanted, edges, both, others)

@@ -19,10 +19,10 @@ from waybill.errors import InputError
 from waybill.parking import queries
 from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
-from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.names import storable
-from waybill.parking.selection import HELD, REPLAY_ORDER
+from waybill.parking.selection import REPLAY_ORDER
+from waybill.parking.states import HELD, now_in
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import segments
 

@@ -19,9 +19,8 @@ from typing import TypeAlias
 
 from waybill.parking.event import ParkedEvent
 from waybill.parking.model import Segment
-from waybill.parking.packed import CorruptSegmentError
+from waybill.parking.packed import CorruptSegmentError, check_segment
 from waybill.parking.queries import events_of, read_frame
-from waybill.parking.reading import check_segment
 from waybill.storage import ObjectStore, TrackerStore
 
 _READERS = 4

@@ -55,7 +55,6 @@ from sqlalchemy import (
 
 from waybill.errors import InputError
 from waybill.events import instant, rfc3339
-from waybill.parking.marks import HAS_MARK, IS_UNMARKED
 from waybill.parking.model import Partition, PartitionFilter, PartitionPage
 from waybill.parking.names import storable
 from waybill.parking.queries import FIELDS, JOINED
@@ -69,6 +68,7 @@ from waybill.parking.selection import (
     segment_matches,
     spans_touch,
 )
+from waybill.parking.states import HAS_MARK, IS_UNMARKED
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, segments

@@ -24,10 +24,10 @@ from waybill.parking import (
     replays,
     sampling,
 )
+from waybill.parking.cleanup import Rewriting
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.holds import Hold
-from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
@@ -47,8 +47,8 @@ from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
 from waybill.parking.pages import Sort
 from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
-from waybill.parking.rewriting import Rewriting
 from waybill.parking.sampling import EventChoice, EventSample
+from waybill.parking.states import IS_UNMARKED_ALONE
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 

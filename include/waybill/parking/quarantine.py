@@ -25,14 +25,14 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError, StopError
 from waybill.notices import Kind, write_notice
-from waybill.parking.marks import IS_UNMARKED, now_in
 from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.names import storable
+from waybill.parking.object_keys import new_cut_key
 from waybill.parking.packed import CorruptSegmentError, PackedObject
 from waybill.parking.queries import read_segment_events, segments_in_order
-from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
-from waybill.parking.splits import new_cut_key, swap
-from waybill.parking.transitions import move
+from waybill.parking.selection import select_segments, to_segment
+from waybill.parking.splits import swap
+from waybill.parking.states import IS_UNMARKED, lock_partition, lock_partitions, move, now_in
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, notices, replays, segments
 from waybill.storage.tracker import parked_partitions as partitions

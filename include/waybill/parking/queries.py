@@ -28,21 +28,19 @@ from waybill.events import CATALOGUE, STAGES, instant, window_edge
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.marks import IS_UNMARKED_ALONE, STATE_NOW, now_in
 from waybill.parking.model import FingerprintGroup, Partition, PartitionFilter, Segment
 from waybill.parking.names import storable
-from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.reading import read_segment
+from waybill.parking.packed import CorruptSegmentError, read_segment
 from waybill.parking.selection import (
     IS_HELD,
     REPLAY_ORDER,
     in_window,
     matches,
-    no_partition,
     overlaps,
     select_segments,
     to_segment,
 )
+from waybill.parking.states import IS_UNMARKED_ALONE, STATE_NOW, no_partition, now_in
 from waybill.storage import ObjectMissingError, ObjectShorterError, ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, segments

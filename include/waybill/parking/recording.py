@@ -35,9 +35,8 @@ from waybill.notices import write_first
 from waybill.parking.copies import Copies, CopyKey, find_copies
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
-from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.packed import NAMES, PartitionKey, SegmentDescriptor
 from waybill.parking.segment_stream import SegmentStream
-from waybill.parking.selection import NAMES
 from waybill.storage.tracker import (
     COPY,
     HELD_AGAIN,

@@ -73,15 +73,11 @@ from sqlalchemy.schema import CreateTable
 
 from waybill.access import write_audit
 from waybill.parking.cleanup import tracker_now
-from waybill.parking.marks import IS_MARKED, IS_UNMARKED
 from waybill.parking.model import RefreshReport
-from waybill.parking.object_keys import read_object_directory, refused_message, unloaded_commit
-from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.object_keys import cut_segment, first_moved, refused_message, unloaded_commit
+from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_object_directory
 from waybill.parking.quarantine import raise_alarm
-from waybill.parking.rewriting import can_commit, first_moved
-from waybill.parking.selection import HELD, lock_partition
-from waybill.parking.splits import cut_segment
-from waybill.parking.splits import is_decided as cut_is_decided
+from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_partition
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
@@ -209,6 +205,7 @@ STAGED_KEPT_S = 7 * 86_400.0
 _DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
 _MOST_NAMED = 1000
 """Missing objects that a report names."""
+_FINAL = ("replayed", "replaced", "deleted")
 _LARGEST_SKEW_S = 60.0
 """How far the store's clock and the tracker's may be apart; at most the grace."""
 
@@ -460,10 +457,10 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     """Tell whether no commit can name a parked object any more."""
     source = cut_segment(item.key)
     if source is not None:
-        return cut_is_decided(tracker, source)
+        return _is_final(tracker, source)
     moved = first_moved(item.key)
     if moved is not None:
-        return not can_commit(tracker, moved)
+        return _is_final(tracker, moved)
     message = refused_message(item.key)
     if message is not None:
         return _is_parked_elsewhere(tracker, message, item.key)
@@ -471,6 +468,17 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     if commit is not None:
         return _stands_at(tracker, *commit)
     return _ledger_is_beyond(tracker, _directory(objects, item))
+
+
+def _is_final(tracker: TrackerStore, segment_id: int) -> bool:
+    """Tell whether no cut or rewriting of a segment can commit: no state leads back to parked.
+
+    A process that froze between storing an object and the swap may wake up after any time; asking
+    for the offset that the ledger stands at would not stop it.
+    """
+    query = select(segments.c.state).where(segments.c.id == segment_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query).scalar() in _FINAL
 
 
 def _stands_at(tracker: TrackerStore, destination: str, commit_number: int) -> bool:

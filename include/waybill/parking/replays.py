@@ -48,7 +48,6 @@ from waybill.events import instant
 from waybill.parking import queries
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.marks import IS_UNMARKED_ALONE
 from waybill.parking.merging import group_of, merged
 from waybill.parking.model import Replay, ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
@@ -56,14 +55,13 @@ from waybill.parking.quarantine import quarantine
 from waybill.parking.selection import (
     REPLAY_ORDER,
     inside,
-    lock_partition,
     overlaps,
     read_replay,
     select_segments,
     to_segment,
 )
 from waybill.parking.splits import Sides, cut
-from waybill.parking.transitions import move
+from waybill.parking.states import IS_UNMARKED_ALONE, lock_partition, move
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import replays, segments
 

@@ -22,11 +22,11 @@ from waybill.events import instant, window
 from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.marks import now_in
 from waybill.parking.model import Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.queries import read_segment_events, segments_in_order
 from waybill.parking.selection import REPLAY_ORDER, overlaps, select_segments, to_segment
+from waybill.parking.states import now_in
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import segments
 

@@ -1,13 +1,7 @@
-"""Which rows: filters as SQL conditions, the order of a replay, the order of locks.
-
-Order of locks, kept by all that changes more than one row: partitions, by their four names in code
-point order; then objects, by key; then segments. Whoever moves a partition's segments holds its
-row.
-"""
+"""Which rows: filters as SQL conditions, and segments in the order of a replay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,16 +19,14 @@ from sqlalchemy import (
     select,
 )
 
-from waybill.errors import InputError
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.marks import IS_UNMARKED, STATE_NOW, settle
 from waybill.parking.model import PartitionFilter, Replay, Segment
 from waybill.parking.names import storable
+from waybill.parking.packed import NAMES
+from waybill.parking.states import IS_UNMARKED, STATE_NOW
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, replays, segments
 
-NAMES = ("pipeline_id", "event_name", "stage", "error_type")
-HELD = ("parked", "replaying")
 IS_HELD: ColumnElement[bool] = literal_column("segments.state IN ('parked', 'replaying')", Boolean)
 """In words, not as parameters: only so the planner sees that the partial indexes serve."""
 IS_KEPT = or_(IS_HELD, segments.c.state == "quarantined")
@@ -52,20 +44,8 @@ REPLAY_ORDER = (
     segments.c.position,
     segments.c.id,
 )
-LOCK_ORDER = tuple(partitions.c[name].collate("C") for name in NAMES)
 _SEGMENT_FIELDS = tuple(
     STATE_NOW if name == "state" else segments.c[name] for name in Segment.__slots__
-)
-_LOCKED = (
-    "id",
-    "parked",
-    "replaying",
-    "discarded",
-    "bytes",
-    "discarded_to",
-    "marked_segments",
-    "marked_events",
-    "marked_bytes",
 )
 _REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
 
@@ -176,40 +156,3 @@ def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Rep
     query = select(*_REPLAY_FIELDS).where(*conditions).order_by(replays.c.started_at.desc())
     row = connection.execute(query.limit(1)).first()
     return None if row is None else Replay(*row)
-
-
-def lock_partition(connection: Connection, partition_id: int) -> None:
-    """Hold one partition's row until the transaction ends; its segments' rows are settled.
-
-    Raises:
-        InputError: there is no such partition.
-    """
-    query = select(partitions.c.discarded_to).where(partitions.c.id == partition_id)
-    row = connection.execute(query.with_for_update(key_share=True)).first()
-    if row is None:
-        raise no_partition(partition_id)
-    if row[0]:
-        settle(connection, [partition_id])
-
-
-def lock_partitions(
-    connection: Connection, conditions: Sequence[ColumnElement[bool]], *, settled: bool = True
-) -> Sequence[Row[Any]]:
-    """Hold the rows of all partitions that match, taken in lock order, and return them.
-
-    Their segments' rows are settled unless the caller does not want that.
-    """
-    columns = [partitions.c[name] for name in _LOCKED]
-    locked = select(*columns).where(*conditions).order_by(*LOCK_ORDER)
-    rows = connection.execute(locked.with_for_update(key_share=True)).all()
-    marked = [row.id for row in rows if row.discarded_to]
-    if settled and marked:
-        settle(connection, marked)
-    return rows
-
-
-def no_partition(partition_id: int) -> InputError:
-    """Return the error for an id that no partition has."""
-    return InputError(
-        f"there is no parked partition {partition_id}; `waybill parked list` shows all"
-    )
