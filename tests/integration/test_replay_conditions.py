@@ -9,7 +9,7 @@ from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import EventChoice, PartitionFilter, ReplayConditions
+from waybill.parking import PartitionFilter, ReplayConditions
 from waybill.parking.fingerprints import fingerprint
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -29,8 +29,8 @@ def begin(lot, run="r", parking=None, **conditions):
 def taken(lot, replay):
     """Return the payloads of what a replay took, in the order in which they would go."""
     values = []
-    for group in lot.parking.replay_groups(replay.id):
-        reading = lot.parking.read_group(group)
+    for group in lot.parking.replay_slices(replay.id):
+        reading = lot.parking.read_slice(group)
         assert reading.damaged == ()
         values += [event.value for _, event in reading.events]
     return values
@@ -233,9 +233,9 @@ def test_a_window_that_holds_nothing_is_no_replay_and_no_dry_run(lot, prefix):
     with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
         begin(lot, **edges)
     with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
-        lot.parking.draw(lot.only().id, EventChoice(**edges), n=1)
+        lot.parking.draw(lot.only().id, ReplayConditions(**edges), n=1)
     with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
         begin(lot, fingerprint="zzz")
     with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
-        lot.parking.draw(lot.only().id, EventChoice(fingerprint="zzz"), n=1)
+        lot.parking.draw(lot.only().id, ReplayConditions(fingerprint="zzz"), n=1)
     assert lot.only().parked == 12

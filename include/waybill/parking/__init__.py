@@ -31,16 +31,15 @@ if TYPE_CHECKING:
     from waybill.parking.auto_replays import read_marks as read_marks
     from waybill.parking.auto_replays import remove_mark as remove_mark
     from waybill.parking.auto_replays import set_mark as set_mark
-    from waybill.parking.damage import Damage as Damage
-    from waybill.parking.damage import Unreadable as Unreadable
     from waybill.parking.discards import TooManyCutsError as TooManyCutsError
     from waybill.parking.event import ParkedEvent as ParkedEvent
-    from waybill.parking.event_pages import read_event_page as read_event_page
     from waybill.parking.exporting import KINDS as KINDS
     from waybill.parking.exporting import ExportReport as ExportReport
     from waybill.parking.exporting import contents as contents
     from waybill.parking.exporting import export as export
     from waybill.parking.fingerprints import fingerprint as fingerprint
+    from waybill.parking.fingerprints import fingerprint_of as fingerprint_of
+    from waybill.parking.groups import Sort as Sort
     from waybill.parking.holds import Hold as Hold
     from waybill.parking.holds import begin_probe as begin_probe
     from waybill.parking.holds import end_probe as end_probe
@@ -55,13 +54,13 @@ if TYPE_CHECKING:
     from waybill.parking.identities import NO_ID as NO_ID
     from waybill.parking.identities import Identity as Identity
     from waybill.parking.identities import identify as identify
+    from waybill.parking.identities import split_ids as split_ids
     from waybill.parking.locations import ParkedPlace as ParkedPlace
     from waybill.parking.locations import Whereabouts as Whereabouts
     from waybill.parking.locations import whereabouts as whereabouts
     from waybill.parking.masking import MASK as MASK
     from waybill.parking.masking import masked_event as masked_event
     from waybill.parking.masking import masked_words as masked_words
-    from waybill.parking.merging import GroupReading as GroupReading
     from waybill.parking.model import CleanUpReport as CleanUpReport
     from waybill.parking.model import DiscardReport as DiscardReport
     from waybill.parking.model import FingerprintGroup as FingerprintGroup
@@ -87,13 +86,16 @@ if TYPE_CHECKING:
     from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
     from waybill.parking.packed import read_directory as read_directory
     from waybill.parking.packed import read_segment as read_segment
-    from waybill.parking.pages import Sort as Sort
     from waybill.parking.parking import Parking as Parking
     from waybill.parking.quarantine import park_made_again as park_made_again
     from waybill.parking.quarantine import park_mended as park_mended
     from waybill.parking.quarantine import quarantine_missing as quarantine_missing
-    from waybill.parking.queries import read_segment_events as read_segment_events
-    from waybill.parking.queries import segments_in_order as segments_in_order
+    from waybill.parking.reading import Damage as Damage
+    from waybill.parking.reading import SliceReading as SliceReading
+    from waybill.parking.reading import Unreadable as Unreadable
+    from waybill.parking.reading import read_event_page as read_event_page
+    from waybill.parking.reading import read_segment_events as read_segment_events
+    from waybill.parking.reading import segments_in_order as segments_in_order
     from waybill.parking.recording import OF_LOADS as OF_LOADS
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
@@ -102,10 +104,8 @@ if TYPE_CHECKING:
     from waybill.parking.request import ParkedFilter as ParkedFilter
     from waybill.parking.request import PartitionRequest as PartitionRequest
     from waybill.parking.sampling import Drawn as Drawn
-    from waybill.parking.sampling import EventChoice as EventChoice
     from waybill.parking.sampling import EventSample as EventSample
     from waybill.parking.sampling import Stratum as Stratum
-    from waybill.parking.sampling import fingerprint_of as fingerprint_of
     from waybill.parking.segment_stream import SegmentStream as SegmentStream
     from waybill.parking.segment_stream import write_segments as write_segments
     from waybill.parking.selection import matches as matches
@@ -125,12 +125,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "remove_mark",
             "set_mark",
         ],
-        "damage": ["Damage", "Unreadable"],
         "discards": ["TooManyCutsError"],
         "event": ["ParkedEvent"],
-        "event_pages": ["read_event_page"],
         "exporting": ["ExportReport", "KINDS", "contents", "export"],
-        "fingerprints": ["fingerprint"],
+        "fingerprints": ["fingerprint", "fingerprint_of"],
+        "groups": ["Sort"],
         "holds": [
             "Hold",
             "begin_probe",
@@ -142,10 +141,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "release",
             "to_replay",
         ],
-        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify"],
+        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify", "split_ids"],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
         "masking": ["MASK", "masked_event", "masked_words"],
-        "merging": ["GroupReading"],
         "model": [
             "CleanUpReport",
             "DiscardReport",
@@ -172,14 +170,20 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "read_directory",
             "read_segment",
         ],
-        "pages": ["Sort"],
         "parking": ["Parking"],
         "quarantine": ["park_made_again", "park_mended", "quarantine_missing"],
-        "queries": ["read_segment_events", "segments_in_order"],
+        "reading": [
+            "Damage",
+            "SliceReading",
+            "Unreadable",
+            "read_event_page",
+            "read_segment_events",
+            "segments_in_order",
+        ],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
         "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
-        "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
+        "sampling": ["Drawn", "EventSample", "Stratum"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["matches", "read_replay"],
         "states": ["HELD", "lock_partitions"],

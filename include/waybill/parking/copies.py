@@ -36,7 +36,7 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import Connection, text
 
-from waybill.parking.identities import ANY_REPLAY, ID_BYTES, NO_ID, unpack_ids
+from waybill.parking.identities import ANY_REPLAY, NO_ID, split_ids, unpack_ids
 from waybill.parking.packed import PartitionKey, SegmentDescriptor
 
 CopyKey = tuple[str, str, str, int]
@@ -104,13 +104,13 @@ def find_copies(
     found = Copies({}, Counter())
     if not twice:
         return found
-    doubtful = [(index, s) for index, s in touching if not twice.isdisjoint(_split(ids[index]))]
+    doubtful = [(index, s) for index, s in touching if not twice.isdisjoint(split_ids(ids[index]))]
     stored = _by_identity(_held(connection, doubtful, partitions), twice)
     kept: set[tuple[int, bytes]] = set()
     for index, segment in given:
         partition_id = partitions[segment.partition]
         lines = []
-        each = zip(_split(ids[index]), _origins(segment), strict=True)
+        each = zip(split_ids(ids[index]), _origins(segment), strict=True)
         for line, (identity, (minute, replay_id)) in enumerate(each):
             if identity not in twice:
                 continue
@@ -170,10 +170,6 @@ def _array(items: Iterable[str]) -> str:
     return "{" + ",".join(items) + "}"
 
 
-def _split(ids: bytes) -> list[bytes]:
-    return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
-
-
 def _twice(new: bytes, stored: Iterable[bytes]) -> set[bytes]:
     """Return the identities that are in ``new`` and a second time in ``new`` or ``stored``."""
     mine = np.sort(np.frombuffer(new, np.uint64))
@@ -191,7 +187,7 @@ def _by_identity(held: Sequence[_Held], wanted: set[bytes]) -> dict[tuple[int, b
     """Return (partition id, identity) to the replays of the segments that hold it."""
     found: dict[tuple[int, bytes], set[str]] = defaultdict(set)
     for item in held:
-        for line, identity in enumerate(_split(item.ids)):
+        for line, identity in enumerate(split_ids(item.ids)):
             if identity in wanted and line not in item.copies:
                 found[item.partition_id, identity].add(item.replay_id)
     return found

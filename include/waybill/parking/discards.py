@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -42,8 +41,6 @@ from sqlalchemy import (
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.events import instant
-from waybill.parking.event import ParkedEvent
 from waybill.parking.model import DiscardReport, PartitionFilter, Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import (
@@ -106,9 +103,12 @@ def cut_edges(
     edges = Edges()
     if most is not None:
         _refuse_more(tracker, wanted, state, most)
+    window = wanted.window
     for segment in _partly_inside(tracker, wanted, state):
-        try:
-            sides = cut(tracker, objects, segment, lambda _, event: _is_inside(event, wanted))
+        try:  # an event whose time nobody knows is not inside
+            sides = cut(
+                tracker, objects, segment, lambda _, event: event.is_within(*window) is True
+            )
         except CorruptSegmentError as error:
             _log.warning("segment %s is left as it is: %s", segment.id, error)
             continue
@@ -178,15 +178,6 @@ def _partly_inside(tracker: TrackerStore, wanted: PartitionFilter, state: str) -
         if len(page) < _PAGE:
             return
         after = page[-1].id
-
-
-def _is_inside(event: ParkedEvent, wanted: PartitionFilter) -> bool:
-    """Tell whether an event is inside the window; one whose time nobody knows is not."""
-    since, until = wanted.window
-    at: datetime | None = instant(event.event_at) or instant(event.parked_at)
-    if at is None:
-        return False
-    return (since is None or at >= since) and (until is None or at < until)
 
 
 MANY = 10_000

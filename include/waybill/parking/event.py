@@ -22,12 +22,13 @@ import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import orjson
 
-from waybill.events import loads
+from waybill.events import instant, loads
 from waybill.parking.names import capped, escape, unescape
 
 _ERROR = b'{"error":'
@@ -115,6 +116,18 @@ class ParkedEvent:
     """
     source: bytes = b""
     """The message that a transformation made it from, as that came; empty: none is kept."""
+
+    def is_within(self, since: datetime | None, until: datetime | None) -> bool | None:
+        """Tell whether it happened in a window; None: neither of its times can be read.
+
+        Where its own time is none, the time of parking counts.
+        """
+        if since is None and until is None:
+            return True
+        at = instant(self.event_at) or instant(self.parked_at)
+        if at is None:
+            return None
+        return (since is None or at >= since) and (until is None or at < until)
 
     def to_line(self, *, fingerprint: str = "") -> bytes:
         """Return the event as one JSON line, without the newline. Cost: 2-4 µs for 400 bytes.

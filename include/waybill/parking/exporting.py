@@ -27,8 +27,8 @@ from pathlib import Path
 import zstandard
 
 from waybill.errors import InputError
-from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
+from waybill.parking.reading import Damage, Unreadable
 
 KINDS = (".jsonl.zst", ".jsonl", ".csv")
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"

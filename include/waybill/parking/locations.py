@@ -19,7 +19,7 @@ from waybill.events import decode, instant
 from waybill.parking.model import Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import NAMES, CorruptSegmentError
-from waybill.parking.queries import events_of, read_frame
+from waybill.parking.reading import events_of, read_frame
 from waybill.parking.selection import select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, segments

@@ -2,18 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from waybill.events import rfc3339, window
-from waybill.parking.fingerprints import require_fingerprint
+from waybill.parking.event import ParkedEvent
+from waybill.parking.fingerprints import fingerprint_of, require_fingerprint
+
+
+class _Windows:
+    """A window on event time, and one on the time of parking."""
+
+    __slots__ = ()
+    since: datetime | str | None
+    until: datetime | str | None
+    parked_since: datetime | str | None
+    parked_until: datetime | str | None
+
+    @property
+    def window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the edges of the window on event time, in UTC.
+
+        Raises:
+            InputError: one is no time, or the window holds nothing.
+        """
+        return window(self.since, self.until)
+
+    @property
+    def parked_window(self) -> tuple[datetime | None, datetime | None]:
+        """Return the edges of the window on the time of parking, in UTC.
+
+        Raises:
+            InputError: one is no time, or the window holds nothing.
+        """
+        return window(self.parked_since, self.parked_until, prefix="parked_")
+
+
+class _Row:
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        fields_ = asdict(self)  # type: ignore[call-overload]
+        return {name: _plain(value) for name, value in fields_.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFilter:
+class PartitionFilter(_Windows):
     """Which partitions; a field that is None matches all.
 
     Windows go from ``since`` to before ``until``; a time without a zone is UTC. With a window or a
@@ -39,24 +77,6 @@ class PartitionFilter:
     """As ``held``, or quarantined: whatever nobody has decided on."""
 
     @property
-    def window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges of the window on event time, in UTC.
-
-        Raises:
-            InputError: one is no time, or the window holds nothing.
-        """
-        return window(self.since, self.until)
-
-    @property
-    def parked_window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges of the window on the time of parking, in UTC.
-
-        Raises:
-            InputError: one is no time, or the window holds nothing.
-        """
-        return window(self.parked_since, self.parked_until, prefix="parked_")
-
-    @property
     def names_nothing(self) -> bool:
         """True: it matches every partition there is, or every one of these teams."""
         own = (field.name for field in fields(self) if field.name not in ("held", "kept", "teams"))
@@ -69,7 +89,7 @@ class PartitionFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(_Row):
     """The parked events of one pipeline, event name, stage and error type, in numbers."""
 
     id: int
@@ -108,10 +128,6 @@ class Partition:
         """Return all four names, for messages."""
         return f"{self.pipeline}/{self.event_name or '(empty)'}/{self.stage}/{self.error_type}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the partition as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class PartitionPage:
@@ -123,7 +139,7 @@ class PartitionPage:
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintGroup:
+class FingerprintGroup(_Row):
     """The events of one partition that are parked or replaying with one fingerprint."""
 
     fingerprint: str
@@ -134,10 +150,6 @@ class FingerprintGroup:
     segments: int
     first_parked_at: datetime
     last_parked_at: datetime
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the group as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +179,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayConditions:
+class ReplayConditions(_Windows):
     """Which parked events of a partition a replay takes; what is None takes all.
 
     A time without a zone is UTC; windows go from their first edge to before their second.
@@ -185,23 +197,20 @@ class ReplayConditions:
     about: bool = False
     """``max_events`` may be exceeded by half of it where that saves cutting a segment."""
 
-    @property
-    def window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges on event time in UTC.
+    def event_filter(self) -> Callable[[ParkedEvent], bool]:
+        """Return what tells whether an event is wanted, by its own time and its fingerprint.
 
-        Raises:
-            InputError: one is no time, or the window holds nothing.
+        One whose time cannot be read is.
         """
-        return window(self.since, self.until)
+        since, until = self.window
+        cause = self.fingerprint
 
-    @property
-    def parked_window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges on the time of parking in UTC.
+        def is_wanted(event: ParkedEvent) -> bool:
+            if cause is not None and fingerprint_of(event) != cause:
+                return False
+            return event.is_within(since, until) is not False
 
-        Raises:
-            InputError: one is no time, or the window holds nothing.
-        """
-        return window(self.parked_since, self.parked_until, prefix="parked_")
+        return is_wanted
 
     def check(self) -> None:
         """Raise ``InputError`` where an edge, a window or the fingerprint is none."""
@@ -211,7 +220,7 @@ class ReplayConditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(_Row):
     """One partition's way back, from its begin to its end."""
 
     id: UUID
@@ -236,10 +245,6 @@ class Replay:
     started_at: datetime
     finished_at: datetime | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the replay as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectDescriptor:
@@ -252,16 +257,8 @@ class ObjectDescriptor:
     """``SegmentDescriptor`` of each."""
 
 
-class _Report:
-    __slots__ = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-
 @dataclass(frozen=True, slots=True)
-class DiscardReport(_Report):
+class DiscardReport(_Row):
     """What a discard, or its undoing, changed."""
 
     partitions: int
@@ -295,7 +292,7 @@ class ObjectState:
 
 
 @dataclass(frozen=True, slots=True)
-class RecheckReport(_Report):
+class RecheckReport(_Row):
     """What another look at quarantined segments found."""
 
     segments: int
@@ -311,7 +308,7 @@ class RecheckReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUpReport(_Report):
+class CleanUpReport(_Row):
     """What a clean-up deleted."""
 
     objects: int
@@ -324,7 +321,7 @@ class CleanUpReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshReport(_Report):
+class RefreshReport(_Row):
     """What a comparison of tracker and bucket found."""
 
     missing: tuple[str, ...]

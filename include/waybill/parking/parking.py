@@ -15,20 +15,18 @@ from waybill.events import window
 from waybill.parking import (
     cleanup,
     discards,
+    groups,
     holds,
-    merging,
-    pages,
     quarantine,
-    queries,
+    reading,
     refreshing,
     replays,
     sampling,
 )
 from waybill.parking.cleanup import Rewriting
-from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
+from waybill.parking.groups import Sort
 from waybill.parking.holds import Hold
-from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
@@ -44,10 +42,10 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
-from waybill.parking.pages import Sort
+from waybill.parking.reading import Damage, SliceReading
 from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
-from waybill.parking.sampling import EventChoice, EventSample
+from waybill.parking.sampling import EventSample
 from waybill.parking.states import IS_UNMARKED_ALONE
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
@@ -79,7 +77,7 @@ class Parking:
         self, wanted: PartitionFilter | None = None, *, limit: int | None = None
     ) -> list[Partition]:
         """Return the partitions that match, sorted by name; without a filter all of them."""
-        return queries.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
+        return groups.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
 
     def page(
         self,
@@ -105,7 +103,7 @@ class Parking:
         Raises:
             InputError: a cursor that is none or of another order, a wrong limit, sort or time.
         """
-        return pages.read_page(
+        return groups.read_page(
             self._tracker,
             wanted or PartitionFilter(),
             sort=sort,
@@ -119,15 +117,15 @@ class Parking:
 
         Cost: a look at each partition that matches; 0.1 s at 500,000.
         """
-        return pages.read_totals(self._tracker, wanted or PartitionFilter())
+        return groups.read_totals(self._tracker, wanted or PartitionFilter())
 
     def groups(self, partition_id: int) -> list[FingerprintGroup]:
         """Return a partition's parked and replaying events by fingerprint, most events first."""
-        return queries.read_groups(self._tracker, partition_id)
+        return groups.read_groups(self._tracker, partition_id)
 
     def object_keys(self, partition_id: int, *, limit: int) -> list[str]:
         """Return objects that hold what is parked, replaying or quarantined, the newest first."""
-        return queries.read_object_keys(self._tracker, partition_id, limit=limit)
+        return groups.read_object_keys(self._tracker, partition_id, limit=limit)
 
     def timelines(
         self,
@@ -143,7 +141,7 @@ class Parking:
         Raises:
             InputError: an edge is no time, or the window is empty.
         """
-        return queries.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
+        return groups.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
 
     def partition(self, partition_id: int) -> Partition:
         """Return one partition.
@@ -151,7 +149,7 @@ class Parking:
         Raises:
             InputError: there is none with this id.
         """
-        return queries.read_partition(self._tracker, partition_id)
+        return groups.read_partition(self._tracker, partition_id)
 
     def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> Partition:
         """Return the partition with these names.
@@ -166,7 +164,7 @@ class Parking:
             InputError: there is none; names the first name that is wrong, and the nearest right
             one.
         """
-        return queries.find_partition(
+        return groups.find_partition(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
@@ -177,7 +175,7 @@ class Parking:
 
         Cost: two look-ups by index, however much is parked.
         """
-        return queries.find_exactly(
+        return groups.find_exactly(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
@@ -187,7 +185,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        return queries.resolve_pipeline(self._tracker, name)
+        return groups.resolve_pipeline(self._tracker, name)
 
     def require_names(self, stage: str | None, error_type: str | None) -> None:
         """Refuse a stage or error type that is neither Waybill's own nor ever parked anything.
@@ -195,7 +193,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        queries.require_names(self._tracker, stage, error_type)
+        groups.require_names(self._tracker, stage, error_type)
 
     def events(  # noqa: PLR0913 - each may be left out
         self,
@@ -218,11 +216,11 @@ class Parking:
             CorruptSegmentError: without ``damage``: a segment is damaged, or its object is gone
                 though its row stands.
         """
-        return queries.read_events(
+        return reading.read_events(
             self._tracker,
             self._objects,
             partition_id,
-            queries.Wanted(states, *window(since, until), limit, fingerprint),
+            reading.Wanted(states, *window(since, until), limit, fingerprint),
             damage,
         )
 
@@ -241,7 +239,7 @@ class Parking:
 
         Cost: one read of the store for each of at most ``n`` segments.
         """
-        return queries.read_sample(
+        return sampling.read_sample(
             self._tracker,
             self._objects,
             partition_id,
@@ -254,7 +252,7 @@ class Parking:
     def draw(
         self,
         partition_id: int,
-        choice: EventChoice | None = None,
+        choice: ReplayConditions | None = None,
         *,
         n: int | None = None,
         seed: int | None = None,
@@ -271,7 +269,7 @@ class Parking:
             InputError: an edge of a window is no time.
         """
         return sampling.draw(
-            self._tracker, self._objects, partition_id, choice or EventChoice(), n, seed
+            self._tracker, self._objects, partition_id, choice or ReplayConditions(), n, seed
         )
 
     def read(self, segment: Segment) -> Iterator[ParkedEvent]:
@@ -280,7 +278,7 @@ class Parking:
         Raises:
             CorruptSegmentError: it is damaged, or its object is gone though its row stands.
         """
-        return queries.read_segment_events(self._tracker, self._objects, segment)
+        return reading.read_segment_events(self._tracker, self._objects, segment)
 
     # What changes something
 
@@ -387,30 +385,30 @@ class Parking:
 
     def replay_size(self, replay_id: UUID) -> int:
         """Return how many segments a replay took; of those cut or rewritten since, the parts."""
-        return queries.count_segments(self._tracker, *_own(replay_id))
+        return reading.count_segments(self._tracker, *_own(replay_id))
 
-    def replay_groups(self, replay_id: UUID) -> Iterator[list[Segment]]:
-        """Yield what a replay has still to send: groups of segments whose events go out merged.
+    def replay_slices(self, replay_id: UUID) -> Iterator[list[Segment]]:
+        """Yield what a replay has still to send: slices of segments whose events go out merged.
 
-        In replay order. Memory: a page of rows, and one group's.
+        In replay order. Memory: a page of rows, and one slice's.
         """
         own = segments.c.replay_id == replay_id, segments.c.state == "replaying"
-        return merging.groups(queries.segments_in_order(self._tracker, *own))
+        return reading.slices(reading.segments_in_order(self._tracker, *own))
 
-    def read_group(self, group: Sequence[Segment]) -> GroupReading:
-        """Read a group of segments, each checked whole before the first event is given.
+    def read_slice(self, some: Sequence[Segment]) -> SliceReading:
+        """Read a slice, each segment checked whole before the first event is given.
 
-        Memory: the group's frames, compressed, and the lines of segments that overlap.
+        Memory: the slice's frames, compressed, and the lines of segments that overlap.
         """
-        return merging.read_group(self._tracker, self._objects, group)
+        return reading.read_slice(self._tracker, self._objects, some)
 
-    def read_groups(self, groups: Iterable[list[Segment]]) -> Generator[GroupReading]:
-        """Yield groups as ``read_group`` reads them; a few are read ahead, side by side.
+    def read_slices(self, slices: Iterable[list[Segment]]) -> Generator[SliceReading]:
+        """Yield slices as ``read_slice`` reads them; a few are read ahead, side by side.
 
-        To be closed when it is not read to its end. Memory: the frames of the next group, whatever
-        its size, and of more groups up to 8 MiB.
+        To be closed when it is not read to its end. Memory: the frames of the next slice, whatever
+        its size, and of more slices up to 8 MiB.
         """
-        return merging.read_groups(self._tracker, self._objects, groups)
+        return reading.read_slices(self._tracker, self._objects, slices)
 
     def quarantine(
         self, replay_id: UUID, damaged: Sequence[tuple[Segment, CorruptSegmentError]]
@@ -448,7 +446,7 @@ class Parking:
 
         Of those that were cut or rewritten since, the parts.
         """
-        return list(queries.segments_in_order(self._tracker, *_own(replay_id)))
+        return list(reading.segments_in_order(self._tracker, *_own(replay_id)))
 
     def mark_replayed(
         self, replay_id: UUID, segment_ids: Sequence[int], beside: Beside | None = None

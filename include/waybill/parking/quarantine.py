@@ -29,7 +29,7 @@ from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.names import storable
 from waybill.parking.object_keys import new_cut_key
 from waybill.parking.packed import CorruptSegmentError, PackedObject
-from waybill.parking.queries import read_segment_events, segments_in_order
+from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.parking.selection import select_segments, to_segment
 from waybill.parking.splits import swap
 from waybill.parking.states import IS_UNMARKED, lock_partition, lock_partitions, move, now_in

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from waybill.events import CATALOGUE, STAGES, window
 from waybill.parking.model import PartitionFilter, ReplayConditions
 from waybill.request import Request
-
-if TYPE_CHECKING:
-    from waybill.parking.sampling import EventChoice
 
 MOST_EVENTS = 10**15
 """That anybody may ask for: what the tracker, Airflow and JSON can all hold."""
@@ -147,16 +144,6 @@ class ParkedEventsRequest(WindowRequest, PartitionRequest):
 
     @property
     def conditions(self) -> ReplayConditions:
-        """Return what of the partition a replay takes."""
-        return ReplayConditions(*self._conditions())
-
-    @property
-    def choice(self) -> EventChoice:
-        """Return what of the partition a dry run takes."""
-        from waybill.parking.sampling import EventChoice
-
-        return EventChoice(*self._conditions())
-
-    def _conditions(self) -> tuple[Any, ...]:
-        window_fields = (getattr(self, name) for name in WindowRequest.model_fields)
-        return (*window_fields, self.max_events)
+        """Return what of the partition a replay, or a dry run, takes."""
+        windows = {name: getattr(self, name) for name in WindowRequest.model_fields}
+        return ReplayConditions(**windows, max_events=self.max_events)

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.model import PartitionFilter, Replay, Segment
+from waybill.parking.model import PartitionFilter, Replay, ReplayConditions, Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import NAMES
 from waybill.parking.states import IS_UNMARKED, STATE_NOW
@@ -89,14 +89,31 @@ def segment_matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
 
 def parked_with(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment that hold for all of its events or for none."""
-    since, until = wanted.parked_window
+    conditions = _parked_in(*wanted.parked_window)
+    if wanted.fingerprint is not None:
+        conditions.append(segments.c.fingerprint == require_fingerprint(wanted.fingerprint))
+    return conditions
+
+
+def may_match(partition_id: int, wanted: ReplayConditions) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment of a partition: some of its events may be wanted."""
+    conditions = [
+        segments.c.partition_id == partition_id,
+        *overlaps(*wanted.window),
+        *_parked_in(*wanted.parked_window),
+    ]
+    if wanted.fingerprint is not None:
+        causes = [require_fingerprint(wanted.fingerprint), ""]
+        conditions.append(segments.c.fingerprint.in_(causes))
+    return conditions
+
+
+def _parked_in(since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if since is not None:
         conditions.append(segments.c.parked_at >= since)
     if until is not None:
         conditions.append(segments.c.parked_at < until)
-    if wanted.fingerprint is not None:
-        conditions.append(segments.c.fingerprint == require_fingerprint(wanted.fingerprint))
     return conditions
 
 

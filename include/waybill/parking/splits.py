@@ -22,7 +22,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, func, select, update
 
 from waybill.parking.event import ParkedEvent
-from waybill.parking.identities import ID_BYTES, NO_ID, Identity, unpack_ids
+from waybill.parking.identities import NO_ID, Identity, split_ids, unpack_ids
 from waybill.parking.model import Segment
 from waybill.parking.object_keys import new_cut_key
 from waybill.parking.packed import (
@@ -32,7 +32,7 @@ from waybill.parking.packed import (
     SegmentDescriptor,
     directory,
 )
-from waybill.parking.queries import events_of, read_frame
+from waybill.parking.reading import events_of, read_frame
 from waybill.parking.states import HELD, lock_partition
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
@@ -102,12 +102,9 @@ def _identities(tracker: TrackerStore, segment: Segment) -> list[Identity | None
     query = select(segments.c.ids).where(segments.c.id == segment.id)
     with tracker.transaction() as connection:
         ids = connection.execute(query).scalar() or b""
-    copies = set(segment.copies)
-    digests = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
     return [
         None if digest == NO_ID else Identity(digest, 0, "")
-        for line, digest in enumerate(digests)
-        if line not in copies
+        for digest in split_ids(ids, set(segment.copies))
     ]
 
 

@@ -30,7 +30,6 @@ from waybill.events import HELD_ERROR, rfc3339
 from waybill.loading import KeptRange, LeftError, WaitingError, kept_ranges
 from waybill.notices import write_notice
 from waybill.parking import (
-    ID_BYTES,
     NAMES,
     NO_ID,
     Damage,
@@ -44,6 +43,7 @@ from waybill.parking import (
     park_mended,
     read_segment_events,
     segments_in_order,
+    split_ids,
     storable,
 )
 from waybill.processing import Chunk, identity_of, parked_event
@@ -249,9 +249,7 @@ def _described(tracker: TrackerStore, some: Sequence[Segment]) -> list[_Lost]:
     lost: list[_Lost] = []
     for segment in some:
         _, ids, *names = rows[segment.id]
-        given, copies = ids or b"", set(segment.copies)
-        digests = [given[at : at + ID_BYTES] for at in range(0, len(given), ID_BYTES)]
-        kept = tuple(digest for line, digest in enumerate(digests) if line not in copies)
+        kept = tuple(split_ids(ids or b"", set(segment.copies)))
         a, b, c, d = names
         lost.append(_Lost(segment, (a, b, c, d), kept))
     return lost

@@ -311,9 +311,9 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
         good = _good(runners, request, version, found.event_name, personal)
     earlier = enters_earlier(request.enter, found.stage, active)
     if earlier:
-        everything = parking.draw(found.id, request.choice)
+        everything = parking.draw(found.id, request.conditions)
         refuse_without_source(event for _, event in everything.events)
-    sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
+    sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
     return replace(report, quarantined=found.quarantined)

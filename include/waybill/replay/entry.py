@@ -93,7 +93,7 @@ def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -
 
 def readable(parking: Parking, replay_id: UUID) -> Iterator[ParkedEvent]:
     """Yield what a replay has still to send, without what is damaged: sending says so."""
-    for group in parking.replay_groups(replay_id):
+    for group in parking.replay_slices(replay_id):
         for segment in group:
             try:
                 yield from parking.read(segment)

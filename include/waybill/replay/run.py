@@ -21,7 +21,7 @@ from uuid import UUID
 from waybill.errors import InputError
 from waybill.events import decode
 from waybill.ingestion import Undeliverable
-from waybill.parking import GroupReading, ParkedEvent, Parking, Replay, ReplayConditions, Segment
+from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment, SliceReading
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.replay.eligibility import refuse_held, refuse_ingestion
@@ -168,7 +168,7 @@ class _Run:
             self._ready(self._parents, begun)
         self._find_unfinished(str(begun.id))
         pace = ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
-        groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
+        groups = parts.parking.read_slices(parts.parking.replay_slices(begun.id))
         with self._marking.begin(begun.id, self._resumes), closing(groups):
             for group in groups:
                 self._group(begun.id, group, pace)
@@ -221,7 +221,7 @@ class _Run:
         self._resumed += 1
         return True
 
-    def _group(self, replay_id: UUID, group: GroupReading, pace: ReplayThrottle) -> None:
+    def _group(self, replay_id: UUID, group: SliceReading, pace: ReplayThrottle) -> None:
         parts, marking = self._parts, self._marking
         if group.damaged:
             parts.parking.quarantine(replay_id, group.damaged)
