@@ -8,7 +8,7 @@ unmasked, downloaded or asked for is written to the audit log, before it is give
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from waybill.deployment import active_version, deployed_names, keeps_source
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
-from waybill.inspection.events import ShownEvent, ShownPage
 from waybill.inspection.messages import Explained, Messages
 from waybill.parking import (
     HELD,
@@ -43,6 +42,7 @@ from waybill.parking import (
     Partition,
     PartitionFilter,
     Replay,
+    Unreadable,
     contents,
     masked_event,
     matches,
@@ -61,6 +61,26 @@ MOST_CUTS = 200
 """Segments that a decision may cut in two while somebody waits: 2-4 s."""
 _NOBODY = access_of((), "", ())
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    """One event as somebody may see it."""
+
+    event: ParkedEvent
+    masked: tuple[str, ...]
+    """Fields that were masked; ``*``: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """Some events of a partition."""
+
+    events: tuple[ShownEvent, ...]
+    next: str | None
+    """The cursor of the page after it; None: this was the last."""
+    damaged: tuple[Unreadable, ...]
+    """What lay on this page and could not be read."""
 
 
 class ParkedEventsService:

@@ -429,6 +429,3 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
             )
         events += segment.count
     return ParkedRecovery(unrecoverable=events)
-
-
-__all__ = ["LostParked", "ParkedRecovery", "lost_parked", "recover_parked"]

@@ -94,12 +94,12 @@ class Run:
 
     def group(self, number: int, events: int = 10, *, dies: bool = False) -> bool:
         segments: Any = [SimpleNamespace(id=number, count=events, bytes=events * 100)]
-        shares = self.marking.begin_group(segments)
+        shares = self.marking.begin_slice(segments)
         self.marking.begin_sending()
         self.log.produce(events)
         if dies:
             raise RetryError("amid a group")
-        self.marking.end_group(segments)
+        self.marking.end_slice(segments)
         return shares
 
     @property
@@ -184,7 +184,7 @@ def test_an_error_between_groups_leaves_them_marked_and_told() -> None:
     with pytest.raises(ValueError, match="between"), run.marking:
         run.group(1)
         run.group(2)
-        run.marking.begin_group([])
+        run.marking.begin_slice([])
         raise ValueError("between")
     assert (run.marks, run.tracker.told) == ([[1, 2]], [1, 2])
 
