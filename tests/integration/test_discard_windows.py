@@ -7,7 +7,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter
+from waybill.parking import ParkedGroupFilter
 from waybill.parking.reading import segments_in_order
 from waybill.storage.tracker.tables import segments
 
@@ -20,7 +20,7 @@ def hours(since=None, until=None, **more):
     def edge(hour):
         return None if hour is None else f"2013-01-01T{hour:02}:00Z"
 
-    return PartitionFilter(event_name="flight", since=edge(since), until=edge(until), **more)
+    return ParkedGroupFilter(event_name="flight", since=edge(since), until=edge(until), **more)
 
 
 def park(lot, *commits):

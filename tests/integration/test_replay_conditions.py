@@ -9,7 +9,7 @@ from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import ParkedGroupFilter, ReplayConditions
 from waybill.parking.fingerprints import fingerprint
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -216,7 +216,7 @@ def test_a_cut_and_a_discard_at_once_leave_each_event_in_one_place(lot):
         park_days(lot, commits=1, each=6)
         with ThreadPoolExecutor(3) as pool:
             took = pool.submit(begin, lot, f"r{number}", since="2013-01-01T03:00Z")
-            flights, by = PartitionFilter(event_name="flight"), Decision("b", "race")
+            flights, by = ParkedGroupFilter(event_name="flight"), Decision("b", "race")
             gone = pool.submit(lot.parking.discard, flights, by)
         states = lot.states()
         assert took.result().events == states.get("replaying", 0)

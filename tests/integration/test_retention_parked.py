@@ -9,7 +9,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter
+from waybill.parking import ParkedGroupFilter
 from waybill.retention import trim_payloads, trim_rows
 from waybill.tracing import expire_traces
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout, object_key
@@ -28,7 +28,7 @@ def over(lot):
     lot.parking.mark_replayed(replay.id, [s.id for s in lot.parking.replay_segments(replay.id)])
     lot.parking.finish_replay(replay.id)
     lot.park([make_event(n) for n in range(4, 9)], 2)
-    lot.parking.discard(PartitionFilter(event_name="flight"), Decision("ann", "test data"))
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("ann", "test data"))
     lot.park([make_event(20)], 3)
     lot.parking.clean_up(grace_s=0)
     for table, column in (

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from waybill.parking.holds import Hold as Hold
     from waybill.parking.holds import begin_probe as begin_probe
     from waybill.parking.holds import end_probe as end_probe
-    from waybill.parking.holds import held_partitions as held_partitions
+    from waybill.parking.holds import held_groups as held_groups
     from waybill.parking.holds import held_pipelines as held_pipelines
     from waybill.parking.holds import read_holds as read_holds
     from waybill.parking.holds import record_storm as record_storm
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from waybill.parking.masking import masked_words as masked_words
     from waybill.parking.model import CleanUpReport as CleanUpReport
     from waybill.parking.model import DiscardReport as DiscardReport
-    from waybill.parking.model import FingerprintGroup as FingerprintGroup
+    from waybill.parking.model import FailureCause as FailureCause
     from waybill.parking.model import ObjectDescriptor as ObjectDescriptor
-    from waybill.parking.model import Partition as Partition
-    from waybill.parking.model import PartitionFilter as PartitionFilter
-    from waybill.parking.model import PartitionPage as PartitionPage
+    from waybill.parking.model import ParkedGroup as ParkedGroup
+    from waybill.parking.model import ParkedGroupFilter as ParkedGroupFilter
+    from waybill.parking.model import ParkedGroupPage as ParkedGroupPage
     from waybill.parking.model import RecheckReport as RecheckReport
     from waybill.parking.model import RefreshReport as RefreshReport
     from waybill.parking.model import Replay as Replay
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
     from waybill.parking.packed import PackedObject as PackedObject
     from waybill.parking.packed import Packer as Packer
-    from waybill.parking.packed import PartitionKey as PartitionKey
+    from waybill.parking.packed import ParkedGroupKey as ParkedGroupKey
     from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
     from waybill.parking.packed import read_directory as read_directory
     from waybill.parking.packed import read_segment as read_segment
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
     from waybill.parking.request import MOST_EVENTS as MOST_EVENTS
     from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
     from waybill.parking.request import ParkedFilter as ParkedFilter
-    from waybill.parking.request import PartitionRequest as PartitionRequest
+    from waybill.parking.request import ParkedGroupRequest as ParkedGroupRequest
     from waybill.parking.sampling import Drawn as Drawn
     from waybill.parking.sampling import EventSample as EventSample
     from waybill.parking.sampling import Stratum as Stratum
@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from waybill.parking.selection import matches as matches
     from waybill.parking.selection import read_replay as read_replay
     from waybill.parking.states import HELD as HELD
-    from waybill.parking.states import lock_partitions as lock_partitions
+    from waybill.parking.states import lock_groups as lock_groups
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -134,7 +134,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Hold",
             "begin_probe",
             "end_probe",
-            "held_partitions",
+            "held_groups",
             "held_pipelines",
             "read_holds",
             "record_storm",
@@ -147,11 +147,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "model": [
             "CleanUpReport",
             "DiscardReport",
-            "FingerprintGroup",
+            "FailureCause",
             "ObjectDescriptor",
-            "Partition",
-            "PartitionFilter",
-            "PartitionPage",
+            "ParkedGroup",
+            "ParkedGroupFilter",
+            "ParkedGroupPage",
             "RecheckReport",
             "RefreshReport",
             "Replay",
@@ -165,7 +165,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "NAMES",
             "PackedObject",
             "Packer",
-            "PartitionKey",
+            "ParkedGroupKey",
             "SegmentDescriptor",
             "read_directory",
             "read_segment",
@@ -182,10 +182,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
-        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
+        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "ParkedGroupRequest"],
         "sampling": ["Drawn", "EventSample", "Stratum"],
         "segment_stream": ["SegmentStream", "write_segments"],
         "selection": ["matches", "read_replay"],
-        "states": ["HELD", "lock_partitions"],
+        "states": ["HELD", "lock_groups"],
     },
 )

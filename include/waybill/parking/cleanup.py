@@ -67,7 +67,7 @@ from waybill.parking.packed import (
     directory,
     read_object_directory,
 )
-from waybill.parking.states import HAS_MARK, IS_UNMARKED_ALONE, lock_partitions, now_in
+from waybill.parking.states import HAS_MARK, IS_UNMARKED_ALONE, lock_groups, now_in
 from waybill.storage import ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -127,7 +127,7 @@ def _settle(tracker: TrackerStore, cutoff: datetime) -> int:
     with tracker.transaction(long_statements=True) as connection:
         ids = list(connection.execute(query.limit(BATCH)).scalars())
         if ids:
-            lock_partitions(connection, [own.id.in_(ids)])
+            lock_groups(connection, [own.id.in_(ids)])
     return len(ids)
 
 
@@ -369,7 +369,7 @@ def _take(connection: Connection, key: str, some: Sequence[_Parked]) -> bool:
 
     In the order of locks; the object's row keeps a clean-up off.
     """
-    lock_partitions(connection, [partitions.c.id.in_({one.partition_id for one in some})])
+    lock_groups(connection, [partitions.c.id.in_({one.partition_id for one in some})])
     item = parked_objects.c
     held = select(item.state).where(item.key == key).with_for_update()
     if connection.execute(held).scalar() != "live":

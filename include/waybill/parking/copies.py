@@ -37,7 +37,7 @@ import numpy as np
 from sqlalchemy import Connection, text
 
 from waybill.parking.identities import ANY_REPLAY, NO_ID, split_ids, unpack_ids
-from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.packed import ParkedGroupKey, SegmentDescriptor
 
 CopyKey = tuple[str, str, str, int]
 """(pipeline id, event name, stage, intake minute)."""
@@ -82,8 +82,8 @@ class _Held:
 def find_copies(
     connection: Connection,
     segments: Sequence[SegmentDescriptor],
-    partitions: Mapping[PartitionKey, int],
-    known: set[PartitionKey],
+    partitions: Mapping[ParkedGroupKey, int],
+    known: set[ParkedGroupKey],
 ) -> Copies:
     """Return the copies among segments that are about to be recorded.
 
@@ -128,7 +128,7 @@ def find_copies(
 def _stored_ids(
     connection: Connection,
     given: Sequence[tuple[int, SegmentDescriptor]],
-    partitions: Mapping[PartitionKey, int],
+    partitions: Mapping[ParkedGroupKey, int],
 ) -> Iterator[bytes]:
     """Yield the identities of all stored segments that may hold events of these, in pieces."""
     if not given:
@@ -142,7 +142,7 @@ def _stored_ids(
 def _held(
     connection: Connection,
     given: Sequence[tuple[int, SegmentDescriptor]],
-    partitions: Mapping[PartitionKey, int],
+    partitions: Mapping[ParkedGroupKey, int],
 ) -> list[_Held]:
     """Return the stored segments that may hold events of these."""
     if not given:
@@ -152,7 +152,7 @@ def _held(
 
 
 def _spans(
-    given: Sequence[tuple[int, SegmentDescriptor]], partitions: Mapping[PartitionKey, int]
+    given: Sequence[tuple[int, SegmentDescriptor]], partitions: Mapping[ParkedGroupKey, int]
 ) -> dict[str, str]:
     """Return partitions and spans as texts of arrays, ten times as quick as lists.
 

@@ -41,7 +41,7 @@ from sqlalchemy import (
 
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
-from waybill.parking.model import DiscardReport, PartitionFilter, Segment
+from waybill.parking.model import DiscardReport, ParkedGroupFilter, Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import (
     inside,
@@ -53,7 +53,7 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.parking.splits import cut
-from waybill.parking.states import Moved, lock_partitions, mark, move, now_in, settle, unmark
+from waybill.parking.states import Moved, lock_groups, mark, move, now_in, settle, unmark
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -77,7 +77,7 @@ class Edges:
 def cut_edges(
     tracker: TrackerStore,
     objects: ObjectStore,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     state: str,
     *,
     most: int | None = None,
@@ -117,13 +117,13 @@ def cut_edges(
     return edges
 
 
-def within(wanted: PartitionFilter, edges: Edges) -> ColumnElement[bool]:
+def within(wanted: ParkedGroupFilter, edges: Edges) -> ColumnElement[bool]:
     """Return the condition on a segment: all of its events are inside the window."""
     whole = and_(true(), *inside(*wanted.window))
     return or_(whole, _among(edges.inside)) if edges.inside else whole
 
 
-def partly(wanted: PartitionFilter, edges: Edges) -> ColumnElement[bool]:
+def partly(wanted: ParkedGroupFilter, edges: Edges) -> ColumnElement[bool]:
     """Return the condition on a segment: the window may cut through it."""
     since, until = wanted.window
     if since is None and until is None:
@@ -133,7 +133,7 @@ def partly(wanted: PartitionFilter, edges: Edges) -> ColumnElement[bool]:
     return and_(span, not_(_among(known))) if known else span
 
 
-def _refuse_more(tracker: TrackerStore, wanted: PartitionFilter, state: str, most: int) -> None:
+def _refuse_more(tracker: TrackerStore, wanted: ParkedGroupFilter, state: str, most: int) -> None:
     if wanted.window == (None, None):
         return
     some = select(segments.c.id).where(*_cut_through(wanted, state)).limit(most + 1).subquery()
@@ -146,7 +146,7 @@ def _refuse_more(tracker: TrackerStore, wanted: PartitionFilter, state: str, mos
         )
 
 
-def _cut_through(wanted: PartitionFilter, state: str) -> list[ColumnElement[bool]]:
+def _cut_through(wanted: ParkedGroupFilter, state: str) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment in one state: the window may cut through it."""
     chosen = select(partitions.c.id).where(*matches(wanted), partitions.c[state] > 0)
     return [
@@ -161,7 +161,9 @@ def _among(ids: list[int]) -> ColumnElement[bool]:
     return segments.c.id == any_(cast(ids, ARRAY(BigInteger)))
 
 
-def _partly_inside(tracker: TrackerStore, wanted: PartitionFilter, state: str) -> Iterator[Segment]:
+def _partly_inside(
+    tracker: TrackerStore, wanted: ParkedGroupFilter, state: str
+) -> Iterator[Segment]:
     """Yield segments in the order of their ids, a page at a time; those made since are left out."""
     if wanted.window == (None, None):
         return
@@ -189,7 +191,7 @@ _Rows = Sequence[Row[Any]]
 def discard(
     tracker: TrackerStore,
     objects: ObjectStore,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     decision: Decision,
     *,
     most_cuts: int | None = None,
@@ -200,7 +202,7 @@ def discard(
     edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
     with tracker.transaction(long_statements=True) as connection:
         conditions = [*matches(wanted), partitions.c.parked > 0]
-        rows = lock_partitions(connection, conditions, settled=False)
+        rows = lock_groups(connection, conditions, settled=False)
         if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
             report = _report(mark(connection, rows), (0, 0))
         else:
@@ -210,7 +212,7 @@ def discard(
 
 
 def _discard_rows(
-    connection: Connection, wanted: PartitionFilter, edges: Edges, rows: _Rows
+    connection: Connection, wanted: ParkedGroupFilter, edges: Edges, rows: _Rows
 ) -> tuple[Moved, tuple[int, int]]:
     if not rows:
         return _NOTHING, (0, 0)
@@ -224,7 +226,7 @@ def _discard_rows(
 def undo_discard(
     tracker: TrackerStore,
     objects: ObjectStore,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     decision: Decision,
     *,
     most_cuts: int | None = None,
@@ -236,7 +238,7 @@ def undo_discard(
     with tracker.transaction(long_statements=True) as connection:
         conditions = [*matches(wanted), partitions.c.discarded > 0]
         whole = not segment_matches(wanted)
-        rows = lock_partitions(connection, conditions, settled=not whole)
+        rows = lock_groups(connection, conditions, settled=not whole)
         marked = [row for row in rows if whole and row.discarded_to]
         moved = unmark(connection, marked)
         both = [row for row in marked if row.discarded > row.marked_events]
@@ -248,7 +250,7 @@ def undo_discard(
 
 
 def _undo_rows(
-    connection: Connection, wanted: PartitionFilter, edges: Edges, both: _Rows, others: _Rows
+    connection: Connection, wanted: ParkedGroupFilter, edges: Edges, both: _Rows, others: _Rows
 ) -> tuple[Moved, tuple[int, int]]:
     """Undo what is discarded in rows; partitions of ``both`` are counted by their marks."""
     if not both and not others:
@@ -277,7 +279,7 @@ def _in_partitions(rows: _Rows) -> ColumnElement[bool]:
 
 
 def _taken(
-    connection: Connection, wanted: PartitionFilter, touched: ColumnElement[bool]
+    connection: Connection, wanted: ParkedGroupFilter, touched: ColumnElement[bool]
 ) -> tuple[int, int]:
     """Return (segments, events) that match, were discarded, and that a clean-up has taken since."""
     discarded = segments.c.replay_id.is_(None)
@@ -309,7 +311,7 @@ def _write(
     connection: Connection,
     action: str,
     decision: Decision,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     report: DiscardReport,
 ) -> None:
     write_audit(
@@ -324,13 +326,13 @@ def _write(
     )
 
 
-def _storable(wanted: PartitionFilter) -> dict[str, str]:
+def _storable(wanted: ParkedGroupFilter) -> dict[str, str]:
     from waybill.parking.names import storable
 
     return {name: storable(str(value)) for name, value in wanted.to_json().items()}
 
 
-def _refuse_all(wanted: PartitionFilter) -> None:
+def _refuse_all(wanted: ParkedGroupFilter) -> None:
     if wanted.names_nothing:
         raise InputError(
             "no filter was given, so every parked event there is would be meant; name a pipeline, "

@@ -52,10 +52,10 @@ from sqlalchemy import (
 from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES, instant, rfc3339, window_edge
 from waybill.parking.model import (
-    FingerprintGroup,
-    Partition,
-    PartitionFilter,
-    PartitionPage,
+    FailureCause,
+    ParkedGroup,
+    ParkedGroupFilter,
+    ParkedGroupPage,
 )
 from waybill.parking.names import storable
 from waybill.parking.selection import (
@@ -73,7 +73,7 @@ from waybill.parking.states import (
     HAS_MARK,
     IS_UNMARKED,
     IS_UNMARKED_ALONE,
-    no_partition,
+    no_group,
     now_in,
 )
 from waybill.storage import TrackerStore
@@ -88,7 +88,7 @@ _COMPUTED = {
 }
 FIELDS = tuple(
     (_COMPUTED[name] if name in _COMPUTED else partitions.c[name]).label(name)
-    for name in Partition.__slots__
+    for name in ParkedGroup.__slots__
 )
 JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
 
@@ -97,9 +97,9 @@ def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
     return select(*FIELDS).select_from(JOINED).where(*conditions)
 
 
-def read_partitions(
-    tracker: TrackerStore, wanted: PartitionFilter, *, limit: int | None
-) -> list[Partition]:
+def read_groups(
+    tracker: TrackerStore, wanted: ParkedGroupFilter, *, limit: int | None
+) -> list[ParkedGroup]:
     """Return the partitions that match, by name."""
     if wanted.kept and not _any(tracker, [*matches(wanted), partitions.c.quarantined > 0]):
         wanted = replace(wanted, kept=False, held=True)  # which indexes serve
@@ -107,21 +107,21 @@ def read_partitions(
         _PIPELINE_NAME, partitions.c.event_name, partitions.c.stage, partitions.c.error_type
     )
     with tracker.transaction() as connection:
-        return [Partition(*row) for row in connection.execute(query.limit(limit))]
+        return [ParkedGroup(*row) for row in connection.execute(query.limit(limit))]
 
 
-def read_partition(tracker: TrackerStore, partition_id: int) -> Partition:
+def read_group(tracker: TrackerStore, partition_id: int) -> ParkedGroup:
     """Return one partition."""
     with tracker.transaction() as connection:
         row = connection.execute(_select(partitions.c.id == partition_id)).first()
     if row is None:
-        raise no_partition(partition_id)
-    return Partition(*row)
+        raise no_group(partition_id)
+    return ParkedGroup(*row)
 
 
-def find_partition(
+def find_group(
     tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
-) -> Partition:
+) -> ParkedGroup:
     """Return the partition with these names; see ``Parking.find``."""
     names = {"event_name": event_name, "stage": stage, "error_type": error_type}
     found = find_exactly(tracker, pipeline, **names)
@@ -143,12 +143,12 @@ def find_partition(
             raise _nothing(what, value, known, within)
         within += f"{' / ' if within else ' of '}{value}"
     with tracker.transaction() as connection:  # parked since the first look
-        return Partition(*connection.execute(_select(*conditions)).one())
+        return ParkedGroup(*connection.execute(_select(*conditions)).one())
 
 
 def find_exactly(
     tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
-) -> Partition | None:
+) -> ParkedGroup | None:
     """Return the partition with these names; see ``Parking.find_exactly``."""
     columns = partitions.c
     given = select(pipelines.c.id).where(
@@ -163,7 +163,7 @@ def find_exactly(
             _is(columns.error_type, error_type),
         ).order_by(_PIPELINE_NAME == storable(pipeline), columns.id)
         rows = connection.execute(query).all()
-    return Partition(*rows[-1]) if rows else None
+    return ParkedGroup(*rows[-1]) if rows else None
 
 
 def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
@@ -241,11 +241,11 @@ def read_object_keys(tracker: TrackerStore, partition_id: int, *, limit: int) ->
 
 
 _MOST_BUCKETS = 1000
-_MOST_GROUPS = 500
+_MOST_CAUSES = 500
 
 
-def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGroup]:
-    """Return a partition's largest groups, the largest first; see ``Parking.groups``."""
+def read_causes(tracker: TrackerStore, partition_id: int) -> list[FailureCause]:
+    """Return a partition's largest causes, the largest first; see ``Parking.causes``."""
     own = segments.c
     each = (
         select(
@@ -272,11 +272,11 @@ def read_groups(tracker: TrackerStore, partition_id: int) -> list[FingerprintGro
         )
         .select_from(each.join(segments, own.id == found.newest))
         .order_by(found.events.desc(), found.fingerprint)
-        .limit(_MOST_GROUPS)
+        .limit(_MOST_CAUSES)
     )
     with tracker.transaction() as connection:
         rows = connection.execute(query).all()
-    return [FingerprintGroup(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
+    return [FailureCause(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
 
 
 def read_timelines(
@@ -399,7 +399,7 @@ def rows(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
 
 
 def walk(
-    connection: Connection, wanted: PartitionFilter, conditions: _Where, order: Order
+    connection: Connection, wanted: ParkedGroupFilter, conditions: _Where, order: Order
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
     left = order.limit
@@ -412,7 +412,7 @@ def walk(
                 return
 
 
-def _places(wanted: PartitionFilter, order: Order) -> list[int]:
+def _places(wanted: ParkedGroupFilter, order: Order) -> list[int]:
     """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
     places = [0, 1] if wanted.teams is None else [0]
     places.sort(reverse=order.descending)
@@ -500,13 +500,13 @@ _SHORT = timedelta(hours=1)
 
 def read_page(
     tracker: TrackerStore,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     *,
     sort: Sort,
     descending: bool,
     limit: int,
     after: str | None,
-) -> PartitionPage:
+) -> ParkedGroupPage:
     """Return one page; see ``Parking.page``."""
     if sort not in SORTS:
         raise InputError(f"sort: {sort!r} is none of {', '.join(SORTS)}")
@@ -523,14 +523,14 @@ def read_page(
             found = _sorted(connection, conditions, order)
         else:
             found = list(walk(connection, wanted, conditions.all, order))
-    page = tuple(Partition(*row[:-1]) for row in found[:limit])
+    page = tuple(ParkedGroup(*row[:-1]) for row in found[:limit])
     if len(found) <= limit:
-        return PartitionPage(page, None)
+        return ParkedGroupPage(page, None)
     values = _values(page[-1], sort, known=not found[limit - 1][-1])
-    return PartitionPage(page, to_cursor(sort, values, descending=descending))
+    return ParkedGroupPage(page, to_cursor(sort, values, descending=descending))
 
 
-def read_totals(tracker: TrackerStore, wanted: PartitionFilter) -> tuple[int, int, int]:
+def read_totals(tracker: TrackerStore, wanted: ParkedGroupFilter) -> tuple[int, int, int]:
     """Return sums over the partitions that match; see ``Parking.totals``."""
     numbers = (func.count(), func.sum(partitions.c.parked), func.sum(partitions.c.bytes))
     with tracker.transaction() as connection:
@@ -546,7 +546,7 @@ class _Conditions:
     """True: what matches is a list of ids."""
 
 
-def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
+def _conditions(connection: Connection, wanted: ParkedGroupFilter) -> _Conditions:
     """Return the conditions on a partition's row, windows and fingerprint included."""
     own = [*matches(wanted), *spans_touch(wanted)]
     some = segment_matches(wanted)
@@ -566,7 +566,7 @@ def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
     return _Conditions([*own, or_(_certain(wanted), asked)], looked_up=False)
 
 
-def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
+def _matching_segments(wanted: ParkedGroupFilter) -> Select[Any]:
     """Return a query: how many held segments match, at most ``_FEW`` + 1, and their partitions.
 
     Those that end in the window, and those that reach beyond its end: short ones end soon after it,
@@ -588,7 +588,7 @@ def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
     return select(func.count(), ids)
 
 
-def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:
+def _certain(wanted: ParkedGroupFilter) -> ColumnElement[bool]:
     """Return a condition on a partition's row that holds only where a segment matches."""
     event, parked = wanted.window, wanted.parked_window
     one_kind = (event == (None, None)) != (parked == (None, None))
@@ -616,7 +616,7 @@ def _within(
     return and_(*conditions, *([] if until is None else [edge < until]))
 
 
-def _few_match(connection: Connection, wanted: PartitionFilter, conditions: _Conditions) -> bool:
+def _few_match(connection: Connection, wanted: ParkedGroupFilter, conditions: _Conditions) -> bool:
     """Tell whether it is better to sort what matches than to walk all in order."""
     if conditions.looked_up or wanted.pipeline_id is not None:
         return True
@@ -636,7 +636,7 @@ def _kinds(sort: Sort) -> tuple[type[Value], ...]:
     return (datetime if sort == "last_parked_at" else int, int)
 
 
-def _values(last: Partition, sort: Sort, *, known: bool) -> list[Value]:
+def _values(last: ParkedGroup, sort: Sort, *, known: bool) -> list[Value]:
     if sort == "name":
         place = 0 if known else 1
         return [place, last.pipeline, last.event_name, last.stage, last.error_type]

@@ -1,4 +1,9 @@
-"""What the tracker says of parked events: partitions, segments, replays, and reports."""
+"""What the tracker says of parked events: groups, segments, replays, and reports.
+
+The parked events of one pipeline, event name, stage and error type are a *parked group*. Columns,
+JSON and ids call it a partition, which it was called first; it has nothing to do with those of
+Kafka, which are ``kafka_partition`` here.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +56,11 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionFilter(_Windows):
-    """Which partitions; a field that is None matches all.
+class ParkedGroupFilter(_Windows):
+    """Which parked groups; a field that is None matches all.
 
     Windows go from ``since`` to before ``until``; a time without a zone is UTC. With a window or a
-    fingerprint a partition matches when one segment of it does.
+    fingerprint a group matches when one segment of it does.
     """
 
     pipeline_id: str | None = None
@@ -66,7 +71,7 @@ class PartitionFilter(_Windows):
     """On event time."""
     until: datetime | str | None = None
     held: bool = False
-    """Only partitions, and in the window only segments, with events parked or replaying now."""
+    """Only groups, and in the window only segments, with events parked or replaying now."""
     parked_since: datetime | str | None = None
     """On the time of parking."""
     parked_until: datetime | str | None = None
@@ -78,7 +83,7 @@ class PartitionFilter(_Windows):
 
     @property
     def names_nothing(self) -> bool:
-        """True: it matches every partition there is, or every one of these teams."""
+        """True: it matches every group there is, or every one of these teams."""
         own = (field.name for field in fields(self) if field.name not in ("held", "kept", "teams"))
         return all(getattr(self, name) is None for name in own)
 
@@ -89,7 +94,7 @@ class PartitionFilter(_Windows):
 
 
 @dataclass(frozen=True, slots=True)
-class Partition(_Row):
+class ParkedGroup(_Row):
     """The parked events of one pipeline, event name, stage and error type, in numbers."""
 
     id: int
@@ -130,17 +135,17 @@ class Partition(_Row):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionPage:
-    """Some partitions of a list, in its order."""
+class ParkedGroupPage:
+    """Some parked groups of a list, in its order."""
 
-    partitions: tuple[Partition, ...]
+    partitions: tuple[ParkedGroup, ...]
     next: str | None
     """What to give as ``after`` for those that follow; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintGroup(_Row):
-    """The events of one partition that are parked or replaying with one fingerprint."""
+class FailureCause(_Row):
+    """A cause: the events of one group that are parked or replaying with one fingerprint."""
 
     fingerprint: str
     """Empty: mixed ones, or parked by a release that knew none."""
@@ -154,7 +159,7 @@ class FingerprintGroup(_Row):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One partition's byte range in one parked object."""
+    """One parked group's byte range in one parked object."""
 
     id: int
     partition_id: int
@@ -180,7 +185,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ReplayConditions(_Windows):
-    """Which parked events of a partition a replay takes; what is None takes all.
+    """Which parked events of a group a replay takes, or a dry run; what is None takes all.
 
     A time without a zone is UTC; windows go from their first edge to before their second.
     """
@@ -221,7 +226,7 @@ class ReplayConditions(_Windows):
 
 @dataclass(frozen=True, slots=True)
 class Replay(_Row):
-    """One partition's way back, from its begin to its end."""
+    """One parked group's way back, from its beginning to its end."""
 
     id: UUID
     partition_id: int

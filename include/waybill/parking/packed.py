@@ -52,7 +52,7 @@ _LENGTH = struct.Struct("<I")
 TRAILER_BYTES = _LENGTH.size + len(MAGIC)
 _VERSION = 1
 _UNSEEN = object()
-PartitionKey = tuple[str, str, str, str]
+ParkedGroupKey = tuple[str, str, str, str]
 """(pipeline id, event name, stage, error type)."""
 NAMES = ("pipeline_id", "event_name", "stage", "error_type")
 """Its columns."""
@@ -106,7 +106,7 @@ class SegmentDescriptor:
     """Lines, from 0, that are copies of parked events: not counted, found when it is recorded."""
 
     @property
-    def partition(self) -> PartitionKey:
+    def partition(self) -> ParkedGroupKey:
         """Return the partition's four names, as the tracker holds them."""
         return (self.pipeline_id, self.event_name, self.stage, self.error_type)
 
@@ -140,8 +140,8 @@ class Packer:
 
     def __init__(self, level: int = 3) -> None:
         self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
-        self._builders: dict[tuple[PartitionKey, str], _Builder] = {}
-        self._fingerprints: Counter[PartitionKey] = Counter()
+        self._builders: dict[tuple[ParkedGroupKey, str], _Builder] = {}
+        self._fingerprints: Counter[ParkedGroupKey] = Counter()
         self.count = 0
 
     def add(self, event: ParkedEvent, identity: Identity | None = None) -> None:
@@ -159,7 +159,7 @@ class Packer:
         builder.add(event, event.to_line(fingerprint=cause), identity, self._compressor)
         self.count += 1
 
-    def _builder(self, key: PartitionKey, cause: str) -> _Builder:
+    def _builder(self, key: ParkedGroupKey, cause: str) -> _Builder:
         """Return the builder of a fingerprint that has none yet: a new one, or the mixed one."""
         if self._fingerprints[key] == MOST_FINGERPRINTS:
             cause = ""
@@ -198,9 +198,9 @@ class _Builder:
         "_last_at", "_lines", "_message", "_start", "key",
     )  # fmt: skip
 
-    def __init__(self, key: PartitionKey, cause: str) -> None:
+    def __init__(self, key: ParkedGroupKey, cause: str) -> None:
         a, b, c, d = map(_shared, key)
-        self.key: PartitionKey = (a, b, c, d)
+        self.key: ParkedGroupKey = (a, b, c, d)
         self._fingerprint = cause
         self._identities: list[Identity | None] = []
         self._closed: list[tuple[bytes, dict[str, Any]]] | None = None

@@ -30,11 +30,11 @@ from waybill.parking.holds import Hold
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
-    FingerprintGroup,
+    FailureCause,
     ObjectDescriptor,
-    Partition,
-    PartitionFilter,
-    PartitionPage,
+    ParkedGroup,
+    ParkedGroupFilter,
+    ParkedGroupPage,
     RecheckReport,
     RefreshReport,
     Replay,
@@ -74,20 +74,20 @@ class Parking:
     # What only looks
 
     def partitions(
-        self, wanted: PartitionFilter | None = None, *, limit: int | None = None
-    ) -> list[Partition]:
+        self, wanted: ParkedGroupFilter | None = None, *, limit: int | None = None
+    ) -> list[ParkedGroup]:
         """Return the partitions that match, sorted by name; without a filter all of them."""
-        return groups.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
+        return groups.read_groups(self._tracker, wanted or ParkedGroupFilter(), limit=limit)
 
     def page(
         self,
-        wanted: PartitionFilter | None = None,
+        wanted: ParkedGroupFilter | None = None,
         *,
         sort: Sort = "name",
         descending: bool = False,
         limit: int = 50,
         after: str | None = None,
-    ) -> PartitionPage:
+    ) -> ParkedGroupPage:
         """Return some of the partitions that match, in an order, and where the next ones begin.
 
         Args:
@@ -105,23 +105,23 @@ class Parking:
         """
         return groups.read_page(
             self._tracker,
-            wanted or PartitionFilter(),
+            wanted or ParkedGroupFilter(),
             sort=sort,
             descending=descending,
             limit=limit,
             after=after,
         )
 
-    def totals(self, wanted: PartitionFilter | None = None) -> tuple[int, int, int]:
+    def totals(self, wanted: ParkedGroupFilter | None = None) -> tuple[int, int, int]:
         """Return (partitions, events parked in them, bytes held in them) of all that match.
 
         Cost: a look at each partition that matches; 0.1 s at 500,000.
         """
-        return groups.read_totals(self._tracker, wanted or PartitionFilter())
+        return groups.read_totals(self._tracker, wanted or ParkedGroupFilter())
 
-    def groups(self, partition_id: int) -> list[FingerprintGroup]:
+    def causes(self, partition_id: int) -> list[FailureCause]:
         """Return a partition's parked and replaying events by fingerprint, most events first."""
-        return groups.read_groups(self._tracker, partition_id)
+        return groups.read_causes(self._tracker, partition_id)
 
     def object_keys(self, partition_id: int, *, limit: int) -> list[str]:
         """Return objects that hold what is parked, replaying or quarantined, the newest first."""
@@ -143,15 +143,15 @@ class Parking:
         """
         return groups.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
 
-    def partition(self, partition_id: int) -> Partition:
+    def partition(self, partition_id: int) -> ParkedGroup:
         """Return one partition.
 
         Raises:
             InputError: there is none with this id.
         """
-        return groups.read_partition(self._tracker, partition_id)
+        return groups.read_group(self._tracker, partition_id)
 
-    def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> Partition:
+    def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> ParkedGroup:
         """Return the partition with these names.
 
         Args:
@@ -164,13 +164,13 @@ class Parking:
             InputError: there is none; names the first name that is wrong, and the nearest right
             one.
         """
-        return groups.find_partition(
+        return groups.find_group(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
     def find_exactly(
         self, pipeline: str, *, event_name: str, stage: str, error_type: str
-    ) -> Partition | None:
+    ) -> ParkedGroup | None:
         """Return the partition with these names, as ``find`` does; None: there is none.
 
         Cost: two look-ups by index, however much is parked.
@@ -487,7 +487,7 @@ class Parking:
 
     def discard(
         self,
-        wanted: PartitionFilter,
+        wanted: ParkedGroupFilter,
         decision: Decision,
         *,
         most_cuts: int | None = None,
@@ -505,7 +505,7 @@ class Parking:
 
     def undo_discard(
         self,
-        wanted: PartitionFilter,
+        wanted: ParkedGroupFilter,
         decision: Decision,
         *,
         most_cuts: int | None = None,

@@ -32,7 +32,7 @@ from waybill.parking.packed import CorruptSegmentError, PackedObject
 from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.parking.selection import select_segments, to_segment
 from waybill.parking.splits import swap
-from waybill.parking.states import IS_UNMARKED, lock_partition, lock_partitions, move, now_in
+from waybill.parking.states import IS_UNMARKED, lock_group, lock_groups, move, now_in
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, notices, replays, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -87,7 +87,7 @@ def quarantine_all(
     number = 0
     for segment, error in damaged:
         with tracker.transaction() as connection:
-            lock_partition(connection, segment.partition_id)
+            lock_group(connection, segment.partition_id)
             query = select(replays.c.requested_by).where(replays.c.id == replay_id)
             who = str(connection.execute(query).scalar_one())
             number += quarantine(
@@ -220,7 +220,7 @@ def quarantine_missing(tracker: TrackerStore, keys: Sequence[str], *, who: str) 
         own = segments.c.object_key == key
         with tracker.transaction() as connection:
             inside = select(segments.c.partition_id).where(own, segments.c.state == "parked")
-            lock_partitions(connection, [partitions.c.id.in_(inside)])
+            lock_groups(connection, [partitions.c.id.in_(inside)])
             moved = move(connection, "parked", "quarantined", own)
             if moved.segments:
                 write_audit(
@@ -259,7 +259,7 @@ def _set_apart(
     tracker: TrackerStore, segment: Segment, error: CorruptSegmentError, *, who: str
 ) -> int:
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         moved = move(connection, "parked", "quarantined", segments.c.id == segment.id)
         if moved.segments:
             _tell(connection, segment, error, who=who)
@@ -279,7 +279,7 @@ def park_made_again(
     key = new_cut_key(segment.id)
     objects.put(key, packed.body)
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         own = segments.c.id == segment.id
         if not move(connection, "quarantined", "parked", own, replay_id=None).segments:
             return 0
@@ -347,7 +347,7 @@ def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -
 
 def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         own = segments.c.id == segment.id
         moved = move(connection, "quarantined", "parked", own, replay_id=None, problem="")
         if moved.segments:

@@ -77,7 +77,7 @@ from waybill.parking.model import RefreshReport
 from waybill.parking.object_keys import cut_segment, first_moved, refused_message, unloaded_commit
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_object_directory
 from waybill.parking.quarantine import raise_alarm
-from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_partition
+from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
@@ -154,7 +154,7 @@ def _trimmed(name: str) -> ColumnElement[Any]:
 
 def _correct(tracker: TrackerStore, partition_id: int) -> bool:
     with tracker.transaction(long_statements=True) as connection:
-        lock_partition(connection, partition_id)
+        lock_group(connection, partition_id)
         before = _numbers(connection, partition_id)
         row = connection.execute(_sums().where(segments.c.partition_id == partition_id)).first()
         right = dict.fromkeys(_NUMBERS, 0) | dict.fromkeys(_EDGES)

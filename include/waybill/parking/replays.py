@@ -57,7 +57,7 @@ from waybill.parking.selection import (
     to_segment,
 )
 from waybill.parking.splits import Sides, cut
-from waybill.parking.states import IS_UNMARKED_ALONE, lock_partition, move
+from waybill.parking.states import IS_UNMARKED_ALONE, lock_group, move
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import replays, segments
 
@@ -160,7 +160,7 @@ def _write(connection: Connection, replay: Replay, action: str, *, who: str) -> 
 def _locked(connection: Connection, replay_id: UUID) -> Replay:
     """Return a replay as it stands once its partition's row is held."""
     found = read_known(connection, replay_id)
-    lock_partition(connection, found.partition_id)
+    lock_group(connection, found.partition_id)
     return read_known(connection, replay_id)
 
 
@@ -250,7 +250,7 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: ReplayAsked
     known = _Known(as_of)
     while True:
         with tracker.transaction(long_statements=True) as connection:
-            lock_partition(connection, asked.partition_id)
+            lock_group(connection, asked.partition_id)
             found = _already(connection, asked)
             if found is not None:
                 return found

@@ -1,4 +1,4 @@
-"""What users ask of parked events: which partitions, and which events of one."""
+"""What users ask of parked events: which groups, and which events of one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from waybill.events import CATALOGUE, STAGES, window
-from waybill.parking.model import PartitionFilter, ReplayConditions
+from waybill.parking.model import ParkedGroupFilter, ReplayConditions
 from waybill.request import Request
 
 MOST_EVENTS = 10**15
@@ -81,20 +81,20 @@ class _OptionalNames(Request):
 
 
 class ParkedFilter(WindowRequest, _OptionalNames):
-    """Which partitions of parked events; what is not given matches all.
+    """Which parked groups; what is not given matches all.
 
-    With a window or a fingerprint a partition matches when one segment of it does.
+    With a window or a fingerprint a group matches when one segment of it does.
     """
 
-    def partitions(self, pipeline_id: str | None, **more: Any) -> PartitionFilter:
-        """Return what the tracker is asked; ``more``: other fields of a ``PartitionFilter``."""
+    def partitions(self, pipeline_id: str | None, **more: Any) -> ParkedGroupFilter:
+        """Return what the tracker is asked; ``more``: other fields of a ``ParkedGroupFilter``."""
         own = {name: getattr(self, name) for name in ParkedFilter.model_fields}
         del own["pipeline"]
-        return PartitionFilter(pipeline_id=pipeline_id, **own, **more)
+        return ParkedGroupFilter(pipeline_id=pipeline_id, **own, **more)
 
 
-class PartitionRequest(Request):
-    """A parked partition, by its four names."""
+class ParkedGroupRequest(Request):
+    """A parked group, by its four names."""
 
     pipeline: str = Field(
         min_length=1,
@@ -121,11 +121,11 @@ class PartitionRequest(Request):
     @property
     def names(self) -> dict[str, str]:
         """Return the four names."""
-        return {name: getattr(self, name) for name in PartitionRequest.model_fields}
+        return {name: getattr(self, name) for name in ParkedGroupRequest.model_fields}
 
 
-class ParkedEventsRequest(WindowRequest, PartitionRequest):
-    """Some parked events of one partition."""
+class ParkedEventsRequest(WindowRequest, ParkedGroupRequest):
+    """Some parked events of one group."""
 
     max_events: int | None = Field(
         None,

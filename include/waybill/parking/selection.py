@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.model import PartitionFilter, Replay, ReplayConditions, Segment
+from waybill.parking.model import ParkedGroupFilter, Replay, ReplayConditions, Segment
 from waybill.parking.names import storable
 from waybill.parking.packed import NAMES
 from waybill.parking.states import IS_UNMARKED, STATE_NOW
@@ -50,7 +50,7 @@ _SEGMENT_FIELDS = tuple(
 _REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
 
 
-def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def matches(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row, without windows and fingerprint."""
     conditions: list[ColumnElement[bool]] = []
     for name in NAMES:
@@ -67,7 +67,7 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def in_window(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row: one segment of it matches the rest."""
     some = segment_matches(wanted)
     if not some:
@@ -82,12 +82,12 @@ def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     ]
 
 
-def segment_matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def segment_matches(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment: windows (some of its events may be in), fingerprint."""
     return [*overlaps(*wanted.window), *parked_with(wanted)]
 
 
-def parked_with(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def parked_with(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment that hold for all of its events or for none."""
     conditions = _parked_in(*wanted.parked_window)
     if wanted.fingerprint is not None:
@@ -117,7 +117,7 @@ def _parked_in(since: datetime | None, until: datetime | None) -> list[ColumnEle
     return conditions
 
 
-def spans_touch(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def spans_touch(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row without which no segment of it matches."""
     conditions = _touches(partitions, *wanted.window)
     since, until = wanted.parked_window

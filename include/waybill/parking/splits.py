@@ -33,7 +33,7 @@ from waybill.parking.packed import (
     directory,
 )
 from waybill.parking.reading import events_of, read_frame
-from waybill.parking.states import HELD, lock_partition
+from waybill.parking.states import HELD, lock_group
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
@@ -88,7 +88,7 @@ def cut(
     key = new_cut_key(segment.id)
     objects.put(key, joined.body)
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         ids = swap(connection, segment, key, joined)
     names = [side for side, part in parts.items() for _ in part.segments]
     return dict(zip(ids, names, strict=True)) if ids else {}

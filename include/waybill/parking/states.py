@@ -89,7 +89,7 @@ _LOCKED = (
 )
 
 
-def lock_partition(connection: Connection, partition_id: int) -> None:
+def lock_group(connection: Connection, partition_id: int) -> None:
     """Hold one partition's row until the transaction ends; its segments' rows are settled.
 
     Raises:
@@ -98,12 +98,12 @@ def lock_partition(connection: Connection, partition_id: int) -> None:
     query = select(partitions.c.discarded_to).where(partitions.c.id == partition_id)
     row = connection.execute(query.with_for_update(key_share=True)).first()
     if row is None:
-        raise no_partition(partition_id)
+        raise no_group(partition_id)
     if row[0]:
         settle(connection, [partition_id])
 
 
-def lock_partitions(
+def lock_groups(
     connection: Connection, conditions: Sequence[ColumnElement[bool]], *, settled: bool = True
 ) -> Sequence[Row[Any]]:
     """Hold the rows of all partitions that match, taken in lock order, and return them.
@@ -119,7 +119,7 @@ def lock_partitions(
     return rows
 
 
-def no_partition(partition_id: int) -> InputError:
+def no_group(partition_id: int) -> InputError:
     """Return the error for an id that no partition has."""
     return InputError(
         f"there is no parked partition {partition_id}; `waybill parked list` shows all"

@@ -36,7 +36,7 @@ from waybill.parking import (
     Identity,
     Packer,
     ParkedEvent,
-    PartitionKey,
+    ParkedGroupKey,
     Segment,
     fingerprint,
     park_made_again,
@@ -110,7 +110,7 @@ class _Lost(NamedTuple):
     """A segment, and what its row says beyond it."""
 
     segment: Segment
-    partition: PartitionKey
+    partition: ParkedGroupKey
     digests: tuple[bytes, ...]
     """Who its events are, without copies; empty: they have no ids."""
 
@@ -219,7 +219,7 @@ def _put_back(
     tracker: TrackerStore,
     objects: ObjectStore,
     lost: Sequence[_Lost],
-    events: Mapping[PartitionKey, list[_Event]],
+    events: Mapping[ParkedGroupKey, list[_Event]],
     gone: str,
 ) -> ParkedRecovery:
     """Park segments of one Kafka partition again, those that have all their events.
@@ -261,11 +261,11 @@ def _failed_again(
     batch: _Batch,
     kept: Sequence[KeptRange],
     lost: Sequence[_Lost],
-) -> list[tuple[PartitionKey, list[_Event]]]:
+) -> list[tuple[ParkedGroupKey, list[_Event]]]:
     """Return what fails of the records that are there, by parked partition, in log order."""
     held = {one.partition[0] for one in lost if one.partition[3] == HELD_ERROR}
     at = rfc3339(batch.committed_at)
-    events: dict[PartitionKey, list[_Event]] = defaultdict(list)
+    events: dict[ParkedGroupKey, list[_Event]] = defaultdict(list)
     for topic, ranges in _by_topic(kept).items():
         records = list(log.records(topic, ranges))
         chunk = Chunk(
@@ -315,16 +315,16 @@ def _chosen(
     tracker: TrackerStore,
     objects: ObjectStore,
     lost: Sequence[_Lost],
-    events: Mapping[PartitionKey, list[_Event]],
+    events: Mapping[ParkedGroupKey, list[_Event]],
 ) -> tuple[list[tuple[_Lost, list[_Event]]], list[tuple[_Lost, str]]]:
     """Give each segment its events; return those that have all, and the others with the reason."""
     found: list[tuple[_Lost, list[_Event]]] = []
     problems: list[tuple[_Lost, str]] = []
-    by_id: dict[tuple[PartitionKey, bytes], deque[_Event]] = defaultdict(deque)
+    by_id: dict[tuple[ParkedGroupKey, bytes], deque[_Event]] = defaultdict(deque)
     for key, its in events.items():
         for one in its:
             by_id[key, NO_ID if one[1] is None else one[1].digest].append(one)
-    nameless: dict[tuple[PartitionKey, str], list[_Lost]] = defaultdict(list)
+    nameless: dict[tuple[ParkedGroupKey, str], list[_Lost]] = defaultdict(list)
     for item in lost:
         if not item.digests:
             nameless[item.partition, item.cause].append(item)

@@ -22,8 +22,8 @@ from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.parking import (
     AutoReplay,
+    ParkedGroup,
     Parking,
-    Partition,
     held_pipelines,
     note_seen,
     read_marks,
@@ -192,7 +192,7 @@ def _changed(mark: AutoReplay, seen: Mapping[str, Any]) -> str:
 
 
 def _launch(
-    partition: Partition, why: str, before: dict[str, Any], seen: dict[str, Any]
+    partition: ParkedGroup, why: str, before: dict[str, Any], seen: dict[str, Any]
 ) -> AutoLaunch:
     return AutoLaunch(
         partition.id,

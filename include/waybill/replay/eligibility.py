@@ -6,10 +6,10 @@ from datetime import datetime
 
 from waybill.errors import InputError
 from waybill.events import DELIVERY_ERRORS
-from waybill.parking import Parking, Partition, PartitionFilter, PartitionRequest
+from waybill.parking import ParkedGroup, ParkedGroupFilter, ParkedGroupRequest, Parking
 
 
-def find_replayable(parking: Parking, request: PartitionRequest) -> Partition:
+def find_replayable(parking: Parking, request: ParkedGroupRequest) -> ParkedGroup:
     """Return the partition that is asked for.
 
     Raises:
@@ -64,7 +64,7 @@ def refuse_held(parking: Parking, pipeline_id: str) -> None:
 
 def require_parked(
     parking: Parking,
-    partition: Partition,
+    partition: ParkedGroup,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -86,7 +86,7 @@ def require_parked(
             f"nothing of {partition.name} is parked now: {partition.replaying:,} events replaying, "
             f"{partition.replayed:,} replayed, {partition.discarded:,} discarded{ways}"
         )
-    wanted = PartitionFilter(
+    wanted = ParkedGroupFilter(
         pipeline_id=partition.pipeline_id,
         event_name=partition.event_name,
         stage=partition.stage,

@@ -31,7 +31,7 @@ from sqlalchemy import Connection
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.ledger import FencedError, has_ended
-from waybill.parking import Parking, Partition, Segment
+from waybill.parking import ParkedGroup, Parking, Segment
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.replay.messages import Parents, books
 
@@ -105,7 +105,7 @@ class Marking:
         self,
         parking: Parking,
         producer: LosslessProducer,
-        partition: Partition,
+        partition: ParkedGroup,
         parents: Parents | None,
         before: Callable[[str, int], None],
         limits: MarkingLimits,

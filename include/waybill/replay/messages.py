@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, GoingBack, decode, encode, encode_data, going_back, payload_bytes
 from waybill.ledger import add_entries, write_replayed_earlier
-from waybill.parking import Beside, CorruptSegmentError, ParkedEvent, Parking, Partition, Segment
+from waybill.parking import Beside, CorruptSegmentError, ParkedEvent, ParkedGroup, Parking, Segment
 from waybill.pipelines import Pipeline
 from waybill.storage import LARGEST_MESSAGE_BYTES, ObjectStore, check_in
 
@@ -186,7 +186,7 @@ def readable(parking: Parking, replay_id: UUID) -> Iterator[ParkedEvent]:
 class Parents:
     """The parents that one replay sends. Memory: their ids, about 100 bytes each."""
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: ParkedGroup) -> None:
         self._partition = partition
         self._seen: set[str] = set()
         self._parents: Counter[tuple[str, int]] = Counter()
@@ -230,12 +230,14 @@ class Parents:
         }
 
 
-def books(mark: dict[str, Any], partition: Partition) -> Beside:
+def books(mark: dict[str, Any], partition: ParkedGroup) -> Beside:
     """Return what writes into the books what a mark of a partition's replay names."""
     return partial(_write_earlier if mark.get("earlier") else _write, mark, partition)
 
 
-def _write(mark: dict[str, Any], partition: Partition, connection: Connection, marked: int) -> None:
+def _write(
+    mark: dict[str, Any], partition: ParkedGroup, connection: Connection, marked: int
+) -> None:
     """Write events that went back to the stage that parked them."""
     if marked:
         entry = (mark["replay"], partition.event_name, partition.stage)
@@ -243,7 +245,7 @@ def _write(mark: dict[str, Any], partition: Partition, connection: Connection, m
 
 
 def _write_earlier(
-    mark: dict[str, Any], _partition: Partition, connection: Connection, marked: int
+    mark: dict[str, Any], _partition: ParkedGroup, connection: Connection, marked: int
 ) -> None:
     """Write the parents that were sent, and the children that will not come in."""
     said = mark["earlier"]

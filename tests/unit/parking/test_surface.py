@@ -19,7 +19,7 @@ def test_what_parking_can_do_is_this():
         "find",
         "find_exactly",
         "finish_replay",
-        "groups",
+        "causes",
         "hold",
         "holds",
         "knows",
