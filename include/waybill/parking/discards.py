@@ -1,18 +1,16 @@
 """Discarding parked segments, and undoing it until the clean-up has run.
 
 A segment is discarded whole, and only when the window holds all of it: an event that nobody named
-is never discarded. What the window cuts through is cut first. Undoing takes the
-object's row first, as the clean-up does, and acts in a second statement: an object that the
-clean-up has claimed is left to it.
+is never discarded. Segments that the window cuts through are cut first, each in a transaction of
+its own (``splits``): killed between a cut and the marking, the same events are parked, or
+discarded, in more segments. What is left whole is what somebody else took meanwhile, what came
+after the first look, and what is damaged: nobody knows its events' times.
 
-Many whole partitions are marked, as a write a segment would take minutes (``states``). Where a
-window or a fingerprint is given, segments are discarded row by row.
+Undoing takes the object's row first, as the clean-up does, and acts in a second statement: an
+object that the clean-up has claimed is left to it.
 
-The edges of a discard's window: segments that it cuts through are cut before it marks any.
-
-Each cut is a transaction of its own (``splits``): killed between a cut and the marking, the same
-events are parked, or discarded, in more segments. What is left whole is what somebody else took
-meanwhile, what came after the first look, and what is damaged: nobody knows its events' times.
+Many whole groups are marked, as a write a segment would take minutes (``states``). Where a window
+or a fingerprint is given, segments are discarded row by row.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     ARRAY,
@@ -42,6 +40,7 @@ from sqlalchemy import (
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.parking.model import DiscardReport, ParkedGroupFilter, Segment
+from waybill.parking.names import storable
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.selection import (
     inside,
@@ -59,11 +58,140 @@ from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
 
 _log = logging.getLogger(__name__)
+MANY = 10_000
+"""Events; what is more, and whole partitions, is discarded by marks."""
 _PAGE = 500
+_NOTHING = Moved(0, 0, 0, 0)
+_Rows = Sequence[Row[Any]]
+Verb = Literal["discard", "undo_discard"]
+
+
+def decide(
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    verb: Verb,
+    wanted: ParkedGroupFilter,
+    decision: Decision,
+    *,
+    most_cuts: int | None = None,
+) -> DiscardReport:
+    """Discard parked events, or put them back; see ``Parking.discard`` and ``undo_discard``."""
+    why = decision.require_why()
+    _refuse_all(wanted)
+    state, change = ("parked", _discard) if verb == "discard" else ("discarded", _undo)
+    edges = cut_edges(tracker, objects, wanted, state, most=most_cuts)
+    with tracker.transaction(long_statements=True) as connection:
+        moved, left = change(connection, wanted, edges)
+        report = DiscardReport(moved.partitions, moved.segments, moved.events, moved.bytes, *left)
+        write_audit(
+            connection,
+            who=decision.who,
+            action=verb,
+            target="parked partitions",
+            why=why,
+            **decision.beside_who(),
+            filter={name: storable(str(value)) for name, value in wanted.to_json().items()},
+            report=report.to_json(),
+        )
+    return report
 
 
 class TooManyCutsError(InputError):
     """The window cuts through more segments than the caller has time for; nothing was changed."""
+
+
+def _discard(
+    connection: Connection, wanted: ParkedGroupFilter, edges: Edges
+) -> tuple[Moved, tuple[int, int]]:
+    """Return what was discarded, and (segments, events) that match and were left."""
+    conditions = [*matches(wanted), partitions.c.parked > 0]
+    rows = lock_groups(connection, conditions, settled=False)
+    if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
+        return mark(connection, rows), (0, 0)
+    if not rows:
+        return _NOTHING, (0, 0)
+    settle(connection, [row.id for row in rows if row.discarded_to])
+    chosen = and_(_in_partitions(rows), *parked_with(wanted))
+    left = _count(connection, and_(chosen, partly(wanted, edges)), "parked")
+    whole = within(wanted, edges)
+    return move(connection, "parked", "discarded", chosen, whole, replay_id=None), left
+
+
+def _undo(
+    connection: Connection, wanted: ParkedGroupFilter, edges: Edges
+) -> tuple[Moved, tuple[int, int]]:
+    """Return what was put back, and (segments, events) that match and were left."""
+    conditions = [*matches(wanted), partitions.c.discarded > 0]
+    whole = not segment_matches(wanted)
+    rows = lock_groups(connection, conditions, settled=not whole)
+    marked = [row for row in rows if whole and row.discarded_to]
+    moved = unmark(connection, marked)
+    both = [row for row in marked if row.discarded > row.marked_events]
+    others = [row for row in rows if not (whole and row.discarded_to)]
+    again, left = _undo_rows(connection, wanted, edges, both, others)
+    return moved + again, left
+
+
+def _undo_rows(
+    connection: Connection, wanted: ParkedGroupFilter, edges: Edges, both: _Rows, others: _Rows
+) -> tuple[Moved, tuple[int, int]]:
+    """Undo what is discarded in rows; partitions of ``both`` are counted by their marks."""
+    if not both and not others:
+        return _NOTHING, (0, 0)
+    touched = and_(_in_partitions([*both, *others]), *parked_with(wanted))
+    matching = (*parked_with(wanted), within(wanted, edges))
+    chosen = and_(touched, within(wanted, edges))
+    _lock_objects(connection, chosen)
+    live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
+    claimed = and_(chosen, segments.c.object_key.not_in(live))
+    left = _count(connection, or_(claimed, and_(touched, partly(wanted, edges))), "discarded")
+    gone = _taken(connection, wanted, touched)
+    is_live = segments.c.object_key.in_(live)
+    moved = _NOTHING
+    if others:
+        moved = move(connection, "discarded", "parked", _in_partitions(others), *matching, is_live)
+    if both:
+        more = move(connection, "discarded", "parked", _in_partitions(both), *matching, is_live)
+        moved += replace(more, partitions=0)
+    return moved, (left[0] + gone[0], left[1] + gone[1])
+
+
+def _in_partitions(rows: _Rows) -> ColumnElement[bool]:
+    ids = cast([row.id for row in rows], ARRAY(BigInteger))
+    return segments.c.partition_id == any_(ids)
+
+
+def _taken(
+    connection: Connection, wanted: ParkedGroupFilter, touched: ColumnElement[bool]
+) -> tuple[int, int]:
+    """Return (segments, events) that match, were discarded, and that a clean-up has taken since."""
+    discarded = segments.c.replay_id.is_(None)
+    return _count(connection, and_(touched, discarded, *overlaps(*wanted.window)), "deleted")
+
+
+def _lock_objects(connection: Connection, chosen: ColumnElement[bool]) -> None:
+    """Hold the objects of discarded segments, so that no clean-up claims them meanwhile."""
+    keys = select(segments.c.object_key).where(segments.c.state == "discarded", chosen)
+    key = parked_objects.c.key
+    locked = select(key).where(key.in_(keys)).order_by(key)
+    rows = locked.with_for_update(key_share=True).subquery()
+    connection.execute(select(func.count()).select_from(rows))
+
+
+def _count(connection: Connection, which: ColumnElement[bool], state: str) -> tuple[int, int]:
+    query = select(func.count(), func.coalesce(func.sum(segments.c.count), 0)).where(
+        segments.c.state == state, which
+    )
+    row = connection.execute(query).one()
+    return int(row[0]), int(row[1])
+
+
+def _refuse_all(wanted: ParkedGroupFilter) -> None:
+    if wanted.names_nothing:
+        raise InputError(
+            "no filter was given, so every parked event there is would be meant; name a pipeline, "
+            "event name, stage, error type or window"
+        )
 
 
 @dataclass(slots=True)
@@ -180,161 +308,3 @@ def _partly_inside(
         if len(page) < _PAGE:
             return
         after = page[-1].id
-
-
-MANY = 10_000
-"""Events; what is more, and whole partitions, is discarded by marks."""
-_NOTHING = Moved(0, 0, 0, 0)
-_Rows = Sequence[Row[Any]]
-
-
-def discard(
-    tracker: TrackerStore,
-    objects: ObjectStore,
-    wanted: ParkedGroupFilter,
-    decision: Decision,
-    *,
-    most_cuts: int | None = None,
-) -> DiscardReport:
-    """Mark parked segments as not wanted; see ``Parking.discard``."""
-    decision.require_why()
-    _refuse_all(wanted)
-    edges = cut_edges(tracker, objects, wanted, "parked", most=most_cuts)
-    with tracker.transaction(long_statements=True) as connection:
-        conditions = [*matches(wanted), partitions.c.parked > 0]
-        rows = lock_groups(connection, conditions, settled=False)
-        if not segment_matches(wanted) and sum(row.parked for row in rows) > MANY:
-            report = _report(mark(connection, rows), (0, 0))
-        else:
-            report = _report(*_discard_rows(connection, wanted, edges, rows))
-        _write(connection, "discard", decision, wanted, report)
-    return report
-
-
-def _discard_rows(
-    connection: Connection, wanted: ParkedGroupFilter, edges: Edges, rows: _Rows
-) -> tuple[Moved, tuple[int, int]]:
-    if not rows:
-        return _NOTHING, (0, 0)
-    settle(connection, [row.id for row in rows if row.discarded_to])
-    chosen = and_(_in_partitions(rows), *parked_with(wanted))
-    left = _count(connection, and_(chosen, partly(wanted, edges)), "parked")
-    whole = within(wanted, edges)
-    return move(connection, "parked", "discarded", chosen, whole, replay_id=None), left
-
-
-def undo_discard(
-    tracker: TrackerStore,
-    objects: ObjectStore,
-    wanted: ParkedGroupFilter,
-    decision: Decision,
-    *,
-    most_cuts: int | None = None,
-) -> DiscardReport:
-    """Put discarded segments back; see ``Parking.undo_discard``."""
-    decision.require_why()
-    _refuse_all(wanted)
-    edges = cut_edges(tracker, objects, wanted, "discarded", most=most_cuts)
-    with tracker.transaction(long_statements=True) as connection:
-        conditions = [*matches(wanted), partitions.c.discarded > 0]
-        whole = not segment_matches(wanted)
-        rows = lock_groups(connection, conditions, settled=not whole)
-        marked = [row for row in rows if whole and row.discarded_to]
-        moved = unmark(connection, marked)
-        both = [row for row in marked if row.discarded > row.marked_events]
-        others = [row for row in rows if not (whole and row.discarded_to)]
-        again, left = _undo_rows(connection, wanted, edges, both, others)
-        report = _report(moved + again, left)
-        _write(connection, "undo_discard", decision, wanted, report)
-    return report
-
-
-def _undo_rows(
-    connection: Connection, wanted: ParkedGroupFilter, edges: Edges, both: _Rows, others: _Rows
-) -> tuple[Moved, tuple[int, int]]:
-    """Undo what is discarded in rows; partitions of ``both`` are counted by their marks."""
-    if not both and not others:
-        return _NOTHING, (0, 0)
-    touched = and_(_in_partitions([*both, *others]), *parked_with(wanted))
-    matching = (*parked_with(wanted), within(wanted, edges))
-    chosen = and_(touched, within(wanted, edges))
-    _lock_objects(connection, chosen)
-    live = select(parked_objects.c.key).where(parked_objects.c.state == "live")
-    claimed = and_(chosen, segments.c.object_key.not_in(live))
-    left = _count(connection, or_(claimed, and_(touched, partly(wanted, edges))), "discarded")
-    gone = _taken(connection, wanted, touched)
-    is_live = segments.c.object_key.in_(live)
-    moved = _NOTHING
-    if others:
-        moved = move(connection, "discarded", "parked", _in_partitions(others), *matching, is_live)
-    if both:
-        more = move(connection, "discarded", "parked", _in_partitions(both), *matching, is_live)
-        moved += replace(more, partitions=0)
-    return moved, (left[0] + gone[0], left[1] + gone[1])
-
-
-def _in_partitions(rows: _Rows) -> ColumnElement[bool]:
-    ids = cast([row.id for row in rows], ARRAY(BigInteger))
-    return segments.c.partition_id == any_(ids)
-
-
-def _taken(
-    connection: Connection, wanted: ParkedGroupFilter, touched: ColumnElement[bool]
-) -> tuple[int, int]:
-    """Return (segments, events) that match, were discarded, and that a clean-up has taken since."""
-    discarded = segments.c.replay_id.is_(None)
-    return _count(connection, and_(touched, discarded, *overlaps(*wanted.window)), "deleted")
-
-
-def _lock_objects(connection: Connection, chosen: ColumnElement[bool]) -> None:
-    """Hold the objects of discarded segments, so that no clean-up claims them meanwhile."""
-    keys = select(segments.c.object_key).where(segments.c.state == "discarded", chosen)
-    key = parked_objects.c.key
-    locked = select(key).where(key.in_(keys)).order_by(key)
-    rows = locked.with_for_update(key_share=True).subquery()
-    connection.execute(select(func.count()).select_from(rows))
-
-
-def _count(connection: Connection, which: ColumnElement[bool], state: str) -> tuple[int, int]:
-    query = select(func.count(), func.coalesce(func.sum(segments.c.count), 0)).where(
-        segments.c.state == state, which
-    )
-    row = connection.execute(query).one()
-    return int(row[0]), int(row[1])
-
-
-def _report(moved: Moved, left: tuple[int, int]) -> DiscardReport:
-    return DiscardReport(moved.partitions, moved.segments, moved.events, moved.bytes, *left)
-
-
-def _write(
-    connection: Connection,
-    action: str,
-    decision: Decision,
-    wanted: ParkedGroupFilter,
-    report: DiscardReport,
-) -> None:
-    write_audit(
-        connection,
-        who=decision.who,
-        action=action,
-        target="parked partitions",
-        why=decision.require_why(),
-        **decision.beside_who(),
-        filter=_storable(wanted),
-        report=report.to_json(),
-    )
-
-
-def _storable(wanted: ParkedGroupFilter) -> dict[str, str]:
-    from waybill.parking.names import storable
-
-    return {name: storable(str(value)) for name, value in wanted.to_json().items()}
-
-
-def _refuse_all(wanted: ParkedGroupFilter) -> None:
-    if wanted.names_nothing:
-        raise InputError(
-            "no filter was given, so every parked event there is would be meant; name a pipeline, "
-            "event name, stage, error type or window"
-        )

@@ -501,7 +501,9 @@ class Parking:
             InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.discard(self._tracker, self._objects, wanted, decision, most_cuts=most_cuts)
+        return discards.decide(
+            self._tracker, self._objects, "discard", wanted, decision, most_cuts=most_cuts
+        )
 
     def undo_discard(
         self,
@@ -519,8 +521,8 @@ class Parking:
             InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.undo_discard(
-            self._tracker, self._objects, wanted, decision, most_cuts=most_cuts
+        return discards.decide(
+            self._tracker, self._objects, "undo_discard", wanted, decision, most_cuts=most_cuts
         )
 
     def hold(self, pipeline: str, decision: Decision) -> Hold:

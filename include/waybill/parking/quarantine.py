@@ -4,11 +4,10 @@ A quarantined segment is kept, counted, and left out of replays. ``recheck`` loo
 its bytes are those that were parked, as after the object was restored, it is parked again; so it is
 once its events were made again from Kafka (``waybill.recovery.parked_objects``).
 
-The alarm for rows whose object is gone: raised once an object, to each owner of events in it.
-
-A notice for each pipeline that has events in the object, and one line in the audit log, both in the
-transaction that finds that neither was written before. The rows stay as they are: the object may
-be restored, and a replay that comes to it says so.
+For an object that is gone an alarm is raised, once: a notice for each pipeline that has events in
+it, and one line in the audit log, both in the transaction that finds that neither was written
+before. The rows stay as they are: the object may be restored, and a replay that comes to it says
+so.
 """
 
 from __future__ import annotations
@@ -37,47 +36,9 @@ from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, notices, replays, segments
 from waybill.storage.tracker import parked_partitions as partitions
 
+_LOG = logging.getLogger(__name__)
 KIND = "missing"
 _ACTION = "object_missing"
-
-
-def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
-    """Tell of objects that rows name and the store does not have; again changes nothing."""
-    if not keys:
-        return
-    with tracker.transaction() as connection:
-        # two refreshes at once would both find nothing written
-        AdvisoryLock.MISSING_OBJECTS.take(connection)
-        _write_notices(connection, keys)
-        told = select(audit_log.c.target).where(
-            audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))
-        )
-        known = {str(row[0]) for row in connection.execute(told)}
-        for key in keys:
-            if key not in known:
-                write_audit(connection, who="refresh_tracker", action=_ACTION, target=key)
-
-
-def _write_notices(connection: Connection, keys: Sequence[str]) -> None:
-    own = segments.c
-    there = or_(
-        own.state == "quarantined", and_(own.state.in_(("parked", "replaying")), IS_UNMARKED)
-    )
-    held: Any = func.coalesce(func.sum(own.count).filter(there), 0)
-    detail = func.jsonb_build_object(
-        "object_key", own.object_key, "segments", func.count(), "events_held", held
-    )
-    each = (
-        select(literal(KIND), partitions.c.pipeline_id, detail)
-        .join_from(segments, partitions, partitions.c.id == own.partition_id)
-        .where(own.object_key.in_(list(keys)), own.state.not_in(("replaced", "deleted")))
-        .group_by(own.object_key, partitions.c.pipeline_id)
-    )
-    statement = insert(notices).from_select(["kind", "pipeline_id", "detail"], each)
-    connection.execute(statement.on_conflict_do_nothing())
-
-
-_LOG = logging.getLogger(__name__)
 
 
 def quarantine_all(
@@ -213,7 +174,7 @@ def park_mended(
 def quarantine_missing(tracker: TrackerStore, keys: Sequence[str], *, who: str) -> int:
     """Set apart what is parked in objects that are gone; returns the events. Again: nothing more.
 
-    Their owners are told by ``missing.raise_alarm``.
+    Their owners are told by ``raise_alarm``.
     """
     events = 0
     for key in keys:
@@ -361,3 +322,39 @@ def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
                 events=moved.events,
             )
     return moved.events
+
+
+def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
+    """Tell of objects that rows name and the store does not have; again changes nothing."""
+    if not keys:
+        return
+    with tracker.transaction() as connection:
+        # two refreshes at once would both find nothing written
+        AdvisoryLock.MISSING_OBJECTS.take(connection)
+        _write_notices(connection, keys)
+        told = select(audit_log.c.target).where(
+            audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))
+        )
+        known = {str(row[0]) for row in connection.execute(told)}
+        for key in keys:
+            if key not in known:
+                write_audit(connection, who="refresh_tracker", action=_ACTION, target=key)
+
+
+def _write_notices(connection: Connection, keys: Sequence[str]) -> None:
+    own = segments.c
+    there = or_(
+        own.state == "quarantined", and_(own.state.in_(("parked", "replaying")), IS_UNMARKED)
+    )
+    held: Any = func.coalesce(func.sum(own.count).filter(there), 0)
+    detail = func.jsonb_build_object(
+        "object_key", own.object_key, "segments", func.count(), "events_held", held
+    )
+    each = (
+        select(literal(KIND), partitions.c.pipeline_id, detail)
+        .join_from(segments, partitions, partitions.c.id == own.partition_id)
+        .where(own.object_key.in_(list(keys)), own.state.not_in(("replaced", "deleted")))
+        .group_by(own.object_key, partitions.c.pipeline_id)
+    )
+    statement = insert(notices).from_select(["kind", "pipeline_id", "detail"], each)
+    connection.execute(statement.on_conflict_do_nothing())
