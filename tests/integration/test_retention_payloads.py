@@ -139,7 +139,7 @@ def test_a_replay_that_takes_what_is_parked_after_the_listing_keeps_its_payloads
 
     objects = Interrupted(lot.settings["s3"], listed=replay)
     report = trim_payloads(lot.tracker, objects, kept_s=ALL_S)
-    assert report.kept == {"pl-1": "a replay runs, or ended lately"}
+    assert report.kept == {"pl-1": "a replay is running, or ended recently"}
     assert objects.exists(key)
     objects.delete([key])
 

@@ -190,7 +190,7 @@ class ParkedEventsService:
         edges = {"since": begin, "until": end}
         asked = {"kind": kind} | {n: rfc3339(at) for n, at in edges.items() if at is not None}
         if kind not in KINDS:
-            raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
+            raise InputError(f"{kind!r} is not a file type; choose one of {', '.join(KINDS)}")
         fields = self._fields(access, partition, "download_personal", **asked)
         self.audit(access.user, "download", partition, **asked)
         damage = Damage()
@@ -293,7 +293,7 @@ class ParkedEventsService:
         end = end or datetime.now(UTC)
         begin = begin or end - _TIMELINE
         if begin >= end:
-            raise InputError("parked_since: it must be before parked_until")
+            raise InputError("parked_since must be before parked_until")
         wanted = matches(ParkedGroupFilter(teams=teams))
         wanted.append(partitions.c.id.in_(list(partition_ids)))
         with self._tracker.transaction() as connection:
@@ -330,8 +330,8 @@ class ParkedEventsService:
         """
         if enter and partition.stage != enter and not self.can_enter_earlier(partition):
             raise InputError(
-                f"events of {partition.name} cannot enter at the {enter}: that takes events parked "
-                "at mapping by a pipeline that keeps sources (`keep_source: true`)"
+                f"events of {partition.name} cannot enter at the {enter}: only events parked at "
+                "mapping can, in a pipeline that keeps sources (`keep_source: true`)"
             )
 
     def can_enter_earlier(self, partition: ParkedGroup) -> bool:

@@ -70,7 +70,7 @@ def set_mark(
     """
     if on_change not in get_args(OnChange):
         known = ", ".join(get_args(OnChange))
-        raise InputError(f"a partition cannot replay on change of {on_change!r}; one of: {known}")
+        raise InputError(f"on_change: {on_change!r} is not one of {known}")
     values = {"on_change": on_change, "asked_by": decision.who, "seen": dict(seen)}
     with tracker.transaction() as connection:
         lock_group(connection, partition_id)

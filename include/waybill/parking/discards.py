@@ -189,8 +189,8 @@ def _count(connection: Connection, which: ColumnElement[bool], state: str) -> tu
 def _refuse_all(wanted: ParkedGroupFilter) -> None:
     if wanted.names_nothing:
         raise InputError(
-            "no filter was given, so every parked event there is would be meant; name a pipeline, "
-            "event name, stage, error type or window"
+            "no filter was given, which would select every parked event; name a pipeline, event "
+            "name, stage, error type or window"
         )
 
 

@@ -91,7 +91,7 @@ def contents(
         InputError: there is no such kind.
     """
     if kind not in _CONTENTS:
-        raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
+        raise InputError(f"{kind!r} is not a file type; choose one of {', '.join(KINDS)}")
     return _CONTENTS[kind](events, damage or Damage())
 
 

@@ -175,7 +175,9 @@ def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
         if found is not None:
             return str(found)
         known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
-    raise InputError(f"there is no pipeline {name!r}; {_nearest(name, known) or 'none is there'}")
+    raise InputError(
+        f"there is no pipeline {name!r}; {_nearest(name, known) or 'none is deployed'}"
+    )
 
 
 def require_names(tracker: TrackerStore, stage: str | None, error_type: str | None) -> None:
@@ -342,7 +344,7 @@ def from_cursor(
         raise _no_cursor()
     if found[0] != sort or found[1] is not descending:
         raise InputError(
-            "`after` is of a page in another order; ask for the first page of this one"
+            "`after` belongs to a page in another order; start from the first page of this one"
         )
     return [_value(value, kind) for value, kind in zip(found[2:], kinds, strict=True)]
 
@@ -361,7 +363,7 @@ def _value(value: object, kind: type[Value]) -> Value:
 
 
 def _no_cursor() -> InputError:
-    return InputError("`after` is not the `next` of a page; ask for the first page")
+    return InputError("`after` is not the `next` of any page; start from the first page")
 
 
 Sort = Literal["name", "parked", "bytes", "last_parked_at"]
@@ -509,7 +511,7 @@ def read_page(
 ) -> ParkedGroupPage:
     """Return one page; see ``Parking.page``."""
     if sort not in SORTS:
-        raise InputError(f"sort: {sort!r} is none of {', '.join(SORTS)}")
+        raise InputError(f"sort: {sort!r} is not one of {', '.join(SORTS)}")
     if not 1 <= limit <= LARGEST_PAGE:
         raise InputError(f"limit: {limit} is not from 1 to {LARGEST_PAGE}")
     kinds = _kinds(sort)

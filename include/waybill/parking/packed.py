@@ -312,7 +312,7 @@ def read_directory(body: bytes, *, key: str = "") -> tuple[SegmentDescriptor, ..
     """
     needed = directory_length(body)
     if needed is None or needed > len(body):
-        raise CorruptSegmentError(key, len(body), "does not end as a parked object does")
+        raise CorruptSegmentError(key, len(body), "does not end like a parked object")
     start = len(body) - needed
     try:
         listing = zstandard.ZstdDecompressor().decompress(body[start:-TRAILER_BYTES])

@@ -235,8 +235,9 @@ def park_made_again(
     Raises:
         StopError: they are not as many.
     """
-    if sum(one.count for one in packed.segments) != segment.count:
-        raise StopError(f"segment {segment.id} has {segment.count} events, not those given")
+    number = sum(one.count for one in packed.segments)
+    if number != segment.count:
+        raise StopError(f"segment {segment.id} has {segment.count} events, not {number}")
     key = new_cut_key(segment.id)
     objects.put(key, packed.body)
     with tracker.transaction() as connection:

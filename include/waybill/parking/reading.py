@@ -337,7 +337,9 @@ def _place(cursor: str) -> list[Any]:
         found = None
     if isinstance(found, list) and len(found) == len(_KINDS) and all(map(_is_of, found, _KINDS)):
         return found
-    raise InputError(f"after: {cursor[:80]!r} is not a cursor of a page; begin without it")
+    raise InputError(
+        f"after: {cursor[:80]!r} is not a page cursor; leave it out to start from the beginning"
+    )
 
 
 def _is_of(value: object, kind: type) -> bool:

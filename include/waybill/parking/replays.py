@@ -271,7 +271,7 @@ def _check(asked: ReplayAsked) -> None:
     required_text(asked.run_id, "run_id")
     most = asked.conditions.max_events
     if most is not None and most < 1:
-        raise InputError(f"a replay of {most} events sends nothing; the limit is 1 or more")
+        raise InputError(f"max_events: a replay sends at least 1 event, not {most}")
     _ = asked.conditions.window, asked.conditions.parked_window
 
 

@@ -107,8 +107,8 @@ class ParkedGroupRequest(Request):
     )
     stage: str = Field(
         title="Stage",
-        description="The stage that parked. Of what parked at ingestion, only what Kafka refused "
-        "can be replayed.",
+        description="The stage that parked them. Of events parked at ingestion, only those that "
+        "Kafka refused can be replayed.",
         json_schema_extra={**_PARTITION, "enum": list(STAGES)},
     )
     error_type: str = Field(
@@ -132,13 +132,13 @@ class ParkedEventsRequest(WindowRequest, ParkedGroupRequest):
         ge=1,
         le=MOST_EVENTS,
         title="Most events",
-        description="Most events: the first in the order parked.",
+        description="At most this many events: the first ones in the order of replay.",
     )
     enter: str | None = Field(
         None,
         title="Enter at",
-        description="`transformation`: take what mapping parked as what it was made from, where "
-        "the pipeline keeps sources. Empty: enter at the stage that parked.",
+        description="`transformation`: send what the events parked at mapping were made "
+        "from, where the pipeline keeps sources. Empty: enter at the stage that parked them.",
         json_schema_extra={"enum": [None, "transformation"]},
     )
 

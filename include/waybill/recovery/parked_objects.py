@@ -296,8 +296,7 @@ def _batch(tracker: TrackerStore, segment: Segment) -> _Batch:
         row = connection.execute(query).first()
     if row is None or not row.offsets:
         raise LeftError(
-            f"the offsets of commit {segment.commit_number} of {segment.scope} are not known (any "
-            "more)"
+            f"the offsets of commit {segment.commit_number} of {segment.scope} are no longer known"
         )
     took = timedelta(milliseconds=row.took_ms or 0)
     return _Batch(row.committed_at - took, row.committed_at, row.offsets)
@@ -353,8 +352,8 @@ def _chosen(
 
 def _other(had: int, now: int) -> str:
     return (
-        f"of its records {now} fail now as they did, not {had}: the pipeline, its mapping or what "
-        "it depends on is another one"
+        f"of its records {now} fail now as they did, not {had}: the pipeline, its mapping or "
+        "something they depend on has changed"
     )
 
 

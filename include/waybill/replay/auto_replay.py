@@ -80,8 +80,8 @@ def mark_for_auto_replay(
     pipeline = active_pipelines(tracker).get(partition.pipeline_id)
     if pipeline is None:
         raise InputError(
-            f"{partition.name}: no pipeline {partition.pipeline_id!r} is deployed, so no new "
-            "version of it can be waited for; deploy it first"
+            f"{partition.name}: pipeline {partition.pipeline_id!r} is not deployed, so there is "
+            "no new version to wait for; deploy it first"
         )
     seen = _stand(pipeline, _Once(healthy), {})
     return set_mark(tracker, partition_id, on_change=on_change, seen=seen, decision=decision)

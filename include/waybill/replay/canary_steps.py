@@ -105,7 +105,7 @@ def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
         if parts.known(name) is None and (words := parts.held()):
             if not reports:
                 raise InputError(words)
-            return _report(reports, steps, f"the canary stopped before its step of {name}: {words}")
+            return _report(reports, steps, f"the canary stopped before its {name} step: {words}")
         reports.append(parts.send(step))
         if share == 1:
             steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
@@ -145,9 +145,9 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
     outcome = parts.watch(name)
     if outcome.waits_for:
         raise RetryError(
-            f"the canary's step of {name} waits for {outcome.waits_for}: {outcome.in_flight:,} of "
-            f"its {outcome.sent:,} events are not processed yet, or not all are loaded. The next "
-            "try goes on from here; see `waybill status`"
+            f"the canary's {name} step waits for {outcome.waits_for}: {outcome.in_flight:,} of its "
+            f"{outcome.sent:,} events are not processed yet, or not all are loaded. The next try "
+            "continues from here; see `waybill status`"
         )
     ways = outcome.parked_again
     held = sum(events for way, events in ways.items() if way.endswith(f"/{HELD_ERROR}"))
@@ -163,19 +163,19 @@ def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     if not step.held:
         return ""
     return (
-        f"the canary stopped: the pipeline was held while its step of {step.step} was on its way, "
-        f"and {step.held:,} of {step.events:,} events of partition {run.partition_id} wait "
-        "there; they go back by themselves after the release. The rest stays parked: once the "
-        "pipeline is released (`waybill pipelines holds`), start a new replay"
+        f"the canary stopped: the pipeline was held during its {step.step} step, and {step.held:,} "
+        f"of {step.events:,} events of partition {run.partition_id} wait; they go back by "
+        "themselves after the release. The rest stays parked: once the pipeline is released (`waybill "
+        "pipelines holds`), start a new replay"
     )
 
 
 def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
     return (
-        f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "
-        f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
-        f"than {parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
+        f"the canary stopped: of the {step.events:,} events of partition {run.partition_id} that "
+        f"its {step.step} step sent, {step.parked_again:,} parked again ({ways}), more than "
+        f"{parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
         "run, and start a new replay"
     )
 

@@ -34,9 +34,9 @@ def refuse_ingestion(stage: str, error_type: str) -> None:
     """
     if not are_events(stage, error_type):
         raise InputError(
-            "events parked at ingestion never were events: correct the source and let the "
-            "connector read it again, then discard these. Those that Kafka refused can be "
-            f"replayed: {', '.join(sorted(DELIVERY_ERRORS))}"
+            "what was parked at ingestion never were events: correct the source and let the "
+            "connector read it again, then discard what is parked. Only events that Kafka refused "
+            f"can be replayed: {', '.join(sorted(DELIVERY_ERRORS))}"
         )
 
 
@@ -46,9 +46,9 @@ def held_words(parking: Parking, pipeline_id: str) -> str:
     if hold is None:
         return ""
     return (
-        f"the pipeline {hold.pipeline!r} is held since {hold.held_at:%Y-%m-%d %H:%M:%S} (UTC) by "
-        f"{hold.held_by}, and what is sent back now would only wait there; release it "
-        "(`waybill pipelines release`), or wait"
+        f"pipeline {hold.pipeline!r} is held since {hold.held_at:%Y-%m-%d %H:%M:%S} (UTC) by "
+        f"{hold.held_by}: events sent back now would only wait; release it "
+        "(`waybill pipelines release`), or wait for its release"
     )
 
 
@@ -78,7 +78,7 @@ def require_parked(
         apart = partition.quarantined
         ways = (
             f", {apart:,} quarantined, as their files are damaged or gone: `waybill parked lost` "
-            "says which and why; restore them, then `waybill parked recheck`"
+            "lists the files and why; restore them, then run `waybill parked recheck`"
             if apart
             else ""
         )

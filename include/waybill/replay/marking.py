@@ -252,7 +252,7 @@ class Marking:
         """
         self._finish(_LONGEST_S)
         if self._cancelled:
-            raise InputError(f"replay {self._replay_id} was cancelled; what is left stays parked")
+            raise InputError(f"replay {self._replay_id} was cancelled; the rest stays parked")
         if self._log_ended:
             raise FencedError(
                 f"the write-ahead log {self._producer.wal_id} of replay {self._replay_id} was "
@@ -305,4 +305,4 @@ class Marking:
 
 
 def _waits(left: int) -> RetryError:
-    return RetryError(f"{left} events wait for Kafka; the next run goes on from here")
+    return RetryError(f"{left} events are waiting for Kafka; the next run continues from here")

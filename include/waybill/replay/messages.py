@@ -79,8 +79,8 @@ def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
         event = decode(parked.value)
     except ParkError as error:
         raise InputError(
-            f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
-            "them and discard these"
+            f"parked bytes are not a Waybill event ({error.message}); fix the producer that wrote "
+            "them, and discard these"
         ) from error
     stage = entry_stage(parked) or event.stage
     return msgspec.structs.replace(
@@ -121,18 +121,16 @@ def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
     if not enter or (enter == TRANSFORMATION and stage in {"ingestion", TRANSFORMATION}):
         return False
     if enter != TRANSFORMATION:
-        raise InputError(
-            f"enter: {enter!r} is not a stage to enter at; there is {TRANSFORMATION!r}"
-        )
+        raise InputError(f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}")
     if stage != "mapping":
         raise InputError(
-            f"events parked at {stage} cannot enter at the transformation: what is staged for a "
-            "destination keeps no source. Replay them from where they parked"
+            f"events parked at {stage} cannot enter at the transformation: staged rows keep no "
+            "source. Replay them from the stage that parked them"
         )
     if not pipeline.keep_source:
         raise InputError(
-            f"pipeline {pipeline.name!r} keeps no sources, so its events enter at the stage that "
-            "parked them; declare `keep_source: true` for those that park from then on"
+            f"pipeline {pipeline.name!r} keeps no sources, so its events can only enter at the "
+            "stage that parked them; declare `keep_source: true` for events that park from then on"
         )
     return True
 
@@ -148,7 +146,7 @@ def parent_of(parked: ParkedEvent, *, replay_id: str | None) -> Event:
     except ParkError as error:
         raise InputError(
             f"an event has no source that can be sent ({error.message}); cancel this replay, and "
-            "replay without entering earlier"
+            "start one that does not enter earlier"
         ) from error
     return msgspec.structs.replace(
         event, stage=TRANSFORMATION, attempt=next_attempt(parked), replay_id=replay_id
@@ -169,7 +167,7 @@ def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -
         raise InputError(
             f"{without:,} of {total:,} parked events carry no source: they were parked before the "
             f"pipeline kept any, or when they were replayed from mapping.{beforehand} Replay them "
-            "from mapping, or narrow the replay to when the others were parked"
+            "from mapping, or limit the replay to the time when the others were parked"
         )
 
 

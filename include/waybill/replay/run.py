@@ -88,9 +88,8 @@ class ReplayReport:
         return (
             f"{self.quarantined:,} events of partition {self.partition_id} were not sent back: "
             "their parked files are damaged or gone from the store, and they are quarantined; all "
-            f"else was sent ({self.events - self.quarantined:,} events). "
-            "Restore the objects that the log and the "
-            "notices name, then `waybill parked recheck`, then replay again"
+            f"else was sent ({self.events - self.quarantined:,} events). Restore the objects named "
+            "in the log and in the notices, run `waybill parked recheck`, then replay again"
         )
 
     def to_json(self) -> dict[str, Any]:
