@@ -165,15 +165,15 @@ def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     return (
         f"the canary stopped: the pipeline was held during its {step.step} step, and {step.held:,} "
         f"of {step.events:,} events of partition {run.partition_id} wait; they go back by "
-        "themselves after the release. The rest stays parked: once the pipeline is released (`waybill "
-        "pipelines holds`), start a new replay"
+        "themselves after the release. The rest stays parked: once the pipeline is released "
+        "(`waybill pipelines holds`), start a new replay"
     )
 
 
 def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
     return (
-        f"the canary stopped: of the {step.events:,} events of partition {run.partition_id} that "
+        f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "
         f"its {step.step} step sent, {step.parked_again:,} parked again ({ways}), more than "
         f"{parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
         "run, and start a new replay"

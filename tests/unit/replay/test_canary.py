@@ -165,7 +165,7 @@ def test_a_run_that_was_killed_goes_on_with_the_step_it_was_at(dies_after: str) 
 
 def test_a_step_that_nobody_processed_yet_is_no_success() -> None:
     found = world(waits_for="processing")
-    with pytest.raises(RetryError, match="step of 1% waits for processing"):
+    with pytest.raises(RetryError, match="1% step waits for processing"):
         found.run()
     found.waits_for = ""
     assert found.run().events == 1000

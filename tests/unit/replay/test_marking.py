@@ -155,13 +155,13 @@ def test_while_kafka_is_away_nothing_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_LONGEST_S", 0.0)
     run = Run(events=10)
     run.log.away = True
-    with pytest.raises(RetryError, match="events wait for Kafka"), run.marking:
+    with pytest.raises(RetryError, match="events are waiting for Kafka"), run.marking:
         for number in range(9):
             run.group(number)
     assert (len(run.marks), run.tracker.told) == (3, [])
     run = Run()
     run.log.away = True
-    with pytest.raises(RetryError, match="11 events wait for Kafka"), run.marking:
+    with pytest.raises(RetryError, match="11 events are waiting for Kafka"), run.marking:
         run.group(1)
     assert (run.marks, run.tracker.told) == ([[1]], [])
 
