@@ -1,4 +1,4 @@
-"""Parked events as people see them, personal fields masked, and what people decide about them."""
+"""Parked events as users see them, personal fields masked, and what users decide about them."""
 
 from typing import TYPE_CHECKING
 

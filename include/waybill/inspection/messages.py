@@ -1,8 +1,8 @@
-"""Error messages as somebody may see them: of partitions, of their causes, of holds.
+"""Error messages as a user may see them: of parked groups, of their causes, of holds.
 
-They quote values of events that are not at hand, so where an event may hold something personal they
-are hidden whole, or, for who may see it, the look is written to the audit log: once a look and
-team (see ``looks``).
+They quote values of events that are not at hand. So where an event may hold something personal, a
+message is hidden whole; or, for a user who may see it, the look is written to the audit log, once a
+look and team (see ``AccessLog``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MESSAGE = "message"
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A partition with all that is said of its errors, as somebody may see it."""
+    """A parked group with all that is said of its errors, as a user may see it."""
 
     partition: ParkedGroup
     causes: list[FailureCause]
@@ -38,7 +38,7 @@ class _Seen:
 
 
 class Messages:
-    """Shows messages to one person, and notes what was shown that is personal.
+    """Shows messages to one user, and notes what was shown that is personal.
 
     Args:
         tracker: where personal fields are declared, and the audit log.

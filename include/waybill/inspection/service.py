@@ -1,8 +1,8 @@
-"""The desk where people look at parked events and decide: what pages and APIs ask.
+"""What pages and APIs ask of parked events: look at them, and decide about them.
 
-Who may do what is decided by ``access`` before; here lists are cut to the teams of the one who
-looks, personal fields are masked unless that person may see them, and what was looked at
-unmasked, downloaded or asked for is written to the audit log, before it is given.
+Whether a user may call it is checked before, by ``access``. Here lists are limited to the user's
+teams, personal fields are masked unless the user may see them, and each look at unmasked values,
+each download and each decision is written to the audit log before anything is returned.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
 @dataclass(frozen=True, slots=True)
 class ShownEvent:
-    """One event as somebody may see it."""
+    """One event as a user may see it."""
 
     event: ParkedEvent
     masked: tuple[str, ...]
@@ -74,7 +74,7 @@ class ShownEvent:
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Some events of a partition."""
+    """A page of a group's events."""
 
     events: tuple[ShownEvent, ...]
     next: str | None
@@ -84,7 +84,7 @@ class ShownPage:
 
 
 class ParkedEventsService:
-    """Parked events, for one who looks. Safe for several threads."""
+    """Parked events for a user. Safe for several threads."""
 
     def __init__(
         self,

@@ -1,22 +1,26 @@
-"""Parked events: held with their reasons until somebody decides, and how they go back or go away.
+"""Parked events: kept with their reasons until somebody decides, then replayed or discarded.
+
+The parked events of one pipeline, event name, stage and error type are a *parked group*, which
+tables and JSON call a partition. A task's parked events of all groups are one packed object; a
+*segment* is one group's byte range in it.
 
 Invariants
   I1  An event's own bytes come back byte for byte, whatever they are.
   I2  A packed object, and each segment's byte range in it, is a valid ``.jsonl.zst`` file.
   I3  A segment exists when the transaction that committed its events' offsets says so; an object
       that no such transaction names is garbage.
-  I4  Numbers of a partition are the sums of its segments, after every transaction.
+  I4  Numbers of a group are the sums of its segments, after every transaction.
   I5  A segment moves parked -> replaying -> replayed, parked -> discarded, and back by cancelling
       or undoing; parked -> replaced when it is cut; parked or replaying -> quarantined when it is
-      damaged, and back once it is mended. At most one replay of a partition runs.
+      damaged, and back once it is mended. At most one replay of a group runs.
   I6  An object is deleted only when all its segments are replayed or discarded, and nothing brings
       a segment back once its object is claimed for deletion.
   I7  What users named never becomes part of a key.
   I8  A pipeline has one active hold at most; what was held goes back once no hold is active.
   I9  No event is parked twice with the same id and version, as ``copies`` says it.
 
-The format (``event``, ``packed``) does no I/O; ``Parking`` is the rest. The layout of
-a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``states``.
+``Parking`` is the way in. The layout of a packed object is in ``packed``, that of a line in
+``event``; what a segment's state means, and the order of locks, in ``states``.
 """
 
 from typing import TYPE_CHECKING

@@ -51,12 +51,7 @@ from sqlalchemy import (
 
 from waybill.errors import InputError
 from waybill.events import CATALOGUE, STAGES, instant, rfc3339, window_edge
-from waybill.parking.model import (
-    FailureCause,
-    ParkedGroup,
-    ParkedGroupFilter,
-    ParkedGroupPage,
-)
+from waybill.parking.model import FailureCause, ParkedGroup, ParkedGroupFilter, ParkedGroupPage
 from waybill.parking.names import storable
 from waybill.parking.selection import (
     IS_HELD,
@@ -69,13 +64,7 @@ from waybill.parking.selection import (
     segment_matches,
     spans_touch,
 )
-from waybill.parking.states import (
-    HAS_MARK,
-    IS_UNMARKED,
-    IS_UNMARKED_ALONE,
-    no_group,
-    now_in,
-)
+from waybill.parking.states import HAS_MARK, IS_UNMARKED, IS_UNMARKED_ALONE, no_group, now_in
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, segments
@@ -91,6 +80,26 @@ FIELDS = tuple(
     for name in ParkedGroup.__slots__
 )
 JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
+_MOST_BUCKETS = 1000
+_MOST_CAUSES = 500
+_LARGEST_CHARS = 8192
+_LARGEST_NUMBER = 2**63 - 1
+Value = int | str | datetime
+Sort = Literal["name", "parked", "bytes", "last_parked_at"]
+NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)
+"""The names of a partition within its pipeline."""
+IS_UNKNOWN = pipelines.c.id.is_(None)
+_STRIDES = (1, 8, 64, 512)
+_Where = Sequence[ColumnElement[bool]]
+SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
+LARGEST_PAGE = 1000
+_FEW = 30_000
+"""Partitions, or segments, that are looked up and sorted rather than walked."""
+_LONG: ColumnElement[bool] = literal_column(
+    "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean
+)
+_SHORT = timedelta(hours=1)
+_FULL_NAME = (IS_UNKNOWN, FIELDS[1], *NAMES_WITHIN)
 
 
 def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
@@ -242,10 +251,6 @@ def read_object_keys(tracker: TrackerStore, partition_id: int, *, limit: int) ->
         return [str(row[0]) for row in connection.execute(query)]
 
 
-_MOST_BUCKETS = 1000
-_MOST_CAUSES = 500
-
-
 def read_causes(tracker: TrackerStore, partition_id: int) -> list[FailureCause]:
     """Return a partition's largest causes, the largest first; see ``Parking.causes``."""
     own = segments.c
@@ -315,11 +320,6 @@ def read_timelines(
     return counts
 
 
-_LARGEST_CHARS = 8192
-_LARGEST_NUMBER = 2**63 - 1
-Value = int | str | datetime
-
-
 def to_cursor(sort: str, values: Sequence[Value], *, descending: bool) -> str:
     """Return the cursor of a page that ended at these values."""
     plain = [rfc3339(value) if isinstance(value, datetime) else value for value in values]
@@ -364,14 +364,6 @@ def _value(value: object, kind: type[Value]) -> Value:
 
 def _no_cursor() -> InputError:
     return InputError("`after` is not the `next` of any page; start from the first page")
-
-
-Sort = Literal["name", "parked", "bytes", "last_parked_at"]
-NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)
-"""The names of a partition within its pipeline."""
-IS_UNKNOWN = pipelines.c.id.is_(None)
-_STRIDES = (1, 8, 64, 512)
-_Where = Sequence[ColumnElement[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,16 +480,6 @@ def _of_pipelines(
     names = [each.c[column.name] for column in NAMES_WITHIN]
     query = select(each).select_from(given).join(each, true())
     return rows(connection, query.order_by(given.c.place, *order.by(*names)).limit(limit))
-
-
-SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
-LARGEST_PAGE = 1000
-_FEW = 30_000
-"""Partitions, or segments, that are looked up and sorted rather than walked."""
-_LONG: ColumnElement[bool] = literal_column(
-    "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean
-)
-_SHORT = timedelta(hours=1)
 
 
 def read_page(
@@ -627,9 +609,6 @@ def _few_match(connection: Connection, wanted: ParkedGroupFilter, conditions: _C
     some = select(partitions.c.id).where(*matches(wanted)).limit(_FEW + 1).subquery()
     number = connection.execute(select(func.count()).select_from(some)).scalar_one()
     return int(number) <= _FEW
-
-
-_FULL_NAME = (IS_UNKNOWN, FIELDS[1], *NAMES_WITHIN)
 
 
 def _kinds(sort: Sort) -> tuple[type[Value], ...]:

@@ -63,6 +63,9 @@ from waybill.storage.tracker import replays, segments
 
 Beside = Callable[[Connection, int], None]
 """Writes what else a mark says, in its transaction; told how many events it marked."""
+_PAGE = 500
+_SLICE = REPLAY_ORDER[:3]
+_ABOUT = 1.5
 
 
 def mark_replayed(
@@ -204,11 +207,6 @@ def was_cancelled(replay: Replay) -> InputError:
         f"replay {replay.id} of run {replay.run_id!r} was cancelled after {replay.sent} of "
         f"{replay.events} events; start a new run to replay what is parked"
     )
-
-
-_PAGE = 500
-_SLICE = REPLAY_ORDER[:3]
-_ABOUT = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +442,7 @@ def _cut_first(tracker: TrackerStore, objects: ObjectStore, segment: Segment, qu
     return cut(tracker, objects, segment, lambda index, _event: index < quota)
 
 
-# Taking
+# Taking them
 
 
 def _take(connection: Connection, asked: ReplayAsked, known: _Known) -> Replay:

@@ -16,12 +16,7 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    select,
-    text,
-)
+from sqlalchemy import ColumnElement, Connection, select, text
 
 from waybill.parking.event import ParkedEvent
 from waybill.parking.fingerprints import fingerprint_of
@@ -38,6 +33,8 @@ _FLOOR = 30
 """A group gets as many at least, where the sample has room: enough for a rate of its own."""
 _ROOM = 5
 """Groups get one in five of the sample's places at most; the smallest beyond are one group."""
+_ROWS_A_FETCH = 5_000
+_SEGMENTS_A_QUERY = 500
 
 
 def merged(sizes: Mapping[K, int], n: int, rest: K) -> dict[K, K]:
@@ -77,10 +74,6 @@ def allocated(sizes: Mapping[K, int], n: int) -> dict[K, int]:
                 shares[key] += 1
             break
     return shares
-
-
-_ROWS_A_FETCH = 5_000
-_SEGMENTS_A_QUERY = 500
 
 
 class Stratum(NamedTuple):
