@@ -133,9 +133,9 @@ def find_group(
 ) -> ParkedGroup:
     """Return the partition with these names; see ``Parking.find``."""
     names = {"event_name": event_name, "stage": stage, "error_type": error_type}
-    found = find_exactly(tracker, pipeline, **names)
-    if found is not None:
-        return found
+    exact = find_exactly(tracker, pipeline, **names)
+    if exact is not None:
+        return exact
     conditions: list[ColumnElement[bool]] = []
     columns = partitions.c
     asked = (
@@ -396,32 +396,32 @@ def walk(
     connection: Connection, wanted: ParkedGroupFilter, conditions: _Where, order: Order
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
-    left = order.limit
-    for place in _places(wanted, order):
-        for ids, beyond in _strides(connection, place, order, wanted.teams):
-            found = _of_pipelines(connection, ids, [*conditions, *beyond], order, left)
-            yield from found
-            left -= len(found)
-            if not left:
+    remaining = order.limit
+    for part in _parts(wanted, order):
+        for ids, beyond in _strides(connection, part, order, wanted.teams):
+            page = _of_pipelines(connection, ids, [*conditions, *beyond], order, remaining)
+            yield from page
+            remaining -= len(page)
+            if not remaining:
                 return
 
 
-def _places(wanted: ParkedGroupFilter, order: Order) -> list[int]:
+def _parts(wanted: ParkedGroupFilter, order: Order) -> list[int]:
     """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
-    places = [0, 1] if wanted.teams is None else [0]
-    places.sort(reverse=order.descending)
+    parts = [0, 1] if wanted.teams is None else [0]
+    parts.sort(reverse=order.descending)
     after = None if order.after is None else order.after[0]
     return [
-        one for one in places if after is None or one == after or (one == 1) != order.descending
+        part for part in parts if after is None or part == after or (part == 1) != order.descending
     ]
 
 
 def _strides(
-    connection: Connection, place: int, order: Order, teams: tuple[str, ...] | None
+    connection: Connection, part: int, order: Order, teams: tuple[str, ...] | None
 ) -> Iterator[tuple[list[str], list[ColumnElement[bool]]]]:
     """Yield ids of pipelines in order, some at a time, with a condition on their partitions."""
-    start = None if order.after is None or order.after[0] != place else str(order.after[1])
-    query = _unknown(order, start) if place else _deployed(order, start, teams)
+    start = None if order.after is None or order.after[0] != part else str(order.after[1])
+    query = _unknown(order, start) if part else _deployed(order, start, teams)
     listed = rows(connection, query)
     if order.after is not None and start is not None and listed and listed[0][1] == start:
         yield [listed[0][0]], [order.beyond(NAMES_WITHIN, order.after[2:])]

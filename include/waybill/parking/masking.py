@@ -456,8 +456,8 @@ def masked_event(
     if masking.opaque:
         said = {name: _hidden(text) for name, text in _said(event).items()}
     else:
-        words = QuotedValues(masking.values)
-        said = {name: words.masked_within(text) for name, text in _said(event).items()}
+        quoted = QuotedValues(masking.values)
+        said = {name: quoted.masked_within(text) for name, text in _said(event).items()}
     return replace(event, value=value, source=b"", **said), masked
 
 
@@ -500,10 +500,10 @@ class _Masking:
         if _REFERENCE in value and (self._everything or self._fields):
             self.opaque = True
             self.found.add(_NAMELESS)
-        words = QuotedValues(self.values)
+        quoted = QuotedValues(self.values)
         for name, item in beside.items():
             if name not in _WAYBILLS and isinstance(item, str):
-                beside[name] = words.masked(item)
+                beside[name] = quoted.masked(item)
         return beside | payload
 
     def _beside(self, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -591,6 +591,3 @@ def _scalars(value: Any) -> Iterator[Any]:
             yield from _scalars(item)
     elif value is not None and not isinstance(value, bool):
         yield value
-
-
-__all__ = ["KEY", "MASK", "masked_event", "masked_words", "same_name"]

@@ -333,10 +333,10 @@ def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
         # two refreshes at once would both find nothing written
         AdvisoryLock.MISSING_OBJECTS.take(connection)
         _write_notices(connection, keys)
-        told = select(audit_log.c.target).where(
+        alarms = select(audit_log.c.target).where(
             audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))
         )
-        known = {str(row[0]) for row in connection.execute(told)}
+        known = {str(row[0]) for row in connection.execute(alarms)}
         for key in keys:
             if key not in known:
                 write_audit(connection, who="refresh_tracker", action=_ACTION, target=key)

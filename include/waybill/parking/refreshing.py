@@ -414,26 +414,26 @@ def _directory(objects: ObjectStore, item: _Unnamed) -> Sequence[SegmentDescript
         return ()
 
 
-def _ledger_is_beyond(tracker: TrackerStore, found: Iterable[SegmentDescriptor]) -> bool:
+def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescriptor]) -> bool:
     """Tell whether the ledger stands beyond all of these segments; False when it cannot know."""
-    places: dict[tuple[str, int], int] = {}
-    for segment in found:
+    offsets: dict[tuple[str, int], int] = {}
+    for segment in described:
         if not segment.topic or segment.kafka_partition < 0:
             return False
-        place = (segment.topic, segment.kafka_partition)
-        places[place] = max(places.get(place, 0), segment.first_offset)
-    if not places:
+        where = (segment.topic, segment.kafka_partition)
+        offsets[where] = max(offsets.get(where, 0), segment.first_offset)
+    if not offsets:
         return False
     at = tuple_(topic_offsets.c.topic, topic_offsets.c.partition)
     lowest = func.min(topic_offsets.c.next_offset)
     query = (
         select(topic_offsets.c.topic, topic_offsets.c.partition, lowest)
-        .where(at.in_(list(places)))
+        .where(at.in_(list(offsets)))
         .group_by(topic_offsets.c.topic, topic_offsets.c.partition)
     )
     with tracker.transaction() as connection:
         stands = {(str(row[0]), int(row[1])): int(row[2]) for row in connection.execute(query)}
-    return all(stands.get(place, 0) > offset for place, offset in places.items())
+    return all(stands.get(where, 0) > offset for where, offset in offsets.items())
 
 
 def correct_aggregates(tracker: TrackerStore) -> int:

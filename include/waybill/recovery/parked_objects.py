@@ -392,7 +392,7 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
     """Keep why segments cannot be made again, and have their owners told, once."""
     events = 0
     for one, problem in problems:
-        segment, words = one.segment, text_value(problem, longest=_LONGEST)
+        segment, message = one.segment, text_value(problem, longest=_LONGEST)
         detail = {
             "segment": segment.id,
             "object_key": segment.object_key,
@@ -407,15 +407,20 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
                 .where(
                     segments.c.id == segment.id,
                     segments.c.state == "quarantined",
-                    segments.c.problem != words,
+                    segments.c.problem != message,
                 )
-                .values(problem=words)
+                .values(problem=message)
             )
             if not changed.rowcount:
                 continue
             target = f"partition {segment.partition_id}"
             write_audit(
-                connection, who=WHO, action="not_recovered", target=target, problem=words, **detail
+                connection,
+                who=WHO,
+                action="not_recovered",
+                target=target,
+                problem=message,
+                **detail,
             )
             write_notice(
                 connection,
@@ -423,7 +428,7 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
                 pipeline_id=one.partition[0],
                 partition_id=segment.partition_id,
                 **{"object" if name == "object_key" else name: its for name, its in detail.items()},
-                message=words,
+                message=message,
                 see="waybill parked lost",
             )
         events += segment.count

@@ -102,10 +102,10 @@ def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
         step = _step_of(parts, run, name, share, taken=sum(r.events for r in reports))
         if step is None:
             continue
-        if parts.known(name) is None and (words := parts.held()):
+        if parts.known(name) is None and (reason := parts.held()):
             if not reports:
-                raise InputError(words)
-            return _report(reports, steps, f"the canary stopped before its {name} step: {words}")
+                raise InputError(reason)
+            return _report(reports, steps, f"the canary stopped before its {name} step: {reason}")
         reports.append(parts.send(step))
         if share == 1:
             steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
@@ -159,7 +159,7 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
 def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     """Return why the canary stops after a step, in words; empty: it goes on."""
     if step.share > parts.threshold:
-        return _words(parts, run, step)
+        return _over_threshold(parts, run, step)
     if not step.held:
         return ""
     return (
@@ -170,7 +170,7 @@ def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     )
 
 
-def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
+def _over_threshold(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
     return (
         f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "

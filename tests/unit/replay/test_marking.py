@@ -98,7 +98,7 @@ class Run:
         self.marking.begin_sending()
         self.log.produce(events)
         if dies:
-            raise RetryError("amid a group")
+            raise RetryError("amid a slice")
         self.marking.end_slice(segments)
         return shares
 
@@ -265,7 +265,7 @@ def test_an_error_amid_what_a_dead_run_sent_writes_no_mark() -> None:
     run.marking.begin(REPLAY, lambda: True)
     with pytest.raises(RetryError), run.marking:
         run.group(1)
-        raise RetryError("between two groups")
+        raise RetryError("between two slices")
     assert run.marks == []
 
 
