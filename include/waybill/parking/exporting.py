@@ -8,7 +8,7 @@ an apostrophe, or a NUL, changed the event's own bytes, or where they are no tex
 holds them. The lines of the JSON forms are the parked lines themselves.
 
 What could not be read stands at the end: ``{"damaged": [...]}`` as the last line of the JSON forms,
-a row for each object in a table, its words in the first cell. A file without them has everything.
+a row for each object in a table, its message in the first cell. A file without them has everything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Holds: a pipeline whose events wait as they came, because nearly all of them would park.
+"""Holds: pipelines whose events wait unprocessed, because nearly all of them would park.
 
 States of a hold: active, then released; a pipeline has one active hold at most, which an index
 sees to. Processing reads the active holds before each batch, so a hold, or a release, counts from

@@ -1,4 +1,4 @@
-"""What became of a parked event since it was parked: asked of the tracker, as no trace says it.
+"""What became of a parked event since it was parked, by the tracker: no trace says it.
 
 A discard names events by the million and reads none of them; nor do undo, quarantine and clean-up.
 So they leave no traces: the trace of parking names the object, the tracker knows the object's

@@ -1,4 +1,4 @@
-"""``Parking``: all that is done with parked events once they are stored."""
+"""``Parking``: all that can be done with parked events once they are stored."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Parking:
         self._tracker = tracker
         self._objects = objects
 
-    # What only looks
+    # Reading
 
     def partitions(
         self, wanted: ParkedGroupFilter | None = None, *, limit: int | None = None
@@ -280,7 +280,7 @@ class Parking:
         """
         return reading.read_segment_events(self._tracker, self._objects, segment)
 
-    # What changes something
+    # Changes
 
     def record(
         self,

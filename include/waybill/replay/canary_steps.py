@@ -73,12 +73,12 @@ class CanaryReport:
 
 @dataclass(frozen=True, slots=True)
 class CanaryParts:
-    """What a canary stands on."""
+    """What a canary needs."""
 
     send: Callable[[ReplayRun], ReplayReport]
     """Runs one step to its end."""
     watch: Callable[[str], ReplayOutcome]
-    """Waits until all of a step was processed and loaded, as long as it may, and tells."""
+    """Waits until all of a step is processed and loaded, up to a limit; returns what is known."""
     known: Callable[[str], Replay | None]
     """Returns a step of this run that began."""
     parked: Callable[[ReplayConditions], int]
@@ -86,7 +86,7 @@ class CanaryParts:
     threshold: float
     """Largest share that may be parked again."""
     held: Callable[[], str] = str
-    """Returns that the pipeline is held, in words; empty: it is not."""
+    """Returns the message that the pipeline is held; empty: it is not."""
 
 
 def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
@@ -157,7 +157,7 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
 
 
 def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
-    """Return why the canary stops after a step, in words; empty: it goes on."""
+    """Return why the canary stops after a step; empty: it goes on."""
     if step.share > parts.threshold:
         return _over_threshold(parts, run, step)
     if not step.held:

@@ -283,7 +283,7 @@ def _by_fingerprint(seen: _Seen, weights: dict[Stratum, float]) -> dict[str, dic
 
 @dataclass(frozen=True, slots=True)
 class DryRunParts:
-    """What a dry run stands on, opened."""
+    """What a dry run needs, opened."""
 
     tracker: TrackerStore
     objects: ObjectStore
@@ -292,7 +292,7 @@ class DryRunParts:
     code: CodeRunner
     """Runs user code."""
     destinations: Mapping[str, DestinationSettings] = field(default_factory=dict)
-    """Whose rules new columns are named by."""
+    """Their rules name new columns."""
 
 
 def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:

@@ -41,7 +41,7 @@ def refuse_ingestion(stage: str, error_type: str) -> None:
 
 
 def held_words(parking: Parking, pipeline_id: str) -> str:
-    """Return that a pipeline is held, since when and what to do; empty: it is not."""
+    """Return the message that a pipeline is held, since when and what to do; empty: it is not."""
     hold = next((one for one in parking.holds() if one.pipeline_id == pipeline_id), None)
     if hold is None:
         return ""

@@ -82,7 +82,7 @@ class ReplayReport:
 
     @property
     def problem(self) -> str:
-        """Return what kept this replay from sending all it was asked for, in words; empty: none."""
+        """Return why this replay did not send all it was asked for; empty: it did."""
         if not self.quarantined:
             return ""
         return (
@@ -99,7 +99,7 @@ class ReplayReport:
 
 @dataclass(slots=True)
 class ReplayParts:
-    """What a replay stands on, opened."""
+    """What a replay needs, opened."""
 
     parking: Parking
     producer: LosslessProducer
