@@ -21,7 +21,7 @@ from waybill.parking.holds import (
     BREAKER,
     begin_probe,
     end_probe,
-    held_partitions,
+    held_groups,
     held_pipelines,
     read_holds,
     record_storm,
@@ -242,7 +242,7 @@ def test_a_sample_is_taken_from_all_partitions_and_of_fresh_events_where_there_a
     deployed(lot, tmp_path, fixed=False)
     hold_orders(lot, range(1000), attempt=1)
     hold_orders(lot, range(1000, 2000), number=2)
-    assert held_partitions(lot.tracker, ID)[0][1] == 2000
+    assert held_groups(lot.tracker, ID)[0][1] == 2000
     [found] = probe(lot).probes
     assert 70 < found.events < 130, "half of 200, as drawn"
 

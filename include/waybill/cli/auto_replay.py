@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from waybill.cli.options import Who, decision, takes
-from waybill.parking import PartitionRequest
+from waybill.parking import ParkedGroupRequest
 
 
 @takes(
-    PartitionRequest,
+    ParkedGroupRequest,
     flags={
         "event_name": ("--event-name", "-e"),
         "stage": ("--stage", "-s"),
@@ -19,7 +19,7 @@ from waybill.parking import PartitionRequest
     },
 )
 def auto_replay(
-    request: PartitionRequest,
+    request: ParkedGroupRequest,
     on: Annotated[
         str,
         typer.Option(

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from waybill.inspection import ParkedEventsService
     from waybill.parking import (
         Damage,
+        ParkedGroup,
+        ParkedGroupFilter,
         Parking,
-        Partition,
-        PartitionFilter,
     )
     from waybill.settings import Settings
 
@@ -290,14 +290,14 @@ def _require_scope(pipeline: str | None, *, all_pipelines: bool) -> None:
 
 def _filter(
     parking: Parking, request: ParkedFilter, *, held: bool = False, kept: bool = False
-) -> PartitionFilter:
+) -> ParkedGroupFilter:
     parking.require_names(request.stage, request.error_type)
     name = request.pipeline
     pipeline_id = None if name is None else parking.pipeline_id(name)
     return request.partitions(pipeline_id, held=held, kept=kept)
 
 
-def _some(parking: Parking, wanted: PartitionFilter) -> list[Partition]:
+def _some(parking: Parking, wanted: ParkedGroupFilter) -> list[ParkedGroup]:
     """Return the partitions that match.
 
     Raises:

@@ -20,10 +20,10 @@ from waybill.cli.words import counted
 from waybill.events import error_type
 from waybill.parking import (
     DiscardReport,
-    FingerprintGroup,
+    FailureCause,
     ParkedEvent,
-    Partition,
-    PartitionFilter,
+    ParkedGroup,
+    ParkedGroupFilter,
 )
 
 _MESSAGE_CHARS = 160
@@ -52,7 +52,7 @@ MOST_KEYS = 3
 """Objects of a partition that are shown."""
 
 
-def table(found: Sequence[Partition]) -> None:
+def table(found: Sequence[ParkedGroup]) -> None:
     """Print partitions, one a line, and their sum; columns that say nothing are left out."""
     console = Console(highlight=False)
     wide = console.width >= _WIDE
@@ -82,7 +82,7 @@ def table(found: Sequence[Partition]) -> None:
     )
 
 
-def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
+def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
     numbers = [(getattr(partition, name), style) for name, style in shown]
     cells = [
         Text(plain(f"{partition.pipeline} / {partition.event_name or '(empty)'}")),
@@ -97,7 +97,7 @@ def _row(partition: Partition, shown: Sequence[tuple[str, str]], *, wide: bool) 
     return cells
 
 
-def panel(partition: Partition, causes: Sequence[FingerprintGroup], keys: Sequence[str]) -> None:
+def panel(partition: ParkedGroup, causes: Sequence[FailureCause], keys: Sequence[str]) -> None:
     """Print one partition with what its error means, its causes, and the objects it is in."""
     meaning = error_type(partition.error_type)
     kind = "transient: may pass later by itself" if meaning.transient else "permanent"
@@ -129,11 +129,11 @@ def panel(partition: Partition, causes: Sequence[FingerprintGroup], keys: Sequen
     )
 
 
-def _quarantined(partition: Partition) -> str:
+def _quarantined(partition: ParkedGroup) -> str:
     return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
 
 
-def _causes(causes: Sequence[FingerprintGroup]) -> Iterator[str]:
+def _causes(causes: Sequence[FailureCause]) -> Iterator[str]:
     """Yield a line for each cause: its fingerprint, as `--fingerprint` takes it, first."""
     if causes:
         yield "causes, by fingerprint:"
@@ -181,7 +181,7 @@ def _pretty(value: bytes) -> str:
     return plain(text)
 
 
-def nothing(wanted: PartitionFilter, *, everything: bool) -> None:
+def nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
     """Say that nothing is parked, or nothing that matches."""
     console = Console(highlight=False)
     if wanted.names_nothing:

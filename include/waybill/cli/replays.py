@@ -13,7 +13,7 @@ from waybill.cli.options import takes
 from waybill.replay import ReplayRequest
 
 if TYPE_CHECKING:
-    from waybill.parking import Partition
+    from waybill.parking import ParkedGroup
     from waybill.replay import ReplayOutcome
     from waybill.settings import Settings
 
@@ -102,7 +102,7 @@ def _launch(settings: Settings, conf: dict[str, Any], *, follow: bool) -> tuple[
 
 
 def _outcome(
-    settings: Settings, partition: Partition, run_id: str, state: str, *, wait_s: float
+    settings: Settings, partition: ParkedGroup, run_id: str, state: str, *, wait_s: float
 ) -> ReplayOutcome | None:
     """Return what became of what a run has sent; ``None``: it goes on, or it had not begun."""
     from waybill.errors import InputError
@@ -131,7 +131,7 @@ def _say_waiting(wait_s: float, *, as_json: bool) -> None:
 
 def _tell(
     settings: Settings,
-    partition: Partition,
+    partition: ParkedGroup,
     run_id: str,
     state: str,
     outcome: ReplayOutcome | None,

@@ -9,7 +9,7 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
-    from waybill.parking import Partition
+    from waybill.parking import ParkedGroup
     from waybill.pipelines import Pipeline
     from waybill.producer import FoundLog
     from waybill.replay import (
@@ -129,7 +129,7 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             return replay(parts, run)
 
 
-def replayable(settings: Settings, request: ReplayRequest) -> Partition:
+def replayable(settings: Settings, request: ReplayRequest) -> ParkedGroup:
     """Return the partition that a replay, or a dry run, would take.
 
     Raises:
@@ -147,7 +147,7 @@ def replayable(settings: Settings, request: ReplayRequest) -> Partition:
 
 
 def replay_outcome(
-    settings: Settings, partition: Partition, run_id: str, *, wait_s: float
+    settings: Settings, partition: ParkedGroup, run_id: str, *, wait_s: float
 ) -> ReplayOutcome:
     """Return what became of the events that a run replayed, waiting up to ``wait_s`` for it."""
     from waybill.parking import Parking

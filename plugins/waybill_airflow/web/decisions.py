@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, status
 
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import Partition, TooManyCutsError
+from waybill.parking import ParkedGroup, TooManyCutsError
 from waybill_airflow.web import models
 from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
 from waybill_airflow.web.services import desk
@@ -53,7 +53,7 @@ def _decide(
     return models.Discarded(**report.to_json())
 
 
-def _command(verb: str, partition: Partition, chosen: dict[str, Any], why: str) -> str:
+def _command(verb: str, partition: ParkedGroup, chosen: dict[str, Any], why: str) -> str:
     """Return the command that decides the same without a limit."""
     names = {name: getattr(partition, name) for name in ("event_name", "stage", "error_type")}
     given = {name: chosen[name] for name in _OPTIONS if chosen.get(name) is not None}

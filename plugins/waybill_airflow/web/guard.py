@@ -19,7 +19,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from waybill.access import Access, access_of
 from waybill.errors import InputError
-from waybill.parking import Partition
+from waybill.parking import ParkedGroup
 from waybill.settings import Permission
 from waybill_airflow.web.services import OPENED, desk
 
@@ -125,7 +125,7 @@ class Seat:
     """Somebody before a partition with which they may do what the route does."""
 
     access: Access
-    partition: Partition
+    partition: ParkedGroup
 
     @property
     def who(self) -> str:

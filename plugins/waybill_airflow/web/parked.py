@@ -174,7 +174,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
         transient=meaning.transient,
         enters_earlier=desk().can_enter_earlier(here.partition),
         replays=[models.ReplayOut.of(one) for one in desk().standings(here.partition.id)],
-        fingerprints=[models.Group(**group.to_json()) for group in explained.groups],
+        fingerprints=[models.Group(**group.to_json()) for group in explained.causes],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),
         hold=None if hold is None else models.HoldOut(**hold.to_json()),
     )

@@ -18,7 +18,7 @@ from fastapi import APIRouter, HTTPException, Request, status
 from starlette.concurrency import run_in_threadpool
 
 from waybill.errors import InputError
-from waybill.parking import Partition
+from waybill.parking import ParkedGroup
 from waybill.replay import refuse_held, refuse_ingestion
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
@@ -69,7 +69,7 @@ async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) 
     return await _start(here, request, conf)
 
 
-def _conf(partition: Partition, asked: models.DryRunBody | models.ReplayBody) -> dict[str, Any]:
+def _conf(partition: ParkedGroup, asked: models.DryRunBody | models.ReplayBody) -> dict[str, Any]:
     edges = {name: getattr(asked, name) for name in _EDGES}
     return {
         "pipeline": partition.pipeline_id,
@@ -236,7 +236,7 @@ def _no_run(dag_id: str, run_id: str) -> HTTPException:
     )
 
 
-def _partition_of(conf: dict[str, Any]) -> Partition | None:
+def _partition_of(conf: dict[str, Any]) -> ParkedGroup | None:
     """Return the partition that a run is about."""
     names = {name: str(conf.get(name)) for name in ("event_name", "stage", "error_type")}
     return desk().parking.find_exactly(str(conf.get("pipeline")), **names)

@@ -20,7 +20,7 @@ from waybill.settings import Settings
 from waybill.waiting import answered
 
 if TYPE_CHECKING:
-    from waybill.parking import Partition
+    from waybill.parking import ParkedGroup
     from waybill.reconciliation import PipelineBalance
 
 _LOOK_S = 1.0
@@ -35,7 +35,7 @@ class Figures:
     """Where the events of some pipelines are now."""
 
     groups: Sequence[PipelineBalance]
-    partitions: Sequence[Partition]
+    partitions: Sequence[ParkedGroup]
 
     def _sum(self, *names: str) -> int:
         stages = [counts for group in self.groups for counts in group.stages.values()]
