@@ -32,7 +32,7 @@ from waybill.mappings import (
     with_table,
 )
 from waybill.pipelines import EventDeclaration, Pipeline, load_completed
-from waybill.processing import CodeRunner, Fault, Plan
+from waybill.processing import CodeRunner, Fault, Plan, outcomes_of
 
 SAMPLE = 1_000
 _CHUNK = 512
@@ -104,7 +104,8 @@ def take_sample(
     plan = Plan(pipeline)
     events = _events(pipeline, islice(_rows(connector), number), sample)
     while chunk := list(islice(events, _CHUNK)):
-        for outcome in code.run(plan, chunk, [encode(event) for event in chunk], None):
+        results = code.run(plan, chunk, [encode(event) for event in chunk], None)
+        for outcome in outcomes_of(chunk, results):
             if isinstance(outcome, Fault) and outcome.code == "code_invalid":
                 raise InputError(outcome.message)
             _note(outcome, sample)

@@ -1,21 +1,15 @@
-"""Pages of the list of partitions, and its totals, at any number of partitions and segments.
+"""The groups of parked events (*partitions*): found by name, listed in pages, summed up.
 
-Sorted by a number or a time, a page is read along that column's index. Sorted by name it is
-walked: pipelines by name, each one's partitions along the index of their names; partitions of a
-pipeline that nobody deployed come last. A filter that few partitions match is looked up first, and
-then what it found is sorted.
+A page of the list, at any number of partitions and segments. Sorted by a number or a time, it is
+read along that column's index. Sorted by name it is walked, as no single index has that order,
+pipelines having names of their own: the pipelines by name, each one's partitions along the index of
+their names, for a few pipelines at a time, and for more the longer nothing matches. Partitions of
+pipelines that nobody deployed come last, by id. A filter that few partitions match is looked up
+first, and then what it found is sorted.
 
 A window or a fingerprint asks of segments. What few segments match, is looked up among them by
 time. For the others each partition is asked, in the order of the page, until it is full: its own
 times often tell already, else one probe of an index does.
-
-By name is an order that no single index has, as pipelines have names of their own.
-
-The pipelines are listed by name, then each one's partitions come along the index of their names,
-for a few pipelines at a time, and for more the longer nothing matches. Partitions of pipelines that
-nobody deployed come after all others, by id.
-
-Cursors: where a page ended, as text that a caller hands back.
 
 A cursor says where to go on, never what may be seen: the filter is applied again, so a made-up one
 shows nothing that a page would not. It is base64url of JSON ``[sort, descending, values...]``.
@@ -25,8 +19,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -37,6 +32,7 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
+    Double,
     Select,
     Text,
     and_,
@@ -54,28 +50,274 @@ from sqlalchemy import (
 )
 
 from waybill.errors import InputError
-from waybill.events import instant, rfc3339
-from waybill.parking.marks import HAS_MARK, IS_UNMARKED
-from waybill.parking.model import Partition, PartitionFilter, PartitionPage
+from waybill.events import CATALOGUE, STAGES, instant, rfc3339, window_edge
+from waybill.parking.model import FailureCause, ParkedGroup, ParkedGroupFilter, ParkedGroupPage
 from waybill.parking.names import storable
-from waybill.parking.queries import FIELDS, JOINED
 from waybill.parking.selection import (
     IS_HELD,
     IS_KEPT,
     LONGEST_COMMIT,
+    in_window,
     matches,
     overlaps,
     parked_with,
     segment_matches,
     spans_touch,
 )
+from waybill.parking.states import HAS_MARK, IS_UNMARKED, IS_UNMARKED_ALONE, no_group, now_in
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, segments
 
+_MOST_NAMES = 5_000
+_PIPELINE_NAME = func.coalesce(pipelines.c.name, partitions.c.pipeline_id)
+_COMPUTED = {
+    "pipeline": _PIPELINE_NAME,
+    "team": func.coalesce(pipelines.c.team, ""),
+}
+FIELDS = tuple(
+    (_COMPUTED[name] if name in _COMPUTED else partitions.c[name]).label(name)
+    for name in ParkedGroup.__slots__
+)
+JOINED = partitions.outerjoin(pipelines, pipelines.c.id == partitions.c.pipeline_id)
+_MOST_BUCKETS = 1000
+_MOST_CAUSES = 500
 _LARGEST_CHARS = 8192
 _LARGEST_NUMBER = 2**63 - 1
 Value = int | str | datetime
+Sort = Literal["name", "parked", "bytes", "last_parked_at"]
+NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)
+"""The names of a partition within its pipeline."""
+IS_UNKNOWN = pipelines.c.id.is_(None)
+_STRIDES = (1, 8, 64, 512)
+_Where = Sequence[ColumnElement[bool]]
+SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
+LARGEST_PAGE = 1000
+_FEW = 30_000
+"""Partitions, or segments, that are looked up and sorted rather than walked."""
+_LONG: ColumnElement[bool] = literal_column(
+    "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean
+)
+_SHORT = timedelta(hours=1)
+_FULL_NAME = (IS_UNKNOWN, FIELDS[1], *NAMES_WITHIN)
+
+
+def _select(*conditions: ColumnElement[bool]) -> Select[Any]:
+    return select(*FIELDS).select_from(JOINED).where(*conditions)
+
+
+def read_groups(
+    tracker: TrackerStore, wanted: ParkedGroupFilter, *, limit: int | None
+) -> list[ParkedGroup]:
+    """Return the partitions that match, by name."""
+    if wanted.kept and not _any(tracker, [*matches(wanted), partitions.c.quarantined > 0]):
+        wanted = replace(wanted, kept=False, held=True)  # which indexes serve
+    query = _select(*matches(wanted), *in_window(wanted)).order_by(
+        _PIPELINE_NAME, partitions.c.event_name, partitions.c.stage, partitions.c.error_type
+    )
+    with tracker.transaction() as connection:
+        return [ParkedGroup(*row) for row in connection.execute(query.limit(limit))]
+
+
+def read_group(tracker: TrackerStore, partition_id: int) -> ParkedGroup:
+    """Return one partition."""
+    with tracker.transaction() as connection:
+        row = connection.execute(_select(partitions.c.id == partition_id)).first()
+    if row is None:
+        raise no_group(partition_id)
+    return ParkedGroup(*row)
+
+
+def find_group(
+    tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
+) -> ParkedGroup:
+    """Return the partition with these names; see ``Parking.find``."""
+    names = {"event_name": event_name, "stage": stage, "error_type": error_type}
+    exact = find_exactly(tracker, pipeline, **names)
+    if exact is not None:
+        return exact
+    conditions: list[ColumnElement[bool]] = []
+    columns = partitions.c
+    asked = (
+        ("pipeline", _is_pipeline(pipeline), _PIPELINE_NAME, pipeline),
+        ("event name", None, columns.event_name, event_name),
+        ("stage", None, columns.stage, stage),
+        ("error type", None, columns.error_type, error_type),
+    )
+    within = ""
+    for what, special, column, value in asked:
+        known = _names(tracker, column, conditions)
+        conditions.append(_is(column, value) if special is None else special)
+        if not _any(tracker, conditions):
+            raise _nothing(what, value, known, within)
+        within += f"{' / ' if within else ' of '}{value}"
+    with tracker.transaction() as connection:  # parked since the first look
+        return ParkedGroup(*connection.execute(_select(*conditions)).one())
+
+
+def find_exactly(
+    tracker: TrackerStore, pipeline: str, *, event_name: str, stage: str, error_type: str
+) -> ParkedGroup | None:
+    """Return the partition with these names; see ``Parking.find_exactly``."""
+    columns = partitions.c
+    given = select(pipelines.c.id).where(
+        or_(pipelines.c.name == storable(pipeline), pipelines.c.id == storable(pipeline))
+    )
+    with tracker.transaction() as connection:
+        ids = {str(row[0]) for row in connection.execute(given)} | {storable(pipeline)}
+        query = _select(
+            columns.pipeline_id.in_(sorted(ids)),
+            _is(columns.event_name, event_name),
+            _is(columns.stage, stage),
+            _is(columns.error_type, error_type),
+        ).order_by(_PIPELINE_NAME == storable(pipeline), columns.id)
+        rows = connection.execute(query).all()
+    return ParkedGroup(*rows[-1]) if rows else None
+
+
+def resolve_pipeline(tracker: TrackerStore, name: str) -> str:
+    """Return the id of a pipeline given by name or id; see ``Parking.pipeline_id``."""
+    query = select(pipelines.c.id).where(or_(pipelines.c.name == name, pipelines.c.id == name))
+    parked = select(partitions.c.pipeline_id).where(_is(partitions.c.pipeline_id, name)).limit(1)
+    with tracker.transaction() as connection:
+        found = connection.execute(query).scalar() or connection.execute(parked).scalar()
+        if found is not None:
+            return str(found)
+        known = [str(row[0]) for row in connection.execute(select(pipelines.c.name))]
+    raise InputError(
+        f"there is no pipeline {name!r}; {_nearest(name, known) or 'none is deployed'}"
+    )
+
+
+def require_names(tracker: TrackerStore, stage: str | None, error_type: str | None) -> None:
+    """Refuse names that nothing parks under; see ``Parking.require_names``."""
+    asked = (
+        ("stage", stage, STAGES, partitions.c.stage),
+        ("error type", error_type, CATALOGUE, partitions.c.error_type),
+    )
+    for what, name, catalogued, column in asked:
+        if name is None or name in catalogued or _any(tracker, [_is(column, name)]):
+            continue
+        known = sorted({*catalogued, *_names(tracker, column, [])})
+        raise InputError(f"there is no {what} {name!r}; {_nearest(name, known)}")
+
+
+def _is_pipeline(name: str) -> ColumnElement[bool]:
+    return or_(pipelines.c.name == storable(name), _is(partitions.c.pipeline_id, name))
+
+
+def _is(column: ColumnElement[Any], value: str) -> ColumnElement[bool]:
+    return column == storable(value)
+
+
+def _any(tracker: TrackerStore, conditions: Sequence[ColumnElement[bool]]) -> bool:
+    with tracker.transaction() as connection:
+        return connection.execute(_select(*conditions).limit(1)).first() is not None
+
+
+def _names(
+    tracker: TrackerStore, column: ColumnElement[Any], conditions: Sequence[ColumnElement[bool]]
+) -> list[str]:
+    query = select(column).select_from(JOINED).where(*conditions).distinct().limit(_MOST_NAMES)
+    with tracker.transaction() as connection:
+        return [str(row[0]) for row in connection.execute(query)]
+
+
+def _nothing(what: str, value: str, known: Sequence[str], within: str) -> InputError:
+    hint = _nearest(value, known) or "nothing is parked there"
+    return InputError(f"nothing is parked{within} for {what} {value!r}; {hint}")
+
+
+def _nearest(value: str, known: Sequence[str]) -> str:
+    """Return the nearest name as a question, else the first ten; empty: none is known."""
+    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    some = ", ".join(repr(name) for name in sorted(known)[:10])
+    return f"there are: {some}" if some else ""
+
+
+def read_object_keys(tracker: TrackerStore, partition_id: int, *, limit: int) -> list[str]:
+    """Return objects that hold a partition's events; see ``Parking.object_keys``."""
+    held = now_in(("parked", "replaying", "quarantined"))
+    query = (
+        select(segments.c.object_key)
+        .where(segments.c.partition_id == partition_id, *held)
+        .group_by(segments.c.object_key)
+        .order_by(func.max(segments.c.id).desc())
+        .limit(limit)
+    )
+    with tracker.transaction() as connection:
+        return [str(row[0]) for row in connection.execute(query)]
+
+
+def read_causes(tracker: TrackerStore, partition_id: int) -> list[FailureCause]:
+    """Return a partition's largest causes, the largest first; see ``Parking.causes``."""
+    own = segments.c
+    each = (
+        select(
+            own.fingerprint,
+            func.max(own.id).label("newest"),
+            func.sum(own.count).label("events"),
+            func.count().label("segments"),
+            func.min(own.parked_at).label("first_at"),
+            func.max(own.parked_at).label("last_at"),
+        )
+        .where(own.partition_id == partition_id, IS_HELD, IS_UNMARKED_ALONE)
+        .group_by(own.fingerprint)
+        .subquery()
+    )
+    found = each.c
+    query = (
+        select(
+            found.fingerprint,
+            own.last_message,
+            found.events,
+            found.segments,
+            found.first_at,
+            found.last_at,
+        )
+        .select_from(each.join(segments, own.id == found.newest))
+        .order_by(found.events.desc(), found.fingerprint)
+        .limit(_MOST_CAUSES)
+    )
+    with tracker.transaction() as connection:
+        rows = connection.execute(query).all()
+    return [FailureCause(row[0], row[1], int(row[2]), *row[3:]) for row in rows]
+
+
+def read_timelines(
+    tracker: TrackerStore,
+    ids: Sequence[int],
+    *,
+    since: datetime | str,
+    until: datetime | str,
+    buckets: int,
+) -> dict[int, list[int]]:
+    """Return the numbers of events parked, in equal steps of time; see ``Parking.timelines``."""
+    start, end = window_edge(since, "since"), window_edge(until, "until")
+    if start is None or end is None or end <= start:
+        raise InputError("a timeline needs a window: `since` before `until`")
+    if not 1 <= buckets <= _MOST_BUCKETS:
+        raise InputError(f"buckets: {buckets} is not from 1 to {_MOST_BUCKETS}")
+    own = segments.c
+    age_s = cast(func.extract("epoch", own.parked_at - start), Double)
+    step = func.floor(age_s / ((end - start).total_seconds() / buckets))
+    query = (
+        select(own.partition_id, step, func.sum(own.count))
+        .where(
+            own.partition_id.in_(list(ids)),
+            own.parked_at >= start,
+            own.parked_at < end,
+            own.state != "replaced",
+        )
+        .group_by(own.partition_id, step)
+    )
+    counts = {partition_id: [0] * buckets for partition_id in ids}
+    with tracker.transaction() as connection:
+        for partition_id, index, number in connection.execute(query):
+            counts[partition_id][min(int(index), buckets - 1)] += int(number)
+    return counts
 
 
 def to_cursor(sort: str, values: Sequence[Value], *, descending: bool) -> str:
@@ -102,7 +344,7 @@ def from_cursor(
         raise _no_cursor()
     if found[0] != sort or found[1] is not descending:
         raise InputError(
-            "`after` is of a page in another order; ask for the first page of this one"
+            "`after` belongs to a page in another order; start from the first page of this one"
         )
     return [_value(value, kind) for value, kind in zip(found[2:], kinds, strict=True)]
 
@@ -121,15 +363,7 @@ def _value(value: object, kind: type[Value]) -> Value:
 
 
 def _no_cursor() -> InputError:
-    return InputError("`after` is not the `next` of a page; ask for the first page")
-
-
-Sort = Literal["name", "parked", "bytes", "last_parked_at"]
-NAMES_WITHIN = (partitions.c.event_name, partitions.c.stage, partitions.c.error_type)
-"""The names of a partition within its pipeline."""
-IS_UNKNOWN = pipelines.c.id.is_(None)
-_STRIDES = (1, 8, 64, 512)
-_Where = Sequence[ColumnElement[bool]]
+    return InputError("`after` is not the `next` of any page; start from the first page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,35 +393,35 @@ def rows(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
 
 
 def walk(
-    connection: Connection, wanted: PartitionFilter, conditions: _Where, order: Order
+    connection: Connection, wanted: ParkedGroupFilter, conditions: _Where, order: Order
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a page: all fields of a partition, then whether its pipeline is unknown."""
-    left = order.limit
-    for place in _places(wanted, order):
-        for ids, beyond in _strides(connection, place, order, wanted.teams):
-            found = _of_pipelines(connection, ids, [*conditions, *beyond], order, left)
-            yield from found
-            left -= len(found)
-            if not left:
+    remaining = order.limit
+    for part in _parts(wanted, order):
+        for ids, beyond in _strides(connection, part, order, wanted.teams):
+            page = _of_pipelines(connection, ids, [*conditions, *beyond], order, remaining)
+            yield from page
+            remaining -= len(page)
+            if not remaining:
                 return
 
 
-def _places(wanted: PartitionFilter, order: Order) -> list[int]:
+def _parts(wanted: ParkedGroupFilter, order: Order) -> list[int]:
     """Return what is still to walk: 0, deployed pipelines; 1, the others, which have no team."""
-    places = [0, 1] if wanted.teams is None else [0]
-    places.sort(reverse=order.descending)
+    parts = [0, 1] if wanted.teams is None else [0]
+    parts.sort(reverse=order.descending)
     after = None if order.after is None else order.after[0]
     return [
-        one for one in places if after is None or one == after or (one == 1) != order.descending
+        part for part in parts if after is None or part == after or (part == 1) != order.descending
     ]
 
 
 def _strides(
-    connection: Connection, place: int, order: Order, teams: tuple[str, ...] | None
+    connection: Connection, part: int, order: Order, teams: tuple[str, ...] | None
 ) -> Iterator[tuple[list[str], list[ColumnElement[bool]]]]:
     """Yield ids of pipelines in order, some at a time, with a condition on their partitions."""
-    start = None if order.after is None or order.after[0] != place else str(order.after[1])
-    query = _unknown(order, start) if place else _deployed(order, start, teams)
+    start = None if order.after is None or order.after[0] != part else str(order.after[1])
+    query = _unknown(order, start) if part else _deployed(order, start, teams)
     listed = rows(connection, query)
     if order.after is not None and start is not None and listed and listed[0][1] == start:
         yield [listed[0][0]], [order.beyond(NAMES_WITHIN, order.after[2:])]
@@ -248,28 +482,18 @@ def _of_pipelines(
     return rows(connection, query.order_by(given.c.place, *order.by(*names)).limit(limit))
 
 
-SORTS: tuple[Sort, ...] = ("name", "parked", "bytes", "last_parked_at")
-LARGEST_PAGE = 1000
-_FEW = 30_000
-"""Partitions, or segments, that are looked up and sorted rather than walked."""
-_LONG: ColumnElement[bool] = literal_column(
-    "segments.last_event_at - segments.first_event_at > interval '1 hour'", Boolean
-)
-_SHORT = timedelta(hours=1)
-
-
 def read_page(
     tracker: TrackerStore,
-    wanted: PartitionFilter,
+    wanted: ParkedGroupFilter,
     *,
     sort: Sort,
     descending: bool,
     limit: int,
     after: str | None,
-) -> PartitionPage:
+) -> ParkedGroupPage:
     """Return one page; see ``Parking.page``."""
     if sort not in SORTS:
-        raise InputError(f"sort: {sort!r} is none of {', '.join(SORTS)}")
+        raise InputError(f"sort: {sort!r} is not one of {', '.join(SORTS)}")
     if not 1 <= limit <= LARGEST_PAGE:
         raise InputError(f"limit: {limit} is not from 1 to {LARGEST_PAGE}")
     kinds = _kinds(sort)
@@ -283,14 +507,14 @@ def read_page(
             found = _sorted(connection, conditions, order)
         else:
             found = list(walk(connection, wanted, conditions.all, order))
-    page = tuple(Partition(*row[:-1]) for row in found[:limit])
+    page = tuple(ParkedGroup(*row[:-1]) for row in found[:limit])
     if len(found) <= limit:
-        return PartitionPage(page, None)
+        return ParkedGroupPage(page, None)
     values = _values(page[-1], sort, known=not found[limit - 1][-1])
-    return PartitionPage(page, to_cursor(sort, values, descending=descending))
+    return ParkedGroupPage(page, to_cursor(sort, values, descending=descending))
 
 
-def read_totals(tracker: TrackerStore, wanted: PartitionFilter) -> tuple[int, int, int]:
+def read_totals(tracker: TrackerStore, wanted: ParkedGroupFilter) -> tuple[int, int, int]:
     """Return sums over the partitions that match; see ``Parking.totals``."""
     numbers = (func.count(), func.sum(partitions.c.parked), func.sum(partitions.c.bytes))
     with tracker.transaction() as connection:
@@ -306,7 +530,7 @@ class _Conditions:
     """True: what matches is a list of ids."""
 
 
-def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
+def _conditions(connection: Connection, wanted: ParkedGroupFilter) -> _Conditions:
     """Return the conditions on a partition's row, windows and fingerprint included."""
     own = [*matches(wanted), *spans_touch(wanted)]
     some = segment_matches(wanted)
@@ -326,7 +550,7 @@ def _conditions(connection: Connection, wanted: PartitionFilter) -> _Conditions:
     return _Conditions([*own, or_(_certain(wanted), asked)], looked_up=False)
 
 
-def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
+def _matching_segments(wanted: ParkedGroupFilter) -> Select[Any]:
     """Return a query: how many held segments match, at most ``_FEW`` + 1, and their partitions.
 
     Those that end in the window, and those that reach beyond its end: short ones end soon after it,
@@ -348,7 +572,7 @@ def _matching_segments(wanted: PartitionFilter) -> Select[Any]:
     return select(func.count(), ids)
 
 
-def _certain(wanted: PartitionFilter) -> ColumnElement[bool]:
+def _certain(wanted: ParkedGroupFilter) -> ColumnElement[bool]:
     """Return a condition on a partition's row that holds only where a segment matches."""
     event, parked = wanted.window, wanted.parked_window
     one_kind = (event == (None, None)) != (parked == (None, None))
@@ -376,7 +600,7 @@ def _within(
     return and_(*conditions, *([] if until is None else [edge < until]))
 
 
-def _few_match(connection: Connection, wanted: PartitionFilter, conditions: _Conditions) -> bool:
+def _few_match(connection: Connection, wanted: ParkedGroupFilter, conditions: _Conditions) -> bool:
     """Tell whether it is better to sort what matches than to walk all in order."""
     if conditions.looked_up or wanted.pipeline_id is not None:
         return True
@@ -387,16 +611,13 @@ def _few_match(connection: Connection, wanted: PartitionFilter, conditions: _Con
     return int(number) <= _FEW
 
 
-_FULL_NAME = (IS_UNKNOWN, FIELDS[1], *NAMES_WITHIN)
-
-
 def _kinds(sort: Sort) -> tuple[type[Value], ...]:
     if sort == "name":
         return (int, str, str, str, str)
     return (datetime if sort == "last_parked_at" else int, int)
 
 
-def _values(last: Partition, sort: Sort, *, known: bool) -> list[Value]:
+def _values(last: ParkedGroup, sort: Sort, *, known: bool) -> list[Value]:
     if sort == "name":
         place = 0 if known else 1
         return [place, last.pipeline, last.event_name, last.stage, last.error_type]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from waybill.parking.sampling import allocated, merged
-from waybill.replay.estimate import EstimateTally, rate
+from waybill.replay.dry_run import EstimateTally, rate
 
 GROUPS = {"large": (9_000, 0.97), "half": (3_000, 0.5), "rare": (60, 0.1), "bad": (2_500, 0.0)}
 TRUE = sum(n * round(p * n) / n for n, p in GROUPS.values()) / sum(n for n, _ in GROUPS.values())

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import plain, print_json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -50,14 +53,12 @@ def balance(
     ] = None,
     *,
     pipeline_option: Annotated[
-        str | None, typer.Option("--pipeline", help="The same as an option.")
+        str | None, typer.Option("--pipeline", help="The same, as an option.")
     ] = None,
     minutes: Annotated[bool, typer.Option(help="One line for each intake minute.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that what went in came out, per pipeline, event name and stage. Exit code 2 if not."""
-    import orjson
-
     from waybill.errors import InputError
     from waybill.services import balance as read
     from waybill.settings import Settings
@@ -70,7 +71,7 @@ def balance(
     pipeline = pipeline or pipeline_option
     report = read(Settings(), pipeline=pipeline, since=moment)
     if as_json:
-        typer.echo(orjson.dumps(report.to_json()).decode())
+        print_json(report.to_json())
     else:
         _show_balance(report, minutes=minutes, narrowed=pipeline is not None or since is not None)
     if report.unaccounted:
@@ -120,8 +121,6 @@ def _lost(report: BalanceReport) -> str:
 
 def _notes(report: BalanceReport) -> Iterator[str]:
     """Yield what is not in the sums: what moves, what was accounted for, what is open."""
-    from waybill.cli.parked_views import plain
-
     if report.verdicts:
         said = [f"{report.verdicts.get(name, 0):,} {name}" for name in _VERDICTS]
         yield f"stages of intake minutes: {', '.join(said)}"
@@ -149,8 +148,6 @@ def _stage_table(group: PipelineBalance, alarm: str) -> Table:
     """Return one event name's books: a column for each stage, a line for each counter in use."""
     from rich.table import Table
     from rich.text import Text
-
-    from waybill.cli.parked_views import plain
 
     table = Table(
         title=Text(plain(f"{group.pipeline} / {group.event_name}")),
@@ -212,8 +209,6 @@ def _count(group: PipelineBalance, stage: str, name: str) -> int:
 def _minute_table(report: BalanceReport, alarm: str) -> Table:
     from rich.table import Table
     from rich.text import Text
-
-    from waybill.cli.parked_views import plain
 
     names = {group.pipeline_id: group.pipeline for group in report.pipelines}
     table = Table(title="By intake minute (UTC)", title_justify="left", header_style="bold")

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from waybill.ingestion.delivery import Settling
+from waybill.ingestion.run import RunWatermark
 from waybill.ledger import PageMark
 from waybill.producer import LosslessProducer
 
@@ -34,8 +34,8 @@ def producer() -> Producer:
 def begun(producer: Producer) -> Any:
     """Begin a run at minute 105; a dead one left the watermark open where ``left`` says."""
 
-    def begin(left: int | None = None) -> Settling:
-        made = Settling(cast("LosslessProducer", producer), lambda: 105)
+    def begin(left: int | None = None) -> RunWatermark:
+        made = RunWatermark(cast("LosslessProducer", producer), lambda: 105)
         made.begin(left)
         return made
 

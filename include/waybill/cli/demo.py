@@ -1,10 +1,16 @@
-"""The demo's steps, in order, and its last line for machines."""
+"""``waybill demo``: the main job on real data, done through Airflow and this very CLI.
+
+The state of a demo is one small file in the state folder. A demo that was cut off is resumed: every
+step can be done twice. One that ended is not built upon: its data is wiped and the demo starts
+clean.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
@@ -12,17 +18,23 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
-from waybill.cli.demo import check, progress
+from waybill.cli.airflow_client import END_STATES, AirflowClient
 from waybill.cli.lazy import AWAY_ADVICE
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
+from waybill.services import balance, deployed_pipelines, parked_partitions
 from waybill.settings import Settings
 from waybill.waiting import answered
 
 if TYPE_CHECKING:
-    from waybill.cli.airflow_client import AirflowClient
+    from waybill.parking import ParkedGroup
+    from waybill.reconciliation import PipelineBalance
 
 PIPELINES = ("flights", "weather")
 WATCHING = ("audit", "watch", "compact_traces")
@@ -39,6 +51,12 @@ _WAYS_ON = (
 )
 _WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
+_LIMITS: dict[str, Any] = {"connect_timeout": 10, "options": "-c statement_timeout=300s"}
+_LOOK_S = 1.0
+_SHARE = 3
+"""Looking at the books may take this part of the time at most."""
+_SAY_S = 15.0
+_HEALTH_S = 10.0
 
 
 @dataclass
@@ -158,7 +176,6 @@ def _guarded(runner: Demo, result: dict[str, Any], *, leave: bool) -> int:
 
 
 def _main_job(runner: Demo) -> dict[str, Any]:
-    from waybill.cli.airflow_client import AirflowClient
     from waybill.services import migrate
 
     settings = runner.settings
@@ -182,13 +199,11 @@ def _main_job(runner: Demo) -> dict[str, Any]:
         runner.step("8  The auditor, every minute from now on, and the books")
         _audit(runner, airflow)
     runner.run("balance")
-    return answered(lambda: check.result(settings, PIPELINES), kind=RetryError)
+    return answered(lambda: _result(settings, PIPELINES), kind=RetryError)
 
 
 def _deploy_first(runner: Demo) -> None:
     """Deploy the first versions, unless a demo that is resumed went past that."""
-    from waybill.services import deployed_pipelines
-
     found = answered(lambda: deployed_pipelines(runner.settings))
     deployed = {p.name for p in found.values()}
     runner.run("pipelines", "check")
@@ -202,12 +217,12 @@ def _ingest(runner: Demo, airflow: AirflowClient) -> None:
     airflow.unpause("stream_default")
     for name in PIPELINES:
         airflow.unpause(f"ingest_{name}")
-    progress.follow(
+    follow(
         runner.settings,
         runner.console,
         airflow,
         PIPELINES,
-        finished=lambda: all(progress.ended(airflow, f"ingest_{name}") for name in PIPELINES),
+        finished=lambda: all(_ended(airflow, f"ingest_{name}") for name in PIPELINES),
         limit_s=_RUN_S,
     )
 
@@ -265,7 +280,7 @@ def _replay(runner: Demo, airflow: AirflowClient) -> None:
         runner.console.print(f"replay run {run_id}: {state}", highlight=False)
         if state != "success":
             raise StopError(f"replay run {run_id!r} is {state}")
-    progress.follow(
+    follow(
         runner.settings,
         runner.console,
         airflow,
@@ -315,7 +330,6 @@ def _prepare(settings: Settings, console: Console, *, fresh: bool) -> None:
 
 def _pipelines_of_others(settings: Settings) -> list[str]:
     """Return what was deployed beside the demo's own; starts PostgreSQL to see, if need be."""
-    from waybill.services import deployed_pipelines
     from waybill.stack import Postgres
 
     postgres = Postgres(settings.home)
@@ -376,3 +390,195 @@ def _environment(settings: Settings, width: int) -> dict[str, str]:
 
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAYBILL_")}
     return {**kept, "WAYBILL_HOME": str(settings.home.resolve()), "COLUMNS": str(width)}
+
+
+def _result(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    """Return the figures of the demo's pipelines, given by name.
+
+    Raises:
+        StopError: the warehouse and the ledger do not agree, or a key is there twice.
+    """
+    reports = [balance(settings, pipeline=name) for name in names]
+    total = {
+        name: sum(int(getattr(report, name)) for report in reports)
+        for name in ("ingested", "delivered", "parked", "replayed", "unaccounted")
+    }
+    rows = _warehouse_rows(settings, names)
+    if rows != total["delivered"]:
+        raise StopError(f"the warehouse holds {rows} rows, the ledger says {total['delivered']}")
+    return total
+
+
+def _warehouse_rows(settings: Settings, names: Collection[str]) -> int:
+    """Count rows and distinct keys of each pipeline's table, as any user could."""
+    import psycopg
+    from psycopg import sql
+
+    total = 0
+    mine = [p for p in deployed_pipelines(settings).values() if p.name in names]
+    for pipeline in mine:
+        dsn = settings.destinations[pipeline.destination].dsn.get_secret_value()
+        with psycopg.connect(dsn, **_LIMITS) as connection:
+            for event in pipeline.events.values():
+                table = sql.Identifier(event.table.schema_name, event.table.name)
+                keys = sql.SQL(", ").join(map(sql.Identifier, event.table.key))
+                query = sql.SQL("SELECT count(*), count(DISTINCT ({keys})) FROM {table}")
+                row = connection.execute(query.format(keys=keys, table=table)).fetchone()
+                rows, distinct = (0, 0) if row is None else row
+                if rows != distinct:
+                    raise StopError(f"{event.table.name}: {rows} rows, {distinct} keys")
+                total += rows
+    return total
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Where the events of some pipelines are now."""
+
+    groups: Sequence[PipelineBalance]
+    partitions: Sequence[ParkedGroup]
+
+    def _sum(self, *names: str) -> int:
+        stages = [counts for group in self.groups for counts in group.stages.values()]
+        return sum(int(getattr(counts, name)) for counts in stages for name in names)
+
+    @property
+    def ingested(self) -> int:
+        """Events taken in."""
+        return sum(group.stages["ingestion"].in_first for group in self.groups)
+
+    @property
+    def delivered(self) -> int:
+        """Events in the warehouse."""
+        return sum(group.stages["destination"].passed for group in self.groups)
+
+    @property
+    def replayed(self) -> int:
+        """Events sent back by replays."""
+        return sum(partition.replayed for partition in self.partitions)
+
+    @property
+    def parked(self) -> int:
+        """Events parked now."""
+        return sum(partition.parked + partition.replaying for partition in self.partitions)
+
+    @property
+    def in_flight(self) -> int:
+        """Events on their way: measured, as of one moment."""
+        return self._sum("in_flight", "in_flight_replayed")
+
+    @property
+    def unaccounted(self) -> str:
+        """Events that the books miss, or have too many of, in words; empty: they balance."""
+        gaps = [gap for group in self.groups for gap in group.breaches.values()]
+        missing, extra = sum(gap for gap in gaps if gap > 0), -sum(gap for gap in gaps if gap < 0)
+        words = ((missing, "missing"), (extra, "too many"))
+        return ", ".join(f"{number:,} {word}" for number, word in words if number)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether something came in, and nothing moves or is missing."""
+        return bool(self.ingested) and not self.in_flight and not self.unaccounted
+
+    def __str__(self) -> str:
+        """Return one line."""
+        wrong = f"  {self.unaccounted}: see waybill balance" if self.unaccounted else ""
+        return (
+            f"taken in {self.ingested:,}  delivered {self.delivered:,}  parked {self.parked:,}  "
+            f"replayed {self.replayed:,}  on the way {self.in_flight:,}{wrong}"
+        )
+
+
+def follow(
+    settings: Settings,
+    console: Console,
+    airflow: AirflowClient,
+    names: Collection[str],
+    *,
+    finished: Callable[[], bool],
+    limit_s: float,
+) -> None:
+    """Show the progress of some pipelines until ``finished`` and none of their events moves.
+
+    Says so when a part of Airflow does not answer.
+
+    Raises:
+        RetryError: it takes longer than ``limit_s``.
+    """
+    deadline = time.monotonic() + limit_s
+    said = asked = 0.0
+    with Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live:
+        while True:
+            began = time.monotonic()
+            figures = answered(lambda: _figures(settings, names), kind=RetryError)
+            if console.is_terminal:
+                live.update(table(figures), refresh=True)
+            elif began - said > _SAY_S:
+                said = began
+                console.print(str(figures), highlight=False)
+            if began - asked > _HEALTH_S:
+                asked = began
+                _say_what_is_down(console, airflow)
+            if finished() and figures.at_rest:
+                break
+            if began > deadline:
+                raise RetryError(f"still in flight after {limit_s:.0f} s: {figures}")
+            time.sleep(max(_LOOK_S, _SHARE * (time.monotonic() - began)))
+    console.print(str(figures), highlight=False)
+
+
+def _figures(settings: Settings, names: Collection[str]) -> Figures:
+    return Figures(
+        [group for group in balance(settings).pipelines if group.pipeline in names],
+        [partition for partition in parked_partitions(settings) if partition.pipeline in names],
+    )
+
+
+def _say_what_is_down(console: Console, airflow: AirflowClient) -> None:
+    if down := airflow.unhealthy():
+        console.print(
+            f"[yellow]Airflow's {' and '.join(down)} gives no sign of life: the stack's supervisor "
+            "(or `waybill up` in another terminal) starts it again, and this goes on.[/]"
+        )
+
+
+def _ended(airflow: AirflowClient, dag_id: str) -> bool:
+    """Tell whether a DAG's newest run ended well; False while there is none.
+
+    Raises:
+        StopError: it failed.
+    """
+    runs = airflow.runs(dag_id)
+    if not runs:
+        return False
+    newest = runs[0]
+    if newest["state"] == "failed":
+        raise StopError(f"run {newest['dag_run_id']!r} of {dag_id!r} failed; see Airflow's log")
+    return newest["state"] in END_STATES
+
+
+def table(figures: Figures) -> Table:
+    """Return the live view: a line a pipeline, and below them what is wrong with their sums."""
+    grid = Table(
+        header_style="bold", title="Events", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    grid.caption_style, grid.caption_justify, wrong = "bold red", "left", list[str]()
+    grid.add_column("pipeline", overflow="fold")
+    for name in ("taken\nin", "transformed", "mapped", "delivered", "parked", "on the\nway"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    for group in figures.groups:
+        theirs = [p for p in figures.partitions if p.pipeline == group.pipeline]
+        its = Figures([group], theirs)
+        grid.add_row(
+            Text(group.pipeline),
+            f"{its.ingested:,}",
+            f"{group.stages['transformation'].passed:,}",
+            f"{group.stages['mapping'].passed:,}",
+            f"{its.delivered:,}",
+            f"{its.parked:,}",
+            f"{its.in_flight:,}",
+        )
+        if its.unaccounted:
+            wrong.append(f"{group.pipeline}: {its.unaccounted}; see waybill balance")
+    grid.caption = Text("\n".join(wrong)) if wrong else None
+    return grid
