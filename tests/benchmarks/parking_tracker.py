@@ -28,7 +28,7 @@ from tests.benchmarks.home import opened_home
 from tests.benchmarks.parking_fill import STORM, Size, fill, settle
 
 from waybill.access import Decision
-from waybill.parking import ObjectDescriptor, Parking, PartitionFilter, new_key
+from waybill.parking import ObjectDescriptor, ParkedGroupFilter, Parking, new_key
 from waybill.parking.packed import SegmentDescriptor
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -86,7 +86,7 @@ def _lists(tracker: TrackerStore, parking: Parking, size: Size) -> dict[str, lis
 
 def _kinds(
     draw: random.Random, rows: list[Any]
-) -> Iterator[tuple[str, PartitionFilter, dict[str, Any]]]:
+) -> Iterator[tuple[str, ParkedGroupFilter, dict[str, Any]]]:
     one = draw.choice(rows)
     at = _END - timedelta(days=draw.uniform(1, 89))
     hour, month = timedelta(hours=1), timedelta(days=30)
@@ -130,11 +130,11 @@ def _kinds(
         },
     }
     for kind, given in filters.items():
-        wanted = PartitionFilter(**given, held=True)
+        wanted = ParkedGroupFilter(**given, held=True)
         for name, order in (("name", {}), ("parked", by_parked), ("latest", latest)):
             yield f"{kind}, by {name}", wanted, order
-    yield "pages by bytes", PartitionFilter(held=True), {"sort": "bytes", "descending": True}
-    yield "pages by name", PartitionFilter(held=True), {"descending": True}
+    yield "pages by bytes", ParkedGroupFilter(held=True), {"sort": "bytes", "descending": True}
+    yield "pages by name", ParkedGroupFilter(held=True), {"descending": True}
 
 
 def _some_names(tracker: TrackerStore, size: Size) -> list[Any]:
@@ -203,7 +203,7 @@ def _descriptors(number: int) -> Iterator[SegmentDescriptor]:
 
 
 def _decided(tracker: TrackerStore, parking: Parking) -> dict[str, Any]:
-    wanted = PartitionFilter(error_type=STORM)
+    wanted = ParkedGroupFilter(error_type=STORM)
     settle(tracker)
     began = time.perf_counter()
     discarded = parking.discard(wanted, BY)

@@ -26,7 +26,14 @@ from waybill.access import Decision
 from waybill.destinations import Destination
 from waybill.errors import InputError, RetryError
 from waybill.events import Event, decode, encode
-from waybill.parking import Packer, ParkedEvent, Parking, PartitionFilter, ReplayConditions, new_key
+from waybill.parking import (
+    Packer,
+    ParkedEvent,
+    ParkedGroupFilter,
+    Parking,
+    ReplayConditions,
+    new_key,
+)
 from waybill.parking import fingerprint as fingerprint_of
 from waybill.pipelines import Pipeline
 from waybill.replay.marking import MarkingLimits
@@ -187,12 +194,12 @@ class Play:
 
     def discard(self) -> None:
         window = {"until": _time(self.draw.randrange(EVENTS))} if self.draw.random() < 0.7 else {}
-        wanted = PartitionFilter(event_name=self.name, **window)
+        wanted = ParkedGroupFilter(event_name=self.name, **window)
         report = self.world.parking.discard(wanted, Decision("eve", "play"))
         self.world.numbers["discarded"] += report.events
 
     def undo(self) -> None:
-        wanted = PartitionFilter(event_name=self.name)
+        wanted = ParkedGroupFilter(event_name=self.name)
         report = self.world.parking.undo_discard(wanted, Decision("eve", "play"))
         self.world.numbers["undone"] += report.events
 
@@ -241,7 +248,7 @@ class Play:
         return list(self.world.parking.events(partition.id, states=states))
 
     def _partition(self) -> Any:
-        found = self.world.parking.partitions(PartitionFilter(event_name=self.name))
+        found = self.world.parking.partitions(ParkedGroupFilter(event_name=self.name))
         return found[0] if found else None
 
 

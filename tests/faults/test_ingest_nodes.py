@@ -27,7 +27,7 @@ import os, signal
 from waybill.ledger import write_ahead_logs
 from waybill.ingestion import run as module; from waybill.ingestion import takeover
 from waybill.producer import LosslessProducer
-from waybill.services import ingestion as intake
+from waybill.services import environment
 import confluent_kafka
 
 def act():
@@ -50,12 +50,12 @@ def delivered(producer):
     assert real_flush(producer, 30.0) == 0
 
 real_flush = LosslessProducer.flush
-real_config = intake.kafka_config
+real_config = environment.kafka_config
 {patch}
 from waybill.services import run_ingest
 print(run_ingest(settings, "orders"))
 """
-UNSENT = 'intake.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
+UNSENT = 'environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}\n'
 SENT = "LosslessProducer.settled = lambda self, lsn: False\n"
 POINTS = {
     "amid a page, nothing sent": UNSENT + 'after(LosslessProducer, "produce", 350)',

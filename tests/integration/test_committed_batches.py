@@ -21,7 +21,7 @@ from waybill.ledger import (
     commit_refusal,
     committed,
 )
-from waybill.parking import PartitionFilter
+from waybill.parking import ParkedGroupFilter
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves
@@ -75,7 +75,7 @@ def test_a_mark_counts_where_its_segment_was_cut_meanwhile(lot):
     [segment] = [segment.id for segment in lot.parking.replay_segments(replay.id)]
     asked = [f"replay:{replay.id}:{segment}"]
     lot.parking.cancel_replay(replay.id, who="ann")
-    window = PartitionFilter(
+    window = ParkedGroupFilter(
         event_name="flight", since="2013-01-01T01:00Z", until="2013-01-01T03:00Z"
     )
     lot.parking.discard(window, Decision("ann", "test data"))

@@ -14,14 +14,14 @@ from tests.support.user_code import sandbox
 from typer.testing import CliRunner
 
 from waybill.access import Decision
-from waybill.cli import holds, lazy
+from waybill.cli import lazy, pipelines
 from waybill.deployment.registry import deploy
 from waybill.errors import InputError
 from waybill.parking.holds import (
     BREAKER,
     begin_probe,
     end_probe,
-    held_partitions,
+    held_groups,
     held_pipelines,
     read_holds,
     record_storm,
@@ -242,7 +242,7 @@ def test_a_sample_is_taken_from_all_partitions_and_of_fresh_events_where_there_a
     deployed(lot, tmp_path, fixed=False)
     hold_orders(lot, range(1000), attempt=1)
     hold_orders(lot, range(1000, 2000), number=2)
-    assert held_partitions(lot.tracker, ID)[0][1] == 2000
+    assert held_groups(lot.tracker, ID)[0][1] == 2000
     [found] = probe(lot).probes
     assert 70 < found.events < 130, "half of 200, as drawn"
 
@@ -303,7 +303,7 @@ def run(lot, tmp_path, monkeypatch):
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
     app = lazy.typer.Typer()
     for name in ("holds", "hold", "release"):
-        app.command(name)(getattr(holds, name))
+        app.command(name)(getattr(pipelines, name))
 
     def run_one(*arguments):
         done = CliRunner().invoke(app, list(arguments))

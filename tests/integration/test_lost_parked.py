@@ -17,7 +17,7 @@ from waybill.cli import app
 from waybill.errors import RetryError
 from waybill.events import Event, encode
 from waybill.ledger import commit_batch
-from waybill.parking import ObjectDescriptor, Packer, Parking, PartitionFilter, new_key
+from waybill.parking import ObjectDescriptor, Packer, ParkedGroupFilter, Parking, new_key
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine_missing
 from waybill.processing import Chunk
@@ -231,7 +231,7 @@ def test_a_whole_object_is_left_alone_and_a_discarded_one_too(parked):
     [whole] = parked.park(order(1))
     assert parked.parking.quarantine_damaged([whole], who=WHO) == 0
     parked.loads.objects.put(whole, b"x")
-    parked.parking.discard(PartitionFilter(pipeline_id="test-orders"), Decision("ann", "test"))
+    parked.parking.discard(ParkedGroupFilter(pipeline_id="test-orders"), Decision("ann", "test"))
     assert parked.parking.quarantine_damaged([whole], who=WHO) == 0
     assert parked.loads.sql("SELECT quarantined FROM parked_partitions") == [(0,)]
 

@@ -15,7 +15,7 @@ from tests.support.told import Kept, declare
 from waybill.access import Decision
 from waybill.notices import send_notices, write_notice
 from waybill.notices.digests import write_digests
-from waybill.parking import ObjectDescriptor, PartitionFilter, SegmentDescriptor
+from waybill.parking import ObjectDescriptor, ParkedGroupFilter, SegmentDescriptor
 from waybill.parking.recording import record_objects
 from waybill.settings import NoticeSettings
 
@@ -56,7 +56,7 @@ def test_more_of_the_same_is_not_told_again(lot):
 
 def test_what_was_empty_in_between_is_told_again(lot):
     lot.park([make_event(1)], 1)
-    lot.parking.discard(PartitionFilter(stage="transformation"), Decision("ann", "test"))
+    lot.parking.discard(ParkedGroupFilter(stage="transformation"), Decision("ann", "test"))
     lot.park([make_event(2), make_event(3)], 2)
     replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
     sent = [segment.id for segment in lot.parking.replay_segments(replay.id)]
@@ -196,7 +196,7 @@ def test_a_digest_says_what_is_new_since_the_last_whatever_moved(lot):
     lot.park([make_event(n, name="bag") for n in range(2)], 2)
     assert look(lot) == []
     assert look(lot)[0]["new"] == 5
-    lot.parking.discard(PartitionFilter(event_name="bag"), Decision("ann", "test"))
+    lot.parking.discard(ParkedGroupFilter(event_name="bag"), Decision("ann", "test"))
     lot.park([make_event(n) for n in range(4)], 3)
     replay = lot.parking.begin_replay(
         lot.parking.find(
@@ -231,7 +231,7 @@ def test_a_digest_without_news_comes_while_something_is_parked_and_then_once_mor
     assert look(lot)[0]["new"] == 1
     [again] = look(lot)
     assert (again["new"], again["parked"]) == (0, 1)
-    lot.parking.discard(PartitionFilter(event_name="flight"), Decision("ann", "test"))
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("ann", "test"))
     assert look(lot)[0]["parked"] == 0
     assert look(lot) == []
     lot.park([make_event(2)], 2)

@@ -9,12 +9,12 @@ from tests.support.parked_orders import order
 
 from waybill.access import Decision
 from waybill.events import encode
-from waybill.parking import ObjectDescriptor, Packer, PartitionFilter, discards, identify, new_key
+from waybill.parking import ObjectDescriptor, Packer, ParkedGroupFilter, discards, identify, new_key
 from waybill.parking.locations import COPY, ParkedPlace, whereabouts
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 pytestmark = pytest.mark.serves
-ALL = PartitionFilter(event_name="flight")
+ALL = ParkedGroupFilter(event_name="flight")
 ANN, BOB = Decision("ann", "test data"), Decision("bob", "no, it was not")
 
 
@@ -40,7 +40,7 @@ def told(found):
 
 def hours(since, until):
     edges = [f"2013-01-01T{hour:02}:00Z" for hour in (since, until)]
-    return PartitionFilter(event_name="flight", since=edges[0], until=edges[1])
+    return ParkedGroupFilter(event_name="flight", since=edges[0], until=edges[1])
 
 
 DISCARDED, UNDONE = ("discard", "ann", "test data"), ("undo_discard", "bob", "no, it was not")
@@ -99,7 +99,7 @@ def test_a_replay_and_what_is_decided_after_it(lot):
 def test_decisions_about_other_partitions_are_not_its_own(lot):
     key = lot.park([event(1)])
     lot.park([make_event(1, code="other")], 2)
-    lot.parking.discard(PartitionFilter(event_name="flight", error_type="other"), ANN)
+    lot.parking.discard(ParkedGroupFilter(event_name="flight", error_type="other"), ANN)
     assert told(where(lot, key, 1)) == ("parked", [])
     assert where(lot, "parked/nowhere", 1) is None
 

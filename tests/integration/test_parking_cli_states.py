@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from waybill.access import Decision
 from waybill.cli import app
 from waybill.errors import InputError, RetryError
-from waybill.parking import ParkedEvent, PartitionFilter
+from waybill.parking import ParkedEvent, ParkedGroupFilter
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -48,16 +48,16 @@ def test_what_is_quarantined_is_listed_counted_and_has_a_way_out(run, flights, l
 @pytest.mark.parametrize("since", [None, "2013-01-01"])
 def test_a_page_can_have_what_is_quarantined_too(lot, flights, since):
     def stages(**chosen):
-        page = lot.parking.page(PartitionFilter(since=since, **chosen))
+        page = lot.parking.page(ParkedGroupFilter(since=since, **chosen))
         return {partition.stage for partition in page.partitions}
 
     quarantine(lot, "mapping")
     lot.park([make_event(1, stage="destination")], 3)
-    lot.parking.discard(PartitionFilter(stage="destination"), Decision("ann", "test"))
+    lot.parking.discard(ParkedGroupFilter(stage="destination"), Decision("ann", "test"))
     assert stages(kept=True) == {"transformation", "mapping"}
     assert stages(held=True) == {"transformation"}
     lot.park([make_event(n, stage="destination") for n in (1, 30)], 4)
-    day = PartitionFilter(stage="destination", since="2013-01-02")
+    day = ParkedGroupFilter(stage="destination", since="2013-01-02")
     lot.parking.discard(day, Decision("ann", "test"))
     assert lot.parking.page(replace(day, kept=True)).partitions == ()
 

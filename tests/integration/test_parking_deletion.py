@@ -9,12 +9,12 @@ from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
 from waybill.errors import InputError, RetryError
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import ParkedGroupFilter, Parking
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 
-FLIGHTS = PartitionFilter(event_name="flight")
+FLIGHTS = ParkedGroupFilter(event_name="flight")
 BY = Decision("ann", "test data")
 
 
@@ -49,9 +49,9 @@ def test_a_filter_that_names_nothing_discards_nothing(lot):
     lot.park([make_event(1)], 1)
     for call in (lot.parking.discard, lot.parking.undo_discard):
         with pytest.raises(InputError, match="no filter was given"):
-            call(PartitionFilter(), BY)
+            call(ParkedGroupFilter(), BY)
         with pytest.raises(InputError, match="no filter was given"):
-            call(PartitionFilter(held=True), BY)
+            call(ParkedGroupFilter(held=True), BY)
 
 
 def test_a_discard_is_undone_until_the_clean_up_has_run(lot):
@@ -120,7 +120,7 @@ def test_an_object_is_deleted_when_its_last_segment_is_dead_past_the_grace(lot):
     key = lot.park([make_event(1), make_event(2, name="other")], 1)
     lot.parking.discard(FLIGHTS, BY)
     assert lot.parking.clean_up(grace_s=0).objects == 0
-    lot.parking.discard(PartitionFilter(event_name="other"), BY)
+    lot.parking.discard(ParkedGroupFilter(event_name="other"), BY)
     assert lot.parking.clean_up(grace_s=3600).objects == 0
     assert lot.keys() == {key}
     later = datetime.now(UTC) + timedelta(hours=2)
@@ -146,7 +146,7 @@ def test_history_survives_the_clean_up(lot):
 
 def test_a_running_replay_keeps_its_objects(lot):
     lot.park([make_event(1), make_event(2, name="other")], 1)
-    lot.parking.discard(PartitionFilter(event_name="other"), BY)
+    lot.parking.discard(ParkedGroupFilter(event_name="other"), BY)
     [flight] = lot.parking.partitions(FLIGHTS)
     replay = lot.parking.begin_replay(flight.id, who="ann", run_id="r")
     assert lot.parking.clean_up(grace_s=0).objects == 0
@@ -251,4 +251,4 @@ def _gone_only_where_claimed(lot, kept):
     undone = lot.parking.undo_discard(FLIGHTS, BY)
     assert undone.segments == len(live) - 1
     list(lot.parking.events(lot.only().id))  # all that is parked can be read
-    lot.parking.discard(PartitionFilter(until="2013-01-01T03:30Z"), BY)
+    lot.parking.discard(ParkedGroupFilter(until="2013-01-01T03:30Z"), BY)

@@ -5,7 +5,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import ParkedGroupFilter, ReplayConditions
 from waybill.parking.replays import read_ended
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -25,7 +25,7 @@ def cancelled(lot, *commits):
 
 def hours(since=None, until=None):
     edges = [None if hour is None else f"2013-01-01T{hour:02}:00Z" for hour in (since, until)]
-    return PartitionFilter(event_name="flight", since=edges[0], until=edges[1])
+    return ParkedGroupFilter(event_name="flight", since=edges[0], until=edges[1])
 
 
 def rewrite(lot):

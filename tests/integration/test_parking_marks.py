@@ -8,7 +8,7 @@ from waybill.access import Decision
 from waybill.parking import (
     ObjectDescriptor,
     Packer,
-    PartitionFilter,
+    ParkedGroupFilter,
     ReplayConditions,
     identify,
     new_key,
@@ -16,7 +16,7 @@ from waybill.parking import (
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
-ALL = PartitionFilter(pipeline_id="pl-1")
+ALL = ParkedGroupFilter(pipeline_id="pl-1")
 BY = Decision("ann", "test data")
 
 
@@ -41,11 +41,11 @@ def test_a_mark_writes_no_segment_and_an_undo_takes_it_away(lot):
     assert (report.partitions, report.segments, report.events) == (2, 6, 6)
     assert report.bytes == sum(one.bytes for one in before)
     assert (rows(lot), lot.states()) == ({"parked": 6}, {"discarded": 6})
-    assert lot.parking.partitions(PartitionFilter(held=True)) == []
+    assert lot.parking.partitions(ParkedGroupFilter(held=True)) == []
     partition = before[0].id
     assert list(lot.parking.events(partition, states=("parked",))) == []
     assert len(list(lot.parking.events(partition, states=("discarded",)))) == 3
-    assert lot.parking.groups(partition) == []
+    assert lot.parking.causes(partition) == []
     lot.check()
     assert lot.parking.refresh(grace_s=1e9).aggregates_corrected == 0
     assert lot.parking.discard(ALL, BY).segments == 0
@@ -60,10 +60,10 @@ def test_what_parks_after_a_mark_is_parked_and_discards_add_up(lot):
     lot.parking.discard(ALL, BY)
     lot.park([make_event(2)], 2)
     assert lot.states() == {"discarded": 1, "parked": 1}
-    held = PartitionFilter(held=True, since="2013-01-01T00:30Z", until="2013-01-01T01:30Z")
+    held = ParkedGroupFilter(held=True, since="2013-01-01T00:30Z", until="2013-01-01T01:30Z")
     assert lot.parking.page(held).partitions == ()
     assert lot.parking.partitions(held) == []
-    assert len(lot.parking.page(PartitionFilter(held=True, since="2013-01-01")).partitions) == 1
+    assert len(lot.parking.page(ParkedGroupFilter(held=True, since="2013-01-01")).partitions) == 1
     assert [event.kafka_offset for event in lot.parking.events(lot.only().id)] == [2]
     assert lot.parking.discard(ALL, BY).segments == 1
     assert lot.states() == {"discarded": 2}
@@ -85,8 +85,8 @@ def test_a_replay_takes_nothing_marked_and_what_it_gives_back_is_parked(lot):
     assert rows(lot) == {"discarded": 1, "replaying": 1, "parked": 1}
     assert lot.states() == {"discarded": 2, "replaying": 1}
     assert lot.only().bytes == held - report.bytes > 0
-    assert [one.events for one in lot.parking.groups(lot.only().id)] == [1]
-    assert len(lot.parking.partitions(PartitionFilter(held=True, since="2013-01-01"))) == 1
+    assert [one.events for one in lot.parking.causes(lot.only().id)] == [1]
+    assert len(lot.parking.partitions(ParkedGroupFilter(held=True, since="2013-01-01"))) == 1
     lot.check()
     lot.parking.cancel_replay(replay.id, who="ann")
     assert rows(lot) == lot.states() == {"discarded": 2, "parked": 1}
@@ -154,9 +154,9 @@ def test_a_copy_of_a_discarded_event_is_parked_again(lot):
 def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
     """Its parked rest is to move; what a mark discards must neither move nor stop it for good."""
     lot.park([make_event(1), make_event(2, name="b"), make_event(3, name="c")], 1)
-    lot.parking.discard(PartitionFilter(event_name="flight"), BY)
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), BY)
     moment = lot.sql("SELECT clock_timestamp()")[0][0]
-    lot.parking.discard(PartitionFilter(event_name="b"), BY)
+    lot.parking.discard(ParkedGroupFilter(event_name="b"), BY)
     given = {"now": moment, "grace_s": 0, "rewrite_below": 1.0}
     assert lot.parking.clean_up(**given).rewritten == 0
     assert lot.states() == {"discarded": 2, "parked": 1}
@@ -169,7 +169,7 @@ def test_an_object_with_marks_within_the_grace_is_not_rewritten(lot):
 def test_a_window_cuts_through_what_a_mark_discards(lot):
     lot.park([make_event(n) for n in range(4)], 1)
     lot.parking.discard(ALL, BY)
-    window = PartitionFilter(pipeline_id="pl-1", since="2013-01-01T02:00Z")
+    window = ParkedGroupFilter(pipeline_id="pl-1", since="2013-01-01T02:00Z")
     assert lot.parking.undo_discard(window, BY).events == 2
     assert lot.states() == rows(lot) == {"replaced": 4, "discarded": 2, "parked": 2}
 
@@ -228,7 +228,7 @@ def test_killed_between_two_writes_all_of_it_is_done_or_nothing(lot, work):
 
 def test_marks_and_rows_are_undone_together_and_counted_once(lot):
     lot.park([make_event(1)], 1)
-    window = PartitionFilter(pipeline_id="pl-1", until="2014-01-01")
+    window = ParkedGroupFilter(pipeline_id="pl-1", until="2014-01-01")
     assert lot.parking.discard(window, BY).segments == 1
     lot.park([make_event(2)], 2)
     lot.parking.discard(ALL, BY)

@@ -11,7 +11,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import ParkedGroupFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -109,14 +109,14 @@ class Model:
             held = mine.count("parked") + mine.count("replaying")
             if place is not None:
                 assert place.parked == mine.count("parked")
-                assert sum(one.events for one in self.lot.parking.groups(place.id)) == held
+                assert sum(one.events for one in self.lot.parking.causes(place.id)) == held
                 assert self.lot.parking.count_parked(place.id, ReplayConditions()) == place.parked
 
     def _decide(self, work, source, target, since, until):
         kind = self.draw.choice([None, *KINDS])
         given = {"pipeline_id": "pl-1", "event_name": kind}
         window = {"since": self._at(since), "until": self._at(until)}
-        report = work(PartitionFilter(**given, **window), BY)
+        report = work(ParkedGroupFilter(**given, **window), BY)
         assert (report.events, report.left_events) == (
             self._move(kind, source, target, since, until),
             0,
@@ -141,7 +141,7 @@ class Model:
         return None if number is None else START + timedelta(hours=number)
 
     def _partition(self, kind):
-        found = self.lot.parking.partitions(PartitionFilter(event_name=kind))
+        found = self.lot.parking.partitions(ParkedGroupFilter(event_name=kind))
         return found[0] if found else None
 
     def _read(self):

@@ -5,14 +5,14 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter, read_directory
+from waybill.parking import ParkedGroupFilter, read_directory
 from waybill.storage import ObjectStore
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
 
 BY = Decision("ann", "known")
-DEAD = PartitionFilter(event_name="dead")
+DEAD = ParkedGroupFilter(event_name="dead")
 LIVE = ("live 0", "live 1")
 
 
@@ -111,7 +111,7 @@ def test_what_changes_between_copy_and_swap_wins(lot, monkeypatch, happens):
         put(target, body)
         monkeypatch.undo()
         if happens == "discard":
-            lot.parking.discard(PartitionFilter(event_name="live 0"), BY)
+            lot.parking.discard(ParkedGroupFilter(event_name="live 0"), BY)
         elif happens == "replay":
             lot.parking.begin_replay(live.id, who="ann", run_id="r")
         else:
@@ -127,7 +127,7 @@ def test_what_changes_between_copy_and_swap_wins(lot, monkeypatch, happens):
         return
     assert stray in lot.keys(), "its first segment may still be parked again, and the swap done"
     if happens == "discard":
-        lot.parking.undo_discard(PartitionFilter(event_name="live 0"), BY)
+        lot.parking.undo_discard(ParkedGroupFilter(event_name="live 0"), BY)
         assert live_events(lot) == before
         assert tidy(lot.parking).rewritten == 1
         assert lot.parking.refresh(grace_s=0).garbage_deleted == 1
@@ -151,7 +151,7 @@ def test_a_damaged_object_is_left_alone(lot, what):
 
 
 def test_many_frames_move_in_portions(lot, monkeypatch):
-    monkeypatch.setattr("waybill.parking.rewriting.LARGEST_MOVE_BYTES", 1)
+    monkeypatch.setattr("waybill.parking.cleanup.LARGEST_MOVE_BYTES", 1)
     park_mostly_dead(lot)
     before = live_events(lot)
     report = tidy(lot.parking)

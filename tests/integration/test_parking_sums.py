@@ -9,7 +9,7 @@ from tests.integration.parking_lot import make_event
 
 from waybill.access import Decision
 from waybill.errors import InputError, RetryError
-from waybill.parking import PartitionFilter, ReplayConditions
+from waybill.parking import ParkedGroupFilter, ReplayConditions
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -48,7 +48,7 @@ class Walk:
         self.lot.park(events, self.number)
 
     def partition(self):
-        found = self.lot.parking.partitions(PartitionFilter(event_name=self.random.choice(NAMES)))
+        found = self.lot.parking.partitions(ParkedGroupFilter(event_name=self.random.choice(NAMES)))
         if not found:
             raise InputError("nothing yet")
         return found[0]
@@ -87,7 +87,7 @@ class Walk:
     def filter(self):
         name = self.random.choice((None, *NAMES))
         until = f"2013-01-01T{self.random.randint(1, 20):02}:00Z"
-        return PartitionFilter(event_name=name, until=self.random.choice((None, until)))
+        return ParkedGroupFilter(event_name=name, until=self.random.choice((None, until)))
 
     def discard(self):
         self.lot.parking.discard(self.filter(), Decision("c", "walk"))

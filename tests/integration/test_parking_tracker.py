@@ -12,7 +12,12 @@ from tests.support.books import batch
 from waybill.access import Decision
 from waybill.errors import InputError, RetryError
 from waybill.ledger import acquire_lease, commit_batch
-from waybill.parking import CorruptSegmentError, ObjectDescriptor, PartitionFilter, ReplayConditions
+from waybill.parking import (
+    CorruptSegmentError,
+    ObjectDescriptor,
+    ParkedGroupFilter,
+    ReplayConditions,
+)
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -92,15 +97,15 @@ def test_a_rolled_back_commit_leaves_only_garbage(lot):
 @pytest.mark.parametrize(
     ("wanted", "names"),
     [
-        (PartitionFilter(), ["a", "b", "c"]),
-        (PartitionFilter(event_name="b"), ["b"]),
-        (PartitionFilter(pipeline_id="pl-1", stage="mapping"), ["c"]),
-        (PartitionFilter(error_type="type_error"), ["b"]),
-        (PartitionFilter(pipeline_id="no such"), []),
-        (PartitionFilter(since=START + timedelta(hours=10)), ["b", "c"]),
-        (PartitionFilter(until="2013-01-01T10:00"), ["a"]),
-        (PartitionFilter(since="2013-01-01T10:00Z", until="2013-01-01T11:00Z"), ["b"]),
-        (PartitionFilter(since="2013-01-01T15:00Z", until="2013-01-01T16:00Z"), []),
+        (ParkedGroupFilter(), ["a", "b", "c"]),
+        (ParkedGroupFilter(event_name="b"), ["b"]),
+        (ParkedGroupFilter(pipeline_id="pl-1", stage="mapping"), ["c"]),
+        (ParkedGroupFilter(error_type="type_error"), ["b"]),
+        (ParkedGroupFilter(pipeline_id="no such"), []),
+        (ParkedGroupFilter(since=START + timedelta(hours=10)), ["b", "c"]),
+        (ParkedGroupFilter(until="2013-01-01T10:00"), ["a"]),
+        (ParkedGroupFilter(since="2013-01-01T10:00Z", until="2013-01-01T11:00Z"), ["b"]),
+        (ParkedGroupFilter(since="2013-01-01T15:00Z", until="2013-01-01T16:00Z"), []),
     ],
 )
 def test_filters_choose_partitions_on_every_dimension(lot, wanted, names):
@@ -113,7 +118,7 @@ def test_filters_choose_partitions_on_every_dimension(lot, wanted, names):
 
 def test_a_window_is_a_time(lot):
     with pytest.raises(InputError, match=r"since: 'yesterday' is not a time"):
-        lot.parking.partitions(PartitionFilter(since="yesterday"))
+        lot.parking.partitions(ParkedGroupFilter(since="yesterday"))
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_a_window_is_a_time(lot):
 def test_hostile_names_are_parked_found_and_read_back(lot, name):
     event = make_event(name=name, pipeline_id=name or "p", message=name, event_at=name)
     key = lot.park([event, make_event(1)])
-    [partition] = lot.parking.partitions(PartitionFilter(event_name=name))
+    [partition] = lot.parking.partitions(ParkedGroupFilter(event_name=name))
     assert partition.parked == 1
     found = lot.parking.find(
         event.pipeline_id, event_name=name, stage=event.stage, error_type=event.error_type
@@ -296,7 +301,7 @@ def test_a_late_mark_of_a_cancelled_replay_leaves_what_others_took_or_discarded(
     replay = begin(lot)
     ids = [s.id for s in lot.parking.replay_segments(replay.id)]
     lot.parking.cancel_replay(replay.id, who="bob")
-    window = PartitionFilter(event_name="flight", until="2013-01-01T01:30Z")
+    window = ParkedGroupFilter(event_name="flight", until="2013-01-01T01:30Z")
     assert lot.parking.discard(window, Decision("bob", "test")).events == 1
     begin(lot, "run-2")
     assert lot.parking.mark_replayed(replay.id, ids) is False
@@ -341,9 +346,9 @@ def test_nobody_replays_or_discards_without_a_name(lot, who):
     with pytest.raises(InputError, match="`who` must not be empty"):
         begin(lot, who=who)
     with pytest.raises(InputError, match="`who` must not be empty"):
-        lot.parking.discard(PartitionFilter(stage="mapping"), Decision(who, "x"))
+        lot.parking.discard(ParkedGroupFilter(stage="mapping"), Decision(who, "x"))
     with pytest.raises(InputError, match="`why` must not be empty"):
-        lot.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", who))
+        lot.parking.discard(ParkedGroupFilter(stage="mapping"), Decision("ann", who))
     with pytest.raises(InputError, match="`run_id` must not be empty"):
         begin(lot, "")
 

@@ -20,7 +20,7 @@ from waybill.events import decode, encode
 from waybill.ingestion.refused_messages import Undeliverable, delivery_error
 from waybill.ledger import commit_refusal
 from waybill.ledger.commit import write_counts
-from waybill.parking import Packer, ParkedFilter, Parking, Partition, new_key
+from waybill.parking import Packer, ParkedFilter, ParkedGroup, Parking, new_key
 from waybill.processing import Counts
 from waybill.producer import LosslessProducer, Undelivered
 from waybill.reconciliation.balance_report import BalanceReport
@@ -63,7 +63,7 @@ def replay(settings: Settings, run: str, **changes: Any) -> Any:
     return run_replay(settings, **{**names, **changes}, who="test", run_id=run)
 
 
-def names_of(partition: Partition) -> tuple[str, str, int, int]:
+def names_of(partition: ParkedGroup) -> tuple[str, str, int, int]:
     return (partition.stage, partition.error_type, partition.parked, partition.replayed)
 
 

@@ -21,7 +21,7 @@ from waybill.access import Decision
 from waybill.errors import InputError, StopError
 from waybill.events import decode
 from waybill.ingestion.refused_messages import Undeliverable
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import ParkedGroupFilter, Parking
 from waybill.producer import LosslessProducer
 
 pytestmark = pytest.mark.serves
@@ -115,7 +115,7 @@ def test_a_cancelled_replay_that_nobody_follows_leaves_balanced_books(world: Wor
     assert sent == 2
     report = world.books()
     assert (report.parked, report.replayed, report.sent_unmarked) == (2 * ROWS, 0, sent)
-    world.parking.discard(PartitionFilter(stage="mapping"), BY)
+    world.parking.discard(ParkedGroupFilter(stage="mapping"), BY)
     world.process()
     assert world.books().sent_unmarked == sent
 
@@ -144,7 +144,7 @@ def test_a_mark_that_is_settled_late_finds_what_was_cut_since(world: World) -> N
     cancel(world)
     sent = {event.id for event in world.sent_back()}
     [(first, last)] = world.sql("SELECT min(first_event_at), max(last_event_at) FROM segments")
-    half = PartitionFilter(stage="mapping", until=(first + (last - first) / 2).isoformat())
+    half = ParkedGroupFilter(stage="mapping", until=(first + (last - first) / 2).isoformat())
     discarded = world.parking.discard(half, BY).events
     assert world.states()["replaced"] > 0, "segments are cut"
     world.books()

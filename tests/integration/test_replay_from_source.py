@@ -34,7 +34,7 @@ from waybill.ledger import (
 )
 from waybill.ledger.commit import StagedObject, write_copies
 from waybill.loading.loader import Loader
-from waybill.parking import Parking, PartitionFilter
+from waybill.parking import ParkedGroupFilter, Parking
 from waybill.processing import Counts
 from waybill.processing.spark import tasks
 from waybill.processing.spark.application import read_descriptor
@@ -293,5 +293,5 @@ def test_what_cannot_enter_earlier_is_refused_in_words_and_nothing_is_sent(world
         services.run_dry_run(world.settings, dry_run_request(*NAMES, enter="transformation"))
     with pytest.raises(InputError, match="is not a stage to enter at"):
         world.replay("r3", enter="ingestion")
-    world.parking.discard(PartitionFilter(stage="mapping"), Decision("ann", "test"))
+    world.parking.discard(ParkedGroupFilter(stage="mapping"), Decision("ann", "test"))
     world.books()

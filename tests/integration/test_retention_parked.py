@@ -9,7 +9,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter
+from waybill.parking import ParkedGroupFilter
 from waybill.retention import trim_payloads, trim_rows
 from waybill.tracing import expire_traces
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout, object_key
@@ -28,7 +28,7 @@ def over(lot):
     lot.parking.mark_replayed(replay.id, [s.id for s in lot.parking.replay_segments(replay.id)])
     lot.parking.finish_replay(replay.id)
     lot.park([make_event(n) for n in range(4, 9)], 2)
-    lot.parking.discard(PartitionFilter(event_name="flight"), Decision("ann", "test data"))
+    lot.parking.discard(ParkedGroupFilter(event_name="flight"), Decision("ann", "test data"))
     lot.park([make_event(20)], 3)
     lot.parking.clean_up(grace_s=0)
     for table, column in (
@@ -113,7 +113,7 @@ def test_payloads_of_a_pipeline_with_a_replay_under_way_stay(lot):
     lot.park([make_event(1)])
     lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
     report = trim_payloads(lot.tracker, lot.objects, kept_s=-3600)
-    assert (report.deleted, report.kept) == (0, {"pl-1": "a replay runs, or ended lately"})
+    assert (report.deleted, report.kept) == (0, {"pl-1": "a replay is running, or ended recently"})
     lot.objects.delete(["payloads/pl-1/old"])
 
 

@@ -10,7 +10,7 @@ from tests.integration.parking_lot import make_event
 from tests.support.memory_traces import made
 
 from waybill.access import Decision
-from waybill.parking import PartitionFilter
+from waybill.parking import ParkedGroupFilter
 from waybill.parking.locations import whereabouts
 from waybill.parking.selection import select_segments, to_segment
 from waybill.trails.tracker_facts import read_known
@@ -18,7 +18,7 @@ from waybill.trails.verdict import verdict_of
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
-FLIGHTS = PartitionFilter(event_name="flight")
+FLIGHTS = ParkedGroupFilter(event_name="flight")
 ANNA = Decision("anna", "test data")
 
 
@@ -76,9 +76,9 @@ def test_who_discarded_it_and_why_is_said_by_row_and_by_mark(lot, monkeypatch, m
     monkeypatch.setattr("waybill.parking.discards.MANY", many)
     key = lot.park([make_event()])
     lot.park([make_event(name="other")], 2)
-    lot.parking.discard(PartitionFilter(event_name="other"), Decision("bob", "no"))
+    lot.parking.discard(ParkedGroupFilter(event_name="other"), Decision("bob", "no"))
     lot.parking.discard(FLIGHTS, ANNA)
-    lot.parking.discard(PartitionFilter(event_name="nothing"), Decision("bob", "no"))
+    lot.parking.discard(ParkedGroupFilter(event_name="nothing"), Decision("bob", "no"))
     found = now(lot, key)
     assert (found.state, found.by, found.why) == ("discarded", "anna", "test data")
     assert verdict(lot, key).state == "discarded"

@@ -32,7 +32,7 @@ from waybill.tracing import (
 )
 from waybill.tracing.athena_traces import Row
 from waybill.tracing.manifests import read_manifests
-from waybill.tracing.projection import BY_ID, BY_TIME, Projection, projections
+from waybill.tracing.sql import BY_ID, BY_TIME, Projection, projections
 
 pytestmark = pytest.mark.serves
 

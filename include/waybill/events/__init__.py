@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import ErrorType as ErrorType
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
+    from waybill.events.decoding import Heads as Heads
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
+    from waybill.events.decoding import pack_events as pack_events
     from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
+    from waybill.events.decoding import unpack_events as unpack_events
+    from waybill.events.envelope import UPSERT as UPSERT
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
     from waybill.events.envelope import encode as encode
@@ -62,9 +67,19 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Stage",
             "error_type",
         ],
-        "decoding": ["decode", "decode_head", "payload_bytes", "read_payload"],
+        "decoding": [
+            "Heads",
+            "decode",
+            "decode_head",
+            "pack_events",
+            "payload_bytes",
+            "read_heads",
+            "read_payload",
+            "unpack_events",
+        ],
         "envelope": [
             "Event",
+            "UPSERT",
             "duplicate",
             "encode",
             "encode_data",

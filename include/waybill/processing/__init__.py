@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.processing.clock import Clock as Clock
     from waybill.processing.code_runner import CodeRunner as CodeRunner
     from waybill.processing.code_runner import InProcess as InProcess
+    from waybill.processing.code_runner import outcomes_of as outcomes_of
     from waybill.processing.conversion import convert as convert
     from waybill.processing.dry_runner import DryRunner as DryRunner
     from waybill.processing.dry_runner import Fate as Fate
@@ -68,7 +69,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "chain": ["Chain"],
         "clock": ["Clock"],
-        "code_runner": ["CodeRunner", "InProcess"],
+        "code_runner": ["CodeRunner", "InProcess", "outcomes_of"],
         "conversion": ["convert"],
         "failed_events": ["identity_of", "parked_event"],
         "failures": ["EventTimeoutError", "Fault", "describe"],

@@ -7,8 +7,8 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from operator import is_
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,13 +20,14 @@ from waybill.events import (
     decode_head,
     encode,
     loads,
+    read_heads,
     refuse_wrong_reference,
 )
 from waybill.pipelines import UNKNOWN_PIPELINE
-from waybill.processing.code_runner import CodeRunner, InProcess
+from waybill.processing.code_runner import CodeRunner, InProcess, Results
 from waybill.processing.failures import Fault, describe
 from waybill.processing.mapping import MappingFault
-from waybill.processing.outcomes import SortedOut, sort_out
+from waybill.processing.payload_columns import PayloadColumns
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.processing.staged import staged_batch, system_columns
@@ -34,7 +35,7 @@ from waybill.processing.transformation import Outcome, Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
-_SLICE = 512
+_SLICE = 1024
 """Messages worked on at a time: their objects stay in the processor's cache and in malloc's
 arenas."""
 
@@ -102,7 +103,17 @@ class Chain:
     def _slice(self, chunk: Chunk) -> None:
         self._chunk = chunk
         self._fetched.clear()
-        groups: dict[tuple[str, str, str, bool], Items] = {}
+        groups = read_heads(chunk.values)
+        if groups is None:
+            self._slice_by_message(chunk)
+            return
+        for heads, places in groups:
+            group = _Group(heads.pipeline_id, heads.name, _FIRST_STAGE, replayed=False)
+            self._enter(group, Items(heads, places))
+
+    def _slice_by_message(self, chunk: Chunk) -> None:
+        """Run a slice in which some messages are not plain first passes."""
+        groups: dict[tuple[str, str, str, bool], tuple[list[Event], list[int]]] = {}
         for place, value in enumerate(chunk.values):
             try:
                 event = decode_head(value)
@@ -120,13 +131,13 @@ class Chain:
                 except ParkError as error:
                     self._refuse(_Group(*key), Items([event], [place]), describe(error))
                     continue
-            items = groups.get(key)
-            if items is None:
-                items = groups[key] = Items()
-            items.events.append(event)
-            items.places.append(place)
-        for key, items in groups.items():
-            self._enter(_Group(*key), items)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = ([], [])
+            group[0].append(event)
+            group[1].append(place)
+        for key, (events, places) in groups.items():
+            self._enter(_Group(*key), Items(events, places))
 
     def _enter_late(self, event: Event) -> None:
         """Count what comes of a replay; refuse a first pass that says it enters later.
@@ -193,15 +204,15 @@ class Chain:
             self._fail(event, place, _Stop(group.name, group.stage, fault, value), plan)
 
     def _transform(self, plan: Plan, name: str, items: Items) -> None:
-        outcomes = self._outcomes(plan, items)
-        names = {event.name for event in items.events}
-        if len(names) == 1 and all(map(is_, outcomes, items.events)):  # the way of nearly all
-            sorted_out = SortedOut(children={names.pop(): items})
+        results = self._results(plan, items)
+        if isinstance(results, PayloadColumns):  # the way of nearly all
+            faults, filtered = self._map_children(plan, name, items, results), list[int]()
         else:
-            sorted_out = sort_out(plan, outcomes, items)
-        faults, filtered, children = sorted_out.faults, sorted_out.filtered, sorted_out.children
-        for child_name, group in children.items():
-            faults.update(self._map_children(plan, child_name, group))
+            sorted_out = _sort_out(plan, results, items)
+            faults, filtered = sorted_out.faults, sorted_out.filtered
+            for child_name, children in sorted_out.children.items():
+                payloads = [event.data for event in children.events]
+                faults.update(self._map_children(plan, child_name, children, payloads))
         passed, gone = items, set(filtered)
         if faults or gone:
             places = items.places
@@ -222,7 +233,7 @@ class Chain:
             noted = self.result.transformed.setdefault((plan.pipeline.id, name), Mapped())
             noted.parts.append(passed.columns(self._chunk))
 
-    def _outcomes(self, plan: Plan, items: Items) -> Sequence[Outcome]:
+    def _results(self, plan: Plan, items: Items) -> Results:
         events, places, known = items.events, items.places, self._chunk.values
         values = [known[place] for place in places] if len(places) < len(known) else known
         if self._fetched:
@@ -230,17 +241,19 @@ class Chain:
             values = [encode(e) if at in self._fetched else value for e, at, value in pairs]
         return self._code.run(plan, events, values, self._retries)
 
-    def _map_children(self, plan: Plan, name: str, items: Items) -> dict[int, Fault]:
+    def _map_children(
+        self, plan: Plan, name: str, items: Items, payloads: Sequence[Any]
+    ) -> dict[int, Fault]:
         """Map what a transformation made; return a fault for each parent that has to be parked.
 
         A child that fails is parked as it is; one that cannot be written down takes its parent.
         """
-        event_plan, columns, faults = _mapped(plan, name, items, by_column=False)
+        event_plan, columns, faults = _mapped(plan, name, payloads, by_column=False)
         values: dict[int, bytes] = {}
         parents: dict[int, Fault] = {}
         for index in faults:
             event, place = items.events[index], items.places[index]
-            event.stage = "mapping"
+            event.stage, event.data = "mapping", payloads[index]
             try:
                 values[index] = encode(event)
             except ParkError as error:
@@ -266,7 +279,8 @@ class Chain:
     def _map_entered(self, plan: Plan, group: _Group, items: Items) -> None:
         """Map what entered here. What reaches the destination is counted where it is loaded."""
         by_column = group.stage == "destination"
-        event_plan, columns, faults = _mapped(plan, group.name, items, by_column=by_column)
+        payloads = [event.data for event in items.events]
+        event_plan, columns, faults = _mapped(plan, group.name, payloads, by_column=by_column)
         good = items
         if faults:
             for index, fault in faults.items():
@@ -320,14 +334,49 @@ class Chain:
         mapped.parts.append(items.columns(self._chunk))
 
 
+@dataclass(slots=True)
+class _SortedOut:
+    """Outcomes of a group of events."""
+
+    faults: dict[int, Fault] = field(default_factory=dict)
+    """By place in the chunk."""
+    filtered: list[int] = field(default_factory=list)
+    """Indexes in the group."""
+    children: dict[str, Items] = field(default_factory=dict)
+    """What goes on, by event name, each with its parent's place; an event may go on itself."""
+
+
+def _sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> _SortedOut:
+    """Sort the outcomes of ``items``; children of one parent that are one row are its fault."""
+    found = _SortedOut()
+    going_on: dict[str, tuple[list[Event], list[int]]] = {}
+    for index, outcome in enumerate(outcomes):
+        place = items.places[index]
+        if isinstance(outcome, list) and len(outcome) > 1:
+            fault = plan.same_key(outcome)
+            outcome = outcome if fault is None else fault  # noqa: PLW2901 - it is one now
+        if isinstance(outcome, Fault):
+            found.faults[place] = outcome
+        elif outcome is None:
+            found.filtered.append(index)
+        else:
+            children = outcome if isinstance(outcome, list) else [outcome]
+            for child in children:
+                events, places = going_on.setdefault(child.name, ([], []))
+                events.append(child)
+                places.append(place)
+    found.children = {name: Items(*columns) for name, columns in going_on.items()}
+    return found
+
+
 def _mapped(
-    plan: Plan, name: str, items: Items, *, by_column: bool
+    plan: Plan, name: str, payloads: Sequence[Any], *, by_column: bool
 ) -> tuple[EventPlan | None, pa.RecordBatch | None, dict[int, Fault]]:
     """Return the rows that fit and, in order, the faults of those that do not, by index."""
-    mapped = plan.map(name, [event.data for event in items.events], by_column=by_column)
+    mapped = plan.map(name, payloads, by_column=by_column)
     if mapped is None:
         words = f"{plan.pipeline.name!r} declares no event {name!r}"
-        return None, None, dict.fromkeys(range(len(items)), Fault("event_name_unknown", words))
+        return None, None, dict.fromkeys(range(len(payloads)), Fault("event_name_unknown", words))
     faults = {index: _fault(fault) for index, fault in sorted(mapped.faults.items())}
     return mapped.plan, mapped.columns, faults
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Protocol, TypeAlias
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, read_payload
+from waybill.events import Event, decode, pack_events, read_payload, unpack_events
 from waybill.processing.failures import Fault, describe
+from waybill.processing.payload_columns import PayloadColumns, payloads_of
 from waybill.processing.plan import Plan
 from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
+
+Results: TypeAlias = Sequence[Outcome] | PayloadColumns
+"""What became of each event; of events that all go on as themselves, it may be their payloads."""
 
 
 class CodeRunner(Protocol):
@@ -17,17 +22,25 @@ class CodeRunner(Protocol):
 
     def run(
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
-    ) -> Sequence[Outcome]:
-        """Return what became of each event, in order.
+    ) -> Results:
+        """Return what became of each event, in order; see ``outcomes_of``.
 
         Args:
             plan: whose code it is.
-            events: as they came, their payloads read or left (``decode_head``); changed in place
-                where they go on as themselves.
+            events: as they came, their payloads read or left (``decode_head``, ``read_heads``).
             values: the same as messages.
             retries: of transient errors; None: they fail at once.
         """
         ...
+
+
+def outcomes_of(events: Sequence[Event], results: Results) -> Sequence[Outcome]:
+    """Return results as what became of each event, changed in place where it goes on as itself."""
+    if not isinstance(results, PayloadColumns):
+        return results
+    for event, payload in zip(events, results, strict=True):
+        event.data = payload
+    return events
 
 
 def read_payloads(events: Sequence[Event], values: Sequence[bytes]) -> dict[int, Fault]:
@@ -53,7 +66,7 @@ class InProcess:
 
     def run(
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
-    ) -> Sequence[Outcome]:
+    ) -> Results:
         """Return what became of each event; see ``CodeRunner``."""
         self._watch.marker.value = 0  # loading the code runs it
         try:
@@ -62,13 +75,25 @@ class InProcess:
             return [describe(error)] * len(events)
         finally:
             self._watch.marker.value = -1
-        faults = read_payloads(events, values)
+        events, faults = _with_payloads(events, values)
         if faults:
             kept = [index for index in range(len(events)) if index not in faults]
             events, values = [events[i] for i in kept], [values[i] for i in kept]
         again = None if retries is None else Again(retries, lambda index: decode(values[index]))
-        outcomes = run(transform, events, self._watch, again)
+        outcomes = list(run(transform, events, self._watch, again))
         if not faults:
-            return list(outcomes)
+            return payloads_of(events, outcomes) or outcomes
+        others = iter(outcomes)
         total = len(faults) + len(events)
-        return [faults[i] if i in faults else next(outcomes) for i in range(total)]
+        return [faults[i] if i in faults else next(others) for i in range(total)]
+
+
+def _with_payloads(
+    events: Sequence[Event], values: Sequence[bytes]
+) -> tuple[Sequence[Event], dict[int, Fault]]:
+    """Return events with the payloads that were left, and why one cannot be read."""
+    packed = pack_events(events)
+    if packed is not None:
+        with suppress(ValueError, RecursionError):
+            return unpack_events(packed), {}
+    return events, read_payloads(events, values)

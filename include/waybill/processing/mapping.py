@@ -29,6 +29,7 @@ import pyarrow as pa
 from waybill.mappings import ITEM, fields_of, takes_any_item, whole_fields
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec
 from waybill.processing.conversion import convert, error_code, shown
+from waybill.processing.payload_columns import PayloadColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ class Columns:
         arrays: list[pa.Array] = []
         faults: Faults = {}
         for name, (column, field) in zip(self.names, self._columns, strict=True):
-            values = [row.get(name) for row in rows]
+            values = _values(rows, name)
             try:
                 array = convert(column.type, values, field.type)
             except Exception:  # noqa: BLE001 - it is met again, value by value
@@ -152,6 +153,11 @@ class Columns:
         for index, value in enumerate(values):
             if value is None:
                 faults.setdefault(index, []).append(fault)
+
+
+def _values(rows: Sequence[dict[str, Any]], name: str) -> Sequence[Any]:
+    """Return a field of each row; None where it has none."""
+    return rows.column(name) if isinstance(rows, PayloadColumns) else [r.get(name) for r in rows]
 
 
 def _one_by_one(
@@ -196,8 +202,7 @@ class ItemsColumn:
         items: list[dict[str, Any]] = []
         offsets = [0]
         wrong: Faults = {}
-        for index, row in enumerate(rows):
-            value = row.get(self.source)
+        for index, value in enumerate(_values(rows, self.source)):
             if isinstance(value, list | tuple):
                 items += [self._item(item, wrong, n) for n, item in enumerate(value, len(items))]
             elif value is not None:
@@ -329,6 +334,8 @@ class Mapper:
     def _together(self, rows: Sequence[Any]) -> tuple[pa.RecordBatch, dict[int, MappingFault]]:
         if self._flat:
             rows = [self._flattened(row) for row in rows]
+        elif isinstance(rows, PayloadColumns) and not self._takes(rows.names):
+            rows = list(rows)
         faults = self._shape_faults(rows)
         good = rows if not faults else [row for i, row in enumerate(rows) if i not in faults]
         arrays, column_faults = self._arrays(good)
@@ -340,6 +347,10 @@ class Mapper:
             places = [i for i in range(len(rows)) if i not in faults]
             faults.update({places[i]: found for i, found in column_faults.items()})
         return batch, {index: joined(found) for index, found in faults.items()}
+
+    def _takes(self, names: Iterable[str]) -> bool:
+        """Tell whether there is a column for each of these fields."""
+        return not self._strict or self._fields.issuperset(names)
 
     def _flattened(self, row: Any) -> Any:
         return self._reading.fields(row, self._whole) if isinstance(row, dict) else row
@@ -358,8 +369,10 @@ class Mapper:
             faults[places[index]].extend(found)
 
     def _shape_faults(self, rows: Sequence[Any]) -> Faults:
+        if isinstance(rows, PayloadColumns):
+            return {}
         objects = set(map(type, rows)) <= {dict}
-        if objects and (not self._strict or self._fields.issuperset(chain.from_iterable(rows))):
+        if objects and self._takes(chain.from_iterable(rows)):
             return {}
         faults: Faults = {}
         for index, row in enumerate(rows):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from waybill.events import Event
+from waybill.events import Event, Heads
 from waybill.processing.failures import Fault
 from waybill.processing.staged import EventColumns, StagedPacker
 
@@ -178,8 +178,8 @@ class ChainResult:
 class Items:
     """Events of a chunk, each with its place there."""
 
-    events: list[Event] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    events: Sequence[Event]
+    places: Sequence[int]
     _minutes: list[int] | None = None
     _counted: Counter[int] | None = None
     _columns: EventColumns | None = None
@@ -188,15 +188,13 @@ class Items:
         """Return how many there are."""
         return len(self.events)
 
-    def add(self, event: Event, place: int) -> None:
-        """Add one; not after `minutes` or `columns` was asked for."""
-        self.events.append(event)
-        self.places.append(place)
-
     def pick(self, indexes: Sequence[int]) -> Items:
         """Return some of them."""
         events, places = self.events, self.places
-        return Items([events[i] for i in indexes], [places[i] for i in indexes])
+        chosen = [places[i] for i in indexes]
+        if isinstance(events, Heads) and indexes:
+            return Items(events.pick(indexes), chosen)
+        return Items([events[i] for i in indexes], chosen)
 
     @property
     def minutes(self) -> Counter[int]:
@@ -210,19 +208,23 @@ class Items:
         if self._columns is None:
             events, places = self.events, self.places
             offsets, partitions = chunk.offsets, chunk.partitions
-            if places != list(range(len(offsets))):
+            if len(places) < len(offsets) or places != range(len(offsets)):
                 offsets = [offsets[place] for place in places]
                 partitions = [partitions[place] for place in places]
+            if isinstance(events, Heads):
+                ids, attempts = events.ids, [0] * len(events)
+            else:
+                ids, attempts = [e.id for e in events], [e.attempt for e in events]
             self._columns = EventColumns(
-                pa.array([event.id for event in events], pa.string()),
-                [event.attempt for event in events],
-                offsets,
-                partitions,
-                self._intake_minutes(),
+                pa.array(ids, pa.string()), attempts, offsets, partitions, self._intake_minutes()
             )
         return self._columns
 
     def _intake_minutes(self) -> list[int]:
         if self._minutes is None:
-            self._minutes = [event.intake_minute for event in self.events]
+            events = self.events
+            if isinstance(events, Heads):
+                self._minutes = events.intake_minutes
+            else:
+                self._minutes = [event.intake_minute for event in events]
         return self._minutes

@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 
 from waybill.errors import StopError
-from waybill.events import Event
+from waybill.events import UPSERT, Event, Heads
 from waybill.pipelines import TableSpec
 
 MAGIC = b"WBS1"
@@ -92,16 +92,31 @@ def system_columns(
         known: their columns that are made already.
         replayed: whether the rows enter at the destination.
     """
+    minutes = pa.array(known.minutes, pa.int32())
+    is_replayed = pa.repeat(pa.scalar(replayed), len(events))
+    attempts = pa.array(known.attempts, pa.int32())
+    if isinstance(events, Heads):
+        return [
+            known.ids,
+            pa.array(events.keys, pa.string()),
+            pa.array(events.source_versions, pa.int64()),
+            pa.array(events.intake_versions, pa.int64()),
+            minutes,
+            pa.repeat(pa.scalar(UPSERT), len(events)),
+            is_replayed,
+            pa.nulls(len(events), pa.string()),
+            attempts,
+        ]
     return [
         known.ids,
         pa.array([e.key for e in events], pa.string()),
         pa.array([e.source_version for e in events], pa.int64()),
         pa.array([e.intake_version for e in events], pa.int64()),
-        pa.array(known.minutes, pa.int32()),
+        minutes,
         pa.array([e.op for e in events], pa.string()),
-        pa.repeat(pa.scalar(replayed), len(events)),
+        is_replayed,
         pa.array([e.replay_id for e in events], pa.string()),
-        pa.array(known.attempts, pa.int32()),
+        attempts,
     ]
 
 

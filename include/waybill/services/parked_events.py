@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         AutoReplay,
         CleanUpReport,
         ParkedFilter,
-        Partition,
-        PartitionRequest,
+        ParkedGroup,
+        ParkedGroupRequest,
         RecheckReport,
         RefreshReport,
     )
@@ -82,7 +82,7 @@ def recover_lost_parked(settings: Settings, *, again: bool = False) -> ParkedRec
         return recovery.recover_parked(tracker, objects, log, find, again=again)
 
 
-def parked_partitions(settings: Settings, wanted: ParkedFilter | None = None) -> list[Partition]:
+def parked_partitions(settings: Settings, wanted: ParkedFilter | None = None) -> list[ParkedGroup]:
     """Return the parked partitions that match; all where nothing is asked for."""
     from waybill.parking import ParkedFilter, Parking
 
@@ -111,7 +111,7 @@ def held_pipelines(settings: Settings) -> frozenset[str]:
 
 
 def set_auto_replay(
-    settings: Settings, decision: Decision, request: PartitionRequest, *, on_change: str | None
+    settings: Settings, decision: Decision, request: ParkedGroupRequest, *, on_change: str | None
 ) -> AutoReplay | None:
     """Mark a partition to replay when its cause changes; ``on_change`` None: take the mark away."""
     from waybill.parking import Parking, remove_mark

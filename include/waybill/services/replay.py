@@ -9,7 +9,7 @@ from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
 if TYPE_CHECKING:
-    from waybill.parking import Partition
+    from waybill.parking import ParkedGroup
     from waybill.pipelines import Pipeline
     from waybill.producer import FoundLog
     from waybill.replay import (
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from waybill.storage import KafkaLog, TrackerStore
 from waybill.services.environment import (
     KAFKA_WAIT_S,
-    kafka_config,
     node_of,
+    open_producer,
     open_recording,
     opened_parking,
 )
@@ -84,7 +84,6 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
     from waybill.ledger import LogIdentity, register_log
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
-    from waybill.producer import LosslessProducer
     from waybill.replay import ReplayParts, replay
 
     log = open_log(settings.kafka)
@@ -111,15 +110,7 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             )
 
         with (
-            LosslessProducer(
-                settings.wal,
-                kafka_config(settings),
-                name=name,
-                on_undeliverable=refused.park,
-                was_taken=refused.taken,
-                marks=True,
-                claim=claim,
-            ) as producer,
+            open_producer(settings, name, refused, claim) as producer,
             registered(tracker, producer),
         ):
             parts = ReplayParts(
@@ -129,7 +120,7 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             return replay(parts, run)
 
 
-def replayable(settings: Settings, request: ReplayRequest) -> Partition:
+def replayable(settings: Settings, request: ReplayRequest) -> ParkedGroup:
     """Return the partition that a replay, or a dry run, would take.
 
     Raises:
@@ -147,7 +138,7 @@ def replayable(settings: Settings, request: ReplayRequest) -> Partition:
 
 
 def replay_outcome(
-    settings: Settings, partition: Partition, run_id: str, *, wait_s: float
+    settings: Settings, partition: ParkedGroup, run_id: str, *, wait_s: float
 ) -> ReplayOutcome:
     """Return what became of the events that a run replayed, waiting up to ``wait_s`` for it."""
     from waybill.parking import Parking

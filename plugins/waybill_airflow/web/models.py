@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 
 from waybill.events import window
 from waybill.inspection import ReplayStanding, Standing
-from waybill.parking import MOST_EVENTS, OnChange, Partition, Replay
+from waybill.parking import MOST_EVENTS, OnChange, ParkedGroup, Replay
 from waybill.settings import Permission
 
 
@@ -79,7 +79,7 @@ class Total(BaseModel):
 class Partitions(BaseModel):
     """A page of partitions."""
 
-    partitions: list[Partition]
+    partitions: list[ParkedGroup]
     next: str | None = Field(description="Cursor of the next page; null: this was the last.")
     total: Total
 
@@ -174,7 +174,7 @@ class Cancelled(Replay):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionDetail(Partition):
+class PartitionDetail(ParkedGroup):
     """A partition with what its error means and its newest replays."""
 
     title: str

@@ -7,7 +7,7 @@ from tests.unit.processing.made import pipeline
 
 from waybill.access.personal import ANY_EVENT, KEY, Personal, proposed_by
 from waybill.events import HELD_ERROR
-from waybill.parking import Partition
+from waybill.parking import ParkedGroup
 
 TIME = "2026-01-01T00:00:00Z"
 
@@ -18,9 +18,9 @@ def declared(personal=(), key=("id",), columns=(("id", "id"),)):
 
 
 def partition(event_name="a", stage="transformation", error_type="null_value"):
-    names = dict.fromkeys(Partition.__slots__, 0) | {"pipeline_id": "p1"}
+    names = dict.fromkeys(ParkedGroup.__slots__, 0) | {"pipeline_id": "p1"}
     names |= {"event_name": event_name, "stage": stage, "error_type": error_type}
-    return Partition(**names)
+    return ParkedGroup(**names)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.unit.processing.made import (
     total,
 )
 
-from waybill.events import decode, encode
+from waybill.events import decode, encode, read_heads
 from waybill.pipelines import Pipeline
 from waybill.processing import Chain, ChainResult, Plan
 
@@ -264,3 +264,28 @@ def test_a_key_s_events_keep_their_order() -> None:
     messages = [event(n, {"id": n % 3, "n": n}, source_version=n) for n in range(2_000)]
     found = [row["n"] for row in rows(chained(pipeline(), messages))]
     assert found == list(range(2_000))
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 3))
+def test_slices_read_at_once_end_as_those_read_by_message(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The columns of plain first passes are a short cut, and nothing else."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    plain = [value for value in wild_messages(chance, 3_000) if read_heads([value]) is not None]
+    assert len(plain) > 500
+
+    def ended() -> Any:
+        chain = Chain({p.id: Plan(p) for p in wild_pipelines()}, fetch=fetch)
+        for start in range(0, len(plain), 700):
+            chain.process(chunk(plain[start : start + 700], first=start))
+        result = chain.result
+        failures = sorted(result.failures, key=lambda failure: failure.offset)
+        ends = {key: sorted(zip(m.ids, m.offsets, strict=True)) for key, m in result.mapped.items()}
+        staged = sorted(rows(result), key=lambda row: str(row["_waybill_id"]))
+        return failures, ends, staged, result.counts.to_json()
+
+    at_once = ended()
+    monkeypatch.setattr("waybill.processing.chain.read_heads", lambda values: None)
+    assert ended() == at_once

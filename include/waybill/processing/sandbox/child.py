@@ -13,18 +13,23 @@ from array import array
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int64
 from functools import partial
-from operator import is_
 from typing import Any, NoReturn
 
 import msgspec
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode
-from waybill.events.exact import exact_float
+from waybill.events import Event, decode, unpack_events
 from waybill.processing.clock import Clock
 from waybill.processing.failures import Fault
+from waybill.processing.payload_columns import payloads_of
 from waybill.processing.sandbox.confinement import OFFLINE_ERRNO, Confinement, Limits
-from waybill.processing.sandbox.frames import LENGTH, pack, pack_outcomes, pack_reply, pack_same
+from waybill.processing.sandbox.frames import (
+    LENGTH,
+    pack,
+    pack_outcomes,
+    pack_payloads,
+    pack_reply,
+)
 from waybill.processing.transformation import (
     Again,
     Outcome,
@@ -40,7 +45,6 @@ LOADING = 1 << 40
 """As a marker: code is being loaded."""
 _PRINTED_CHARS = 4096
 """Of what user code prints while a request is worked on; the rest is dropped."""
-_read_events = msgspec.json.Decoder(list[Event], float_hook=exact_float).decode
 _YOUNG_OBJECTS = 50_000
 """Before the collector looks for cycles among them: payloads have none."""
 _OFFLINE = f"[Errno {OFFLINE_ERRNO}]"
@@ -140,8 +144,8 @@ class _Child:
             fresh = partial(_fresh, values)
         else:
             try:
-                events = _read_events(body)
-            except (msgspec.MsgspecError, ValueError, RecursionError):
+                events = unpack_events(body)
+            except (ValueError, RecursionError):
                 return pack(None)
             fresh = partial(_fresh_of, body)
         retries = Retries(
@@ -153,11 +157,13 @@ class _Child:
         again = Again(retries, fresh) if asked.attempts else None
         transform = self._transforms[asked.key]
         outcomes: list[Outcome] = list(run(transform, events, self._clock, again))
-        if all(map(is_, outcomes, events)):  # the way of nearly all
-            return pack_reply(*pack_same(events), self._printed.take())
+        payloads = payloads_of(events, outcomes)
+        printed = self._printed.take()
+        if payloads is not None and (reply := pack_payloads(payloads, printed)) is not None:
+            return reply
         if not self._network:
             outcomes = [_offline(outcome) for outcome in outcomes]
-        return pack_reply(*pack_outcomes(events, outcomes), self._printed.take())
+        return pack_reply(*pack_outcomes(events, outcomes), printed)
 
     def _receive(self, size: int) -> bytearray | None:
         """Return so many bytes; None: there is nobody any more."""
@@ -179,7 +185,7 @@ def _fresh(values: Sequence[bytes], index: int) -> Event:
 
 
 def _fresh_of(body: bytearray, index: int) -> Event:
-    return _read_events(body)[index]
+    return unpack_events(body)[index]
 
 
 def _split(body: bytearray, lengths: bytes) -> list[bytes]:

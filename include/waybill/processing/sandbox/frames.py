@@ -19,6 +19,7 @@ import ormsgpack
 
 from waybill.events import CATALOGUE, Event
 from waybill.processing.failures import Fault, words_of
+from waybill.processing.payload_columns import PayloadColumns
 from waybill.processing.transformation import Outcome, check_child
 
 LENGTH = struct.Struct("<Q")
@@ -32,7 +33,6 @@ _WRITING = (
     | ormsgpack.OPT_SERIALIZE_NUMPY
 )
 _SAME, _FILTERED, _FAULT, _SELF, _CHILDREN = b"sfxnc"
-_SAME_KIND = bytes([_SAME])
 
 
 def pack_outcomes(events: Sequence[Event], outcomes: Sequence[Outcome]) -> tuple[bytes, list[Any]]:
@@ -47,11 +47,6 @@ def pack_outcomes(events: Sequence[Event], outcomes: Sequence[Outcome]) -> tuple
         kinds.append(kind)
         bodies.append(body)
     return bytes(kinds), bodies
-
-
-def pack_same(events: Sequence[Event]) -> tuple[bytes, list[Any]]:
-    """Return the same where each event is its own outcome."""
-    return _SAME_KIND * len(events), [event.data for event in events]
 
 
 def _body(event: Event, outcome: Outcome) -> tuple[int, Any]:
@@ -81,10 +76,6 @@ def unpack_outcomes(events: Sequence[Event], kinds: bytes, bodies: Sequence[Any]
     Raises:
         Exception: it is not what ``pack_outcomes`` gave.
     """
-    if kinds == _SAME_KIND * len(events) and len(bodies) == len(events):
-        for event, body in zip(events, bodies, strict=True):
-            event.data = body
-        return list(events)
     return [
         _outcome(event, kind, body) for event, kind, body in zip(events, kinds, bodies, strict=True)
     ]
@@ -137,6 +128,32 @@ def unpack(content: bytes | bytearray | memoryview) -> Any:
         ValueError: it is not that.
     """
     return ormsgpack.unpackb(content, ext_hook=_read, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def pack_payloads(payloads: PayloadColumns, printed: str) -> bytes | None:
+    """Write the payloads of events that all go on as themselves; None: `pack_reply` has to.
+
+    Cost: 0.1 µs an event of seven fields.
+    """
+    columns = [payloads.column(name) for name in payloads.names]
+    try:
+        content = pack([payloads.names, columns, printed])
+    except Exception:  # noqa: BLE001 - user data may refuse in any way
+        return None
+    return content if len(content) <= LARGEST_RESULT_BYTES else None
+
+
+def unpack_payloads(names: Any, columns: Any, count: int) -> PayloadColumns:
+    """Return what ``pack_payloads`` gave.
+
+    Raises:
+        Exception: it is not that.
+    """
+    if set(map(type, names)) != {str} or len(set(names)) != len(names):
+        raise TypeError("names of fields are texts, each once")
+    if any(type(column) is not list or len(column) != count for column in columns):
+        raise ValueError("a field has as many values as there are events")
+    return PayloadColumns(names, columns, count)
 
 
 def pack_reply(kinds: bytes, bodies: list[Any], printed: str) -> bytes:

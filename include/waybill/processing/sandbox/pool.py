@@ -31,9 +31,10 @@ from typing import Any
 import msgspec
 
 from waybill.errors import RetryError, StopError
-from waybill.events import Event
-from waybill.processing.code_runner import read_payloads
+from waybill.events import Event, pack_events
+from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.failures import Fault
+from waybill.processing.payload_columns import PayloadColumns
 from waybill.processing.plan import Plan
 from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, request
 from waybill.processing.sandbox.confinement import Limits
@@ -42,6 +43,7 @@ from waybill.processing.sandbox.frames import (
     LENGTH,
     unpack,
     unpack_outcomes,
+    unpack_payloads,
 )
 from waybill.processing.sandbox.server import End, Start, start_command
 from waybill.processing.transformation import Outcome, Retries
@@ -121,7 +123,7 @@ class Sandbox:
 
     def run(
         self, plan: Plan, events: Sequence[Event], values: Sequence[bytes], retries: Retries | None
-    ) -> list[Outcome]:
+    ) -> Results:
         """Return what user code makes of events, in order; see ``CodeRunner``.
 
         Raises:
@@ -131,7 +133,7 @@ class Sandbox:
         with self._lock:
             if os.getpid() != self._pid:
                 self._forget()
-            return _Batch(self, plan, events, values, retries or Retries(0)).outcomes()
+            return _Batch(self, plan, events, values, retries or Retries(0)).results()
 
     def missing(self) -> list[str]:
         """Return in words what of the confinement this machine does not allow."""
@@ -239,7 +241,7 @@ class Sandbox:
         self._deadly[key] = words
         return words
 
-    def ask(self, process: _Process, asked: Run, body: bytes) -> tuple[bytes, list[Any]] | None:
+    def ask(self, process: _Process, asked: Run, body: bytes) -> tuple[Any, Any] | None:
         """Run loaded code; return what the process answers; None: a payload cannot be read."""
         try:
             answer = unpack(process.ask(asked, body))
@@ -292,11 +294,15 @@ class _Batch:
         self._culprits: dict[int, Fault] = {}
         self._careful = False
         """A process died, and it is not known at which event."""
+        self._by_message = False
+        """A payload could not be read there: from now on it is told where each message begins."""
+        self._payloads: PayloadColumns | None = None
+        """Of all events, where one request was enough and all go on as themselves."""
 
-    def outcomes(self) -> list[Outcome]:
-        """Return the outcomes of all events."""
+    def results(self) -> Results:
+        """Return what became of all events."""
         total = len(self._events)
-        while len(self._found) < total:
+        while self._payloads is None and len(self._found) < total:
             at = len(self._found)
             if at in self._culprits:
                 self._found.append(self._culprits[at])
@@ -304,7 +310,7 @@ class _Batch:
                 self._found += [Fault("code_invalid", words)] * (total - at)
             else:
                 self._run_some(at, self._end_of_part(at, total))
-        return self._found
+        return self._found if self._payloads is None else self._payloads
 
     def _end_of_part(self, at: int, total: int) -> int:
         if at == self._suspect or self._careful:
@@ -328,27 +334,28 @@ class _Batch:
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
-        left = all(type(event.data) is msgspec.Raw for event in events)
+        packed = None if self._by_message else pack_events(events)
         asked = Run(
             self._plan.code_key,
             len(events),
-            b"" if left else array("I", map(len, values)).tobytes(),
+            array("I", map(len, values)).tobytes() if packed is None else b"",
             retries.attempts,
             retries.backoff_s,
             retries.budget_s - retries.spent_s,
         )
         try:
             try:
-                body = msgspec.json.encode(events) if left else b"".join(values)
+                body = b"".join(values) if packed is None else packed
                 answer = self._sandbox.ask(process, asked, body)
             finally:
                 retries.charge(process.spent.value)
-            if answer is None:
+            if answer is None and packed is not None:
                 faults = read_payloads(events, values)
                 self._culprits |= {at + index: fault for index, fault in faults.items()}
+                self._by_message = True
                 return
             try:
-                found = unpack_outcomes(events, *answer)
+                found = _results(events, answer)
             except Exception as error:  # who runs user code may answer anything
                 raise EndedError(-1, f"the code broke its process: {error!r}") from error
         except EndedError as error:
@@ -357,7 +364,12 @@ class _Batch:
             return
         self._take(process, found, at)
 
-    def _take(self, process: _Process, found: list[Outcome], at: int) -> None:
+    def _take(self, process: _Process, results: Results, at: int) -> None:
+        if isinstance(results, PayloadColumns) and len(results) == len(self._events):
+            self._payloads = results
+            self._sandbox.retire(process)
+            return
+        found = outcomes_of(self._events[at : at + len(results)], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
         if short is None or at + short == self._suspect:
             self._found += found
@@ -378,6 +390,14 @@ class _Batch:
             self._culprits[index] = error.fault
         else:
             self._suspect = index
+
+
+def _results(events: Sequence[Event], answer: Any) -> Results:
+    """Read an answer: names and columns of payloads, or kinds and bodies of outcomes."""
+    kinds, bodies = answer
+    if type(kinds) is list:
+        return unpack_payloads(kinds, bodies, len(events))
+    return unpack_outcomes(events, kinds, bodies)
 
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
