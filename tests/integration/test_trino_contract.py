@@ -68,7 +68,7 @@ class Engines:
 def bucket(_s3: S3Server) -> S3Settings:
     if reason := trino.why_not():
         pytest.skip(reason)
-    _s3.start()
+    _s3.ensure()
     return _s3.bucket("contract", keep=True)
 
 

@@ -66,7 +66,7 @@ def declared(**changes: Any) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def opened(_postgres: Any) -> Iterator[TrackerStore]:
-    _postgres.start()
+    _postgres.ensure()
     with open_books(_postgres, "watching") as books:
         yield books
 
