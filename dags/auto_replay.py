@@ -7,12 +7,12 @@ Each replay is a run of the `replay` DAG, with a canary first.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG, XComArg
 
-from waybill_airflow.dag_pausing import paused_at_creation
-from waybill_airflow.operators.auto_replay import (
+from waybill_airflow.dag_defaults import upkeep
+from waybill_airflow.operators.replay import (
     NOTES,
     KeepAutoReplaysOperator,
     PlanAutoReplaysOperator,
@@ -22,15 +22,7 @@ from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
 with DAG(
     "auto_replay",
     schedule="* * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=1,
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(seconds=10),
-        "execution_timeout": timedelta(minutes=10),
-    },
+    **upkeep(timeout=timedelta(minutes=10)),
     tags={"waybill", "replay"},
     doc_md=__doc__,
 ) as dag:

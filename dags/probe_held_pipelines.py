@@ -8,26 +8,18 @@ is replayed by a run of the `replay` DAG; so is what a release by hand left wait
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import upkeep
 from waybill_airflow.operators.replay import ProbeHeldPipelinesOperator
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
 
 with DAG(
     "probe_held_pipelines",
     schedule="* * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=1,
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(seconds=10),
-        "execution_timeout": timedelta(minutes=15),
-    },
+    **upkeep(timeout=timedelta(minutes=15)),
     tags={"waybill", "replay", "maintenance"},
     doc_md=__doc__,
 ) as dag:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill.replay import ReplayRequest
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import paused_at_creation
 from waybill_airflow.operators.replay import ReplayParkedPartitionOperator
 from waybill_airflow.params import params_of
 

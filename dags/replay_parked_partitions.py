@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param
 
 from waybill.parking import ParkedFilter
 from waybill.replay import ReplayRequest
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import paused_at_creation
 from waybill_airflow.operators.replay import PlanReplaysOperator
 from waybill_airflow.operators.trigger_replay import TriggerReplayOperator
 from waybill_airflow.params import params_of

@@ -15,11 +15,11 @@ the next run takes over both applications.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import START, paused_at_creation
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
 CLUSTERS = ("default",)
@@ -29,7 +29,7 @@ for cluster in CLUSTERS:
     with DAG(
         f"stream_{cluster}",
         schedule="@continuous",
-        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        start_date=START,
         catchup=False,
         is_paused_upon_creation=paused_at_creation(moves_data=True),
         max_active_runs=1,

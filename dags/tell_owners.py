@@ -6,25 +6,17 @@ message that cannot be sent is kept and tried again; this DAG fails once one wai
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import upkeep
 from waybill_airflow.operators.maintenance import TellOwnersOperator
 
 with DAG(
     "tell_owners",
     schedule="* * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=1,
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(seconds=20),
-        "execution_timeout": timedelta(minutes=10),
-    },
+    **upkeep(timeout=timedelta(minutes=10), retry_delay=timedelta(seconds=20)),
     tags={"waybill", "maintenance"},
     doc_md=__doc__,
 ) as dag:

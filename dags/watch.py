@@ -8,25 +8,17 @@ holds no round of the audit up.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from waybill_airflow.dag_pausing import paused_at_creation
-from waybill_airflow.operators.watch import WatchOperator
+from waybill_airflow.dag_defaults import upkeep
+from waybill_airflow.operators.reconciliation import WatchOperator
 
 with DAG(
     "watch",
     schedule="* * * * *",
-    start_date=datetime(2026, 1, 1, tzinfo=UTC),
-    catchup=False,
-    is_paused_upon_creation=paused_at_creation(),
-    max_active_runs=1,
-    default_args={
-        "retries": 3,
-        "retry_delay": timedelta(seconds=10),
-        "execution_timeout": timedelta(minutes=30),
-    },
+    **upkeep(timeout=timedelta(minutes=30)),
     tags={"waybill", "maintenance"},
     doc_md=__doc__,
 ) as dag:

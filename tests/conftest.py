@@ -78,6 +78,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+_DATABASES: list[servers.PostgresServer] = []
+"""The session's PostgreSQL, once it is started."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Delete the databases of a file's tests behind its last one."""
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        for server in _DATABASES:
+            server.drop_databases()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Write lone surrogates, which some tests log on purpose, as escapes: xdist sends UTF-8."""
@@ -101,8 +116,14 @@ def servers_home() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def _postgres(servers_home: Path) -> Iterator[servers.PostgresServer]:
-    with servers.started(servers.start_postgres_without_fsync, servers_home) as server:
+    folder = servers.in_memory()
+    home = servers_home if folder is None else servers.new_home(folder)
+    with servers.started(servers.start_postgres_without_fsync, home) as server:
+        _DATABASES.append(server)
         yield server
+    _DATABASES.clear()
+    if home != servers_home:
+        servers.end_home(home)
 
 
 @pytest.fixture(scope="session")
@@ -132,23 +153,23 @@ def airflow_metadata(
 @pytest.fixture
 def postgres(_postgres: servers.PostgresServer) -> servers.PostgresServer:
     """PostgreSQL: ``.database("name") -> dsn`` of a fresh database; stop(), start(), pid."""
-    _postgres.start()
+    _postgres.ensure()
     return _postgres
 
 
 @pytest.fixture
 def kafka(_kafka: servers.KafkaServer) -> servers.KafkaServer:
     """Kafka: ``kafka.bootstrap_servers``; stop() and start() make an outage; pid."""
-    _kafka.start()
+    _kafka.ensure()
     return _kafka
 
 
 @pytest.fixture
 def s3(_s3: servers.S3Server) -> Iterator[servers.S3Server]:
     """S3: ``.settings``, ``.bucket("name") -> S3Settings``, ``.client()``; stop(), start(), pid."""
-    _s3.start()
+    _s3.ensure()
     yield _s3
-    _s3.start()
+    _s3.ensure()
     _s3.drop_buckets()
 
 

@@ -1,8 +1,9 @@
 """The real servers that integration tests use, one set a test session.
 
-They run in a folder of their own directly under the temporary folder (pytest's own is private to
-its user, and PostgreSQL, as root, runs as another), on free ports. They end with the session, also
-by Ctrl-C and SIGTERM; what a session that was killed left behind is ended by the next one, known by
+They run in folders of their own directly under the temporary folder (pytest's own is private to
+its user, and PostgreSQL, as root, runs as another), on free ports. PostgreSQL is in memory where
+there is room: each database that a test makes is 300 files. They end with the session, also by
+Ctrl-C and SIGTERM; what a session that was killed left behind is ended by the next one, known by
 the owner that the folder names.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import SecretStr
 from sqlalchemy import make_url
 
@@ -44,6 +46,9 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 JARS = CHECKOUT / ".waybill" / "jars"
 PREFIX = "waybill-tests-"
 OWNER = "owner.json"
+MEMORY = Path("/dev") / "shm"
+ROOM = 4 * 1024**3
+"""What has to be free in memory for PostgreSQL to be there, and as much again for the tests."""
 
 
 def wait_for(ask: Callable[[], Any], timeout_s: float = 30.0) -> Any:
@@ -55,11 +60,18 @@ def wait_for(ask: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     return answer
 
 
-def new_home() -> Path:
+def new_home(folder: Path | None = None) -> Path:
     """Make a state folder that is known to belong to this process."""
-    home = Path(tempfile.mkdtemp(prefix=PREFIX))
+    home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     processes.register(home, OWNER.removesuffix(".json"), os.getpid())
     return home
+
+
+def in_memory() -> Path | None:
+    """Return the folder whose files are in memory, if it has room for databases."""
+    if not os.access(MEMORY, os.W_OK) or psutil.virtual_memory().available < 2 * ROOM:
+        return None
+    return MEMORY if shutil.disk_usage(MEMORY).free > ROOM else None
 
 
 def end_home(home: Path) -> None:
@@ -74,10 +86,11 @@ def end_home(home: Path) -> None:
 
 def sweep() -> None:
     """End what test sessions that were killed left behind."""
-    for home in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        owner = processes.read_record(home / OWNER)
-        if owner is not None and owner.process() is None:
-            end_home(home)
+    for folder in (Path(tempfile.gettempdir()), MEMORY):
+        for home in folder.glob(f"{PREFIX}*"):
+            owner = processes.read_record(home / OWNER)
+            if owner is not None and owner.process() is None:
+                end_home(home)
 
 
 def random_ports() -> StackSettings:
@@ -124,6 +137,11 @@ class _Server:
         """Start it on the same address with the same data; nothing happens when it runs."""
         self.service.start()
 
+    def ensure(self) -> None:
+        """Start it if it does not run; whether one that runs answers is not asked."""
+        if self.service.running() is None:
+            self.start()
+
 
 class PostgresServer(_Server):
     """PostgreSQL 18: `database` gives a fresh, empty database, `tracker` one with our tables."""
@@ -131,9 +149,19 @@ class PostgresServer(_Server):
     service: Postgres
     _template = ""
 
-    def database(self, name: str = "test") -> str:
-        """Create a new database whose name starts with ``name``; return its URL."""
-        return self.service.create_database(f"{name}_{secrets.token_hex(4)}")
+    def __init__(self, service: Postgres) -> None:
+        super().__init__(service)
+        self._databases: list[str] = []
+
+    def database(self, name: str = "test", *, keep: bool = False) -> str:
+        """Create a new database whose name starts with ``name``; return its URL.
+
+        It goes with the tests of the file, unless it is kept for several.
+        """
+        full = f"{name}_{secrets.token_hex(4)}"
+        if not keep:
+            self._databases.append(full)
+        return self.service.create_database(full)
 
     def tracker(self, name: str = "tracker") -> str:
         """Create a new database with the tracker's tables; return its URL.
@@ -144,17 +172,29 @@ class PostgresServer(_Server):
         from psycopg import sql
 
         if not self._template:
-            dsn = self.database("template")
+            dsn = self.database("template", keep=True)
             with open_tracker(TrackerSettings(dsn=dsn)) as tracker:
                 tracker.migrate()
             self._template = str(make_url(dsn).database)
         full = f"{name}_{secrets.token_hex(4)}"
-        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        self._databases.append(full)
+        copy = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy")
         with psycopg.connect(self.service.dsn("postgres"), autocommit=True) as connection:
             connection.execute(copy.format(sql.Identifier(full), sql.Identifier(self._template)))
         with psycopg.connect(self.service.dsn(full)) as connection:
             connection.execute("UPDATE deployment SET id = gen_random_uuid()")
         return self.service.dsn(full)
+
+    def drop_databases(self) -> None:
+        """Delete the databases of a file of tests, whoever is still connected."""
+        import psycopg
+        from psycopg import sql
+
+        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+        self.ensure()
+        with psycopg.connect(self.service.dsn("postgres"), autocommit=True) as connection:
+            while self._databases:
+                connection.execute(drop.format(sql.Identifier(self._databases.pop())))
 
 
 class KafkaServer(_Server):
@@ -174,6 +214,7 @@ class S3Server(_Server):
 
     def __init__(self, service: SeaweedFS) -> None:
         super().__init__(service)
+        self._client = service.client()
         self._buckets: list[str] = []
 
     @property
@@ -190,7 +231,7 @@ class S3Server(_Server):
         It goes with the test, unless it is kept for several.
         """
         full = f"{name}-{secrets.token_hex(4)}"
-        self.service.create_bucket(full)
+        self._client.create_bucket(Bucket=full)
         if not keep:
             self._buckets.append(full)
         return self.settings.model_copy(update={"bucket": full})
@@ -199,7 +240,7 @@ class S3Server(_Server):
         """Delete the buckets of a test: each holds volumes, and those run out."""
         from botocore.exceptions import ClientError
 
-        client = self.client()
+        client = self._client
         while self._buckets:
             bucket = self._buckets.pop()
             # a bucket that a child of the test still writes to stays; that costs some volumes
@@ -225,6 +266,7 @@ def start_postgres_without_fsync(home: Path) -> PostgresServer:
     with psycopg.connect(server.service.dsn("postgres"), autocommit=True) as connection:
         for setting in ("fsync", "full_page_writes"):
             connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("ALTER SYSTEM SET max_wal_size = '256MB'")
         connection.execute("SELECT pg_reload_conf()")
     return server
 

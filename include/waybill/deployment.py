@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ class DeployReport:
     number: int
     changed: bool
     """False: this version was active already."""
+    warnings: tuple[str, ...] = ()
+    """A sentence for each table that another deployed pipeline writes too."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON."""
@@ -69,13 +71,22 @@ def deploy(
             that holds what was learned.
     """
     pipeline = load_pipeline(directory, source_roots)
+    number, changed = _activate(tracker, pipeline, who, rules or rules_of("postgres"))
+    warnings = tuple(_shared_tables(pipeline, active_pipelines(tracker).values()))
+    return DeployReport(
+        pipeline.name, pipeline.id, pipeline.version, number, changed=changed, warnings=warnings
+    )
+
+
+def _activate(
+    tracker: TrackerStore, pipeline: Pipeline, who: str, rules: NameRules
+) -> tuple[int, bool]:
+    """Make a version active; returns its number, and False if it was active already."""
     with tracker.transaction() as connection:
         _register(connection, pipeline)
         active = _active_row(connection, pipeline.id)
         if active is not None and active.version == pipeline.version:
-            return DeployReport(
-                pipeline.name, pipeline.id, pipeline.version, active.number, changed=False
-            )
+            return int(active.number), False
         if active is not None:
             _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
         number = 1 if active is None else active.number + 1
@@ -96,8 +107,30 @@ def deploy(
                 detail={"version": pipeline.version, "number": number},
             )
         )
-        keep_declared(connection, pipeline, rules or rules_of("postgres"), who)
-    return DeployReport(pipeline.name, pipeline.id, pipeline.version, number, changed=True)
+        keep_declared(connection, pipeline, rules, who)
+    return number, True
+
+
+def _shared_tables(pipeline: Pipeline, deployed: Iterable[Pipeline]) -> Iterator[str]:
+    """Yield a sentence for each table that another deployed pipeline writes too."""
+    tables = _tables(pipeline)
+    for other in sorted(deployed, key=lambda one: one.name):
+        if other.id == pipeline.id or other.destination != pipeline.destination:
+            continue
+        for schema, table in sorted(tables & _tables(other)):
+            yield (
+                f"pipelines {pipeline.name!r} and {other.name!r} both write table {schema}.{table} "
+                f"of {pipeline.destination!r}: rows with equal keys replace each other"
+            )
+
+
+def _tables(pipeline: Pipeline) -> set[tuple[str, str]]:
+    specs = [event.table for event in pipeline.events.values()]
+    return {
+        (spec.schema_name, name)
+        for spec in specs
+        for name in (spec.name, *(child.name for child in spec.children))
+    }
 
 
 def _refuse_other_topic(active: Pipeline, proposed: Pipeline) -> None:

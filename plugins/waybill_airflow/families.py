@@ -13,14 +13,14 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowTimetableInvalid
 
-from waybill_airflow.dag_pausing import paused_at_creation
+from waybill_airflow.dag_defaults import START, paused_at_creation
 from waybill_airflow.operators.ingest import IngestOperator
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from waybill.pipelines import Pipeline
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 _INGEST_DOC = """
 # Ingest {name}
 

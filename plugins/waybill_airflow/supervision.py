@@ -139,7 +139,7 @@ class Supervisor:
         wait_s = self._back_off.wait_s(self._deaths)
         self._next_start = now + wait_s
         self._journal.warning(
-            "pid %s died after %.0f s (%d in a row); next start in %.1f s; its last words:\n%s",
+            "pid %s died after %.0f s (%d in a row); next start in %.1f s; the end of its log:\n%s",
             self.pid,
             lived_s,
             self._deaths,

@@ -20,7 +20,7 @@ from waybill.settings import S3Settings
 from waybill.storage import ObjectStore
 from waybill.tracing import DuckDbTraces, Watched, traces
 from waybill.tracing.layout import NEW_BUCKETS, Hour, object_key, place_of
-from waybill.tracing.packing import sorted_body
+from waybill.tracing.parquet import sorted_body
 
 TRACES, FEWER = 100_000_000, 10_000_000
 QUICK_TRACES, QUICK_FEWER = 10_000_000, 1_000_000

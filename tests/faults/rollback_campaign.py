@@ -105,9 +105,9 @@ print(run_ingest(settings, {name!r}, now_us=lambda: time.time_ns() // 1000 + {sh
 UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
-from waybill.services import ingestion as intake
-real_config, real_produce, calls = intake.kafka_config, LosslessProducer.produce, []
-intake.kafka_config = lambda settings: {{**real_config(settings), "linger.ms": 60_000}}
+from waybill.services import environment
+real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
+environment.kafka_config = lambda settings: {{**real_config(settings), "linger.ms": 60_000}}
 def produce(*given, **named):
     calls.append(1)
     if len(calls) == {after}:

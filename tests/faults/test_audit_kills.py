@@ -11,7 +11,8 @@ from sqlalchemy import text
 from tests.support import children, orders
 
 from waybill import services
-from waybill.storage import open_tracker
+from waybill.events import wall_us
+from waybill.storage import open_log, open_tracker
 
 pytestmark = pytest.mark.serves
 ROWS = 3_000
@@ -135,12 +136,13 @@ def test_a_message_that_never_came_into_kafka_is_found_though_a_run_was_killed(
         "        return super().produce(topic, value, *a, **k)\n"
         "ck.Producer = P\n"
     )
-    from waybill.storage import open_log
-
     open_log(settings.kafka).ensure_topic("events.nowhere.nowhere")
     code = lost + _DIE.format(patch=POINTS["all in Kafka, the watermark open"])
+    # one minute on its clock, whole with the next run only: pages of a later one would close it
+    code = code.replace('"orders")', f'"orders", now_us=lambda: {wall_us()})')
     child = children.start(settings, code)
     child.wait(timeout=90)
+    assert child.returncode == -signal.SIGKILL
     assert audited(settings) == []
     children.run(settings, lost + INGEST)
     [found] = audited(settings)

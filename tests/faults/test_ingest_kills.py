@@ -84,7 +84,16 @@ def check_traces(settings, ids):
     assert all(trace.intake_minute for trace in traces)
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before the mark", "after the mark"])
+@pytest.mark.parametrize(
+    ("settings", "after"),
+    [
+        pytest.param(400, False, id="many pages-before the mark"),
+        pytest.param(400, True, id="many pages-after the mark", marks=pytest.mark.campaign),
+        pytest.param(ROWS, False, id="one page-before the mark", marks=pytest.mark.campaign),
+        pytest.param(ROWS, True, id="one page-after the mark"),
+    ],
+    indirect=["settings"],
+)
 def test_a_page_killed_around_its_mark_has_each_trace_once(settings, after):
     dying = DIES_AROUND_THE_MARK.format(after=after, nth=1)
     child = children.start(settings, dying + INGEST)

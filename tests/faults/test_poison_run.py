@@ -13,7 +13,7 @@ from waybill import services
 from waybill.errors import ParkError
 from waybill.events import decode
 from waybill.parking import Parking
-from waybill.parking.queries import read_segment_events, segments_in_order
+from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.storage import open_objects, open_tracker
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.campaign]

@@ -37,9 +37,9 @@ replays.run_replay(settings, request, who="ann", run_id="r")
 DIES_UNSENT = """
 import os, signal
 from waybill.producer import LosslessProducer
-from waybill.services import replay as replays
-real_config, real_produce, calls = replays.kafka_config, LosslessProducer.produce, []
-replays.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
+from waybill.services import environment
+real_config, real_produce, calls = environment.kafka_config, LosslessProducer.produce, []
+environment.kafka_config = lambda s: {**real_config(s), "linger.ms": 60_000}
 
 def produce(*given):
     real_produce(*given)

@@ -14,7 +14,7 @@ from waybill import services
 from waybill.access import Decision
 from waybill.ledger import read_positions
 from waybill.parking import Parking
-from waybill.parking.queries import segments_in_order
+from waybill.parking.reading import segments_in_order
 from waybill.processing.spark.application import (
     ProcessingConsumer,
     ProcessingParts,

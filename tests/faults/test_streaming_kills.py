@@ -18,13 +18,15 @@ from waybill.services import applications
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow, pytest.mark.timeout(900)]
 SEED = 7
-ROWS = 20_000
-KILLED = ("processing", "loading", "processing", "loading")
+ROWS = 8_000
+MANY_ROWS = 20_000
+KILLED = ("processing", "loading")
 
 
 @pytest.fixture
-def settings(stack_settings, tmp_path):
-    made = streams.with_orders(stack_settings, tmp_path, rows=ROWS, max_events_per_batch=1_500)
+def settings(request, stack_settings, tmp_path):
+    rows = getattr(request, "param", ROWS)
+    made = streams.with_orders(stack_settings, tmp_path, rows=rows, max_events_per_batch=1_500)
     with streams.stopped_at_end(made):
         yield made
 
@@ -44,10 +46,10 @@ def kill_one(settings, chance, kind):
     os.kill(victim, signal.SIGKILL)
 
 
-def has_moved_on(settings, before):
+def has_moved_on(settings, before, rows):
     streams.keep_running(settings)
     now = delivered(settings)
-    return now > before or now > ROWS * 0.8
+    return now > before or now > rows * 0.8
 
 
 def delivered(settings):
@@ -55,31 +57,41 @@ def delivered(settings):
 
 
 def test_kills_of_both_applications_change_no_count(settings):
+    kill_each(settings, KILLED, ROWS)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("settings", [MANY_ROWS], indirect=True)
+def test_more_kills_of_both_applications_change_no_count(settings):
+    kill_each(settings, 2 * KILLED, MANY_ROWS)
+
+
+def kill_each(settings, kinds, rows):
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     services.run_ingest(settings, "orders")
-    for kind in KILLED:
+    for kind in kinds:
         before = delivered(settings)
         children.wait_until(
-            lambda before=before: has_moved_on(settings, before), limit_s=120.0, what="a load"
+            lambda before=before: has_moved_on(settings, before, rows), limit_s=120.0, what="a load"
         )
         time.sleep(chance.uniform(0.0, 1.0))
         kill_one(settings, chance, kind)
-    report = streams.rest_of(settings, rows=ROWS)
-    fates = orders.expected(ROWS)
+    report = streams.rest_of(settings, rows=rows)
+    fates = orders.expected(rows)
     parked = {p.error_type: p.parked for p in services.parked_partitions(settings)}
-    good = ROWS - sum(fates.values())
+    good = rows - sum(fates.values())
     assert report.filtered == fates.pop("filtered")
     assert parked == fates
     assert report.delivered == good
-    streams.assert_once_each(settings, orders.good_numbers(ROWS))
+    streams.assert_once_each(settings, orders.good_numbers(rows))
     assert_traces_agree_with_the_books(settings)
-    replay_all_and_check(settings)
+    replay_all_and_check(settings, rows)
 
 
-def replay_all_and_check(settings):
+def replay_all_and_check(settings, rows):
     """The second half of the story: the fix, the replays, and everything is there once."""
-    orders.write_orders(settings.pipelines_dir, rows=ROWS, fixed=True)
+    orders.write_orders(settings.pipelines_dir, rows=rows, fixed=True)
     services.run_deploy(settings, settings.pipelines_dir / "orders", who="test")
     for partition in services.parked_partitions(settings):
         report = run_replay(
@@ -92,9 +104,9 @@ def replay_all_and_check(settings):
             run_id="r1",
         )
         assert report.sent == partition.parked
-    end = streams.rest_of(settings, rows=ROWS)
+    end = streams.rest_of(settings, rows=rows)
     assert end.parked == 0
-    assert end.delivered == ROWS - orders.expected(ROWS)["filtered"]
-    fixed = [number for number in range(ROWS) if number % 50 != orders.FILTERED]
+    assert end.delivered == rows - orders.expected(rows)["filtered"]
+    fixed = [number for number in range(rows) if number % 50 != orders.FILTERED]
     streams.assert_once_each(settings, fixed)
     assert_traces_agree_with_the_books(settings)

@@ -68,7 +68,7 @@ def test_a_breach_is_found_listed_shown_and_closed(settings: Any) -> None:
 
 
 def test_the_operator_returns_numbers_and_logs_what_is_new(settings: Any) -> None:
-    from waybill_airflow.operators.audit import AuditOperator
+    from waybill_airflow.operators.reconciliation import AuditOperator
 
     report = AuditOperator(task_id="audit").execute({})
     assert (report["opened"], report["breaches"]) == (1, 1)

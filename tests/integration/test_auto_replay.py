@@ -190,7 +190,7 @@ def test_a_mark_that_was_changed_meanwhile_is_not_overwritten(world: World) -> N
 def test_the_operators_launch_a_changed_partition_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from waybill_airflow.operators.auto_replay import (
+    from waybill_airflow.operators.replay import (
         KeepAutoReplaysOperator,
         PlanAutoReplaysOperator,
     )

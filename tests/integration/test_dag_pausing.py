@@ -7,7 +7,7 @@ import pytest
 from tests.support import web_app
 from typer.testing import CliRunner
 
-from waybill.cli import app, holds, stack
+from waybill.cli import app, pipelines, stack
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus, Stack
 
@@ -60,10 +60,10 @@ def test_an_airflow_that_refuses_is_said_and_not_taken_for_fine(pause, monkeypat
 
 def test_a_release_promises_nothing_that_a_paused_dag_would_do(pause, web, monkeypatch):
     pause(True)
-    assert holds._goes_back() == "what waits stays until you unpause in Airflow: replay"
+    assert pipelines._goes_back() == "what waits stays until you unpause in Airflow: replay"
     pause(False)
-    assert holds._goes_back() == "what waits goes back within a minute or two"
+    assert pipelines._goes_back() == "what waits goes back within a minute or two"
     monkeypatch.setenv("WAYBILL_AIRFLOW__PASSWORD", "wrong")
-    said = holds._goes_back()
+    said = pipelines._goes_back()
     assert said.startswith("what waits goes back once the DAG probe_held_pipelines has run (")
     assert "WAYBILL_AIRFLOW__PASSWORD" in said

@@ -8,7 +8,7 @@ from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
 from waybill.parking import ParkedGroupFilter
-from waybill.parking.queries import segments_in_order
+from waybill.parking.reading import segments_in_order
 from waybill.storage.tracker.tables import segments
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -155,7 +155,7 @@ def test_a_reader_follows_a_segment_that_was_cut_and_cleaned_up(lot):
 
 
 def test_a_reader_gives_no_event_twice_when_segments_are_cut_between_its_pages(lot, monkeypatch):
-    monkeypatch.setattr("waybill.parking.queries._PAGE", 1)
+    monkeypatch.setattr("waybill.parking.reading._PAGE", 1)
     park(lot, range(6), range(6, 9))
     events = lot.parking.events(lot.only().id)
     given = [next(events).kafka_offset]

@@ -156,9 +156,10 @@ def _twice(run: Any, again: list[Any], old: Any, *args: Any) -> Any:
 
 
 def test_what_a_batch_of_two_versions_stages_keeps_the_logs_order(settings):
-    values = [order(n) for n in range(600)] + [order(n, weight=1) for n in range(600, 700)]
+    """More events than a slice has, so that rows were staged before the column was learned."""
+    values = [order(n) for n in range(1_200)] + [order(n, weight=1) for n in range(1_200, 1_300)]
     frames = staged(settings, run_task(settings, values))
-    assert [row["number"] for row in staged_rows(frames)] == list(range(700))
+    assert [row["number"] for row in staged_rows(frames)] == list(range(1_300))
     assert [len(frame.table.columns) for frame in frames] == [2, 3]
 
 

@@ -14,7 +14,7 @@ from tests.support.user_code import sandbox
 from typer.testing import CliRunner
 
 from waybill.access import Decision
-from waybill.cli import holds, lazy
+from waybill.cli import lazy, pipelines
 from waybill.deployment import deploy
 from waybill.errors import InputError
 from waybill.parking.holds import (
@@ -303,7 +303,7 @@ def run(lot, tmp_path, monkeypatch):
     monkeypatch.setenv("WAYBILL_TRACKER__DSN", lot.settings["dsn"])
     app = lazy.typer.Typer()
     for name in ("holds", "hold", "release"):
-        app.command(name)(getattr(holds, name))
+        app.command(name)(getattr(pipelines, name))
 
     def run_one(*arguments):
         done = CliRunner().invoke(app, list(arguments))

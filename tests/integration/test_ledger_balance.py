@@ -137,7 +137,7 @@ def test_any_count_that_is_wrong_is_a_breach(
 def kept_once(request: pytest.FixtureRequest) -> Iterator[TrackerStore]:
     """Books in balance that every test leaves as they were; made once."""
     postgres = request.getfixturevalue("_postgres")
-    postgres.start()
+    postgres.ensure()
     with open_books(postgres, "kept_once") as books:
         fold(keep(books))
         yield books

@@ -26,8 +26,8 @@ MOST_BUFFERS = 25_000
 
 @pytest.fixture(scope="module")
 def minutely(_postgres: Any, _kafka: Any, tmp_path_factory: Any) -> Iterator[Minutely]:
-    _postgres.start()
-    _kafka.start()
+    _postgres.ensure()
+    _kafka.ensure()
     log = open_log(KafkaSettings(bootstrap_servers=_kafka.bootstrap_servers))
     folder: Path = tmp_path_factory.mktemp("minutely")
     with open_books(_postgres, "minutely") as tracker:

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, open_books, staged
 
-from waybill.cli.demo.progress import Figures, table
+from waybill.cli.demo import Figures, table
 from waybill.deployment import (
     ActivePipelines,
     active_pipeline,

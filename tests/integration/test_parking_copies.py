@@ -200,7 +200,7 @@ def test_a_line_that_is_a_copy_itself_stands_for_no_event(lot):
 
 
 def segments_of(lot):
-    from waybill.parking.queries import segments_in_order
+    from waybill.parking.reading import segments_in_order
     from waybill.storage.tracker.tables import segments
 
     return list(segments_in_order(lot.tracker, segments.c.id > 0))

@@ -10,7 +10,7 @@ from tests.integration import parking_lot
 from tests.integration.parking_lot import START
 
 from waybill.errors import InputError
-from waybill.parking import ParkedGroupFilter, pages
+from waybill.parking import ParkedGroupFilter, groups
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -141,13 +141,13 @@ def all_pages(lot, wanted, limit, **order):
 
 @pytest.mark.parametrize("few", [0, 30_000], ids=["walked", "looked-up"])
 def test_pages_together_are_the_whole_list_in_order(filled, monkeypatch, few):
-    monkeypatch.setattr(pages, "_FEW", few)
+    monkeypatch.setattr(groups, "_FEW", few)
     everything = every(filled)
     cases = itertools.product(DIMENSIONS, WINDOWS, (True, False))
     seen = set()
     for index, (dimensions, window, held) in enumerate(cases):
         wanted = ParkedGroupFilter(**dimensions, **window, held=held)
-        sort, descending = pages.SORTS[index % 4], bool(index // 4 % 2)
+        sort, descending = groups.SORTS[index % 4], bool(index // 4 % 2)
         expected = [p for p, rows in everything if is_wanted(p, rows, wanted)]
         got = all_pages(filled, wanted, 9, sort=sort, descending=descending)
         assert [p.id for p in got] == [p.id for p in in_order(expected, sort, descending)], wanted
@@ -163,9 +163,9 @@ def test_pages_together_are_the_whole_list_in_order(filled, monkeypatch, few):
 
 @pytest.mark.parametrize("few", [0, 30_000], ids=["walked", "looked-up"])
 @pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("sort", pages.SORTS)
+@pytest.mark.parametrize("sort", groups.SORTS)
 def test_each_order_goes_on_where_the_page_ended(filled, monkeypatch, sort, descending, few):
-    monkeypatch.setattr(pages, "_FEW", few)
+    monkeypatch.setattr(groups, "_FEW", few)
     for limit in (1, 69, 70, 71):
         got = all_pages(filled, ParkedGroupFilter(), limit, sort=sort, descending=descending)
         assert [p.id for p in got] == [

@@ -151,7 +151,7 @@ def test_a_damaged_object_is_left_alone(lot, what):
 
 
 def test_many_frames_move_in_portions(lot, monkeypatch):
-    monkeypatch.setattr("waybill.parking.rewriting.LARGEST_MOVE_BYTES", 1)
+    monkeypatch.setattr("waybill.parking.cleanup.LARGEST_MOVE_BYTES", 1)
     park_mostly_dead(lot)
     before = live_events(lot)
     report = tidy(lot.parking)

@@ -7,7 +7,7 @@ import pytest
 from tests.integration import parking_lot
 from tests.integration.parking_lot import START, make_event
 
-from waybill.parking import EventChoice, Stratum
+from waybill.parking import ReplayConditions, Stratum
 
 pytestmark = pytest.mark.serves
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -93,7 +93,7 @@ def test_events_that_a_release_parked_without_fingerprint_are_sampled_together(l
     assert {stratum for stratum, _ in events} == {Stratum("", whole=True)}
     assert [n.population for n in sample.strata.values()] == [sum(CAUSES.values())]
     one = events[0][1].fingerprint
-    only, sample = drawn(lot, choice=EventChoice(fingerprint=one), n=500, seed=1)
+    only, sample = drawn(lot, choice=ReplayConditions(fingerprint=one), n=500, seed=1)
     assert {event.fingerprint for _, event in only} == {one}
     [numbers] = sample.strata.values()
     assert (numbers.population, numbers.drawn) == (sum(CAUSES.values()), 500)
@@ -102,7 +102,7 @@ def test_events_that_a_release_parked_without_fingerprint_are_sampled_together(l
 
 def test_a_window_on_event_time_is_exact_and_a_sample_estimates_it(lot):
     park_causes(lot)
-    choice = EventChoice(START + timedelta(hours=100), START + timedelta(hours=250))
+    choice = ReplayConditions(START + timedelta(hours=100), START + timedelta(hours=250))
     events, _ = drawn(lot, choice=choice)
     assert Counter(e.message for _, e in events) == {"ship sank": 150, "rope tore": 150}
     part, sample = drawn(lot, choice=choice, n=1_000, seed=2)
@@ -116,19 +116,19 @@ def test_a_window_on_event_time_is_exact_and_a_sample_estimates_it(lot):
 def test_windows_on_parked_time_fingerprints_and_limits_choose(lot):
     park_causes(lot)
     lot.sql("UPDATE segments SET parked_at = '2020-01-01Z' WHERE commit_number < 4")
-    early = EventChoice(parked_until="2020-01-02")
-    late = EventChoice(parked_since="2020-01-02")
+    early = ReplayConditions(parked_until="2020-01-02")
+    late = ReplayConditions(parked_since="2020-01-02")
     first, second = drawn(lot, choice=early)[0], drawn(lot, choice=late)[0]
     assert len(first) + len(second) == sum(CAUSES.values())
     assert len(first) == sum(1 for n in range(sum(CAUSES.values())) if n % 10 < 4)
     every, _ = drawn(lot)
     torn = next(e.fingerprint for _, e in every if e.message == "rope tore")
-    only, sample = drawn(lot, choice=EventChoice(fingerprint=torn), n=40)
+    only, sample = drawn(lot, choice=ReplayConditions(fingerprint=torn), n=40)
     assert {event.message for _, event in only} == {"rope tore"}
     assert [(n.population, n.drawn) for n in sample.strata.values()] == [(300, 40)]
-    head, _ = drawn(lot, choice=EventChoice(limit=333))
+    head, _ = drawn(lot, choice=ReplayConditions(max_events=333))
     assert [e.value for _, e in head] == [e.value for _, e in every[:333]]
-    some, sample = drawn(lot, choice=EventChoice(limit=333), n=50)
+    some, sample = drawn(lot, choice=ReplayConditions(max_events=333), n=50)
     assert sum(numbers.population for numbers in sample.strata.values()) == 333
     assert {e.value for _, e in some} <= {e.value for _, e in head}
 

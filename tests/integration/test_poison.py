@@ -89,8 +89,8 @@ def test_of_a_partition_with_a_damaged_frame_the_rest_is_read_byte_for_byte(lot)
     lot.objects.put(keys[1], bytes(body))
     replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
     values, quarantined = [], 0
-    for group in lot.parking.replay_groups(replay.id):
-        reading = lot.parking.read_group(group)
+    for group in lot.parking.replay_slices(replay.id):
+        reading = lot.parking.read_slice(group)
         if reading.damaged:
             quarantined += lot.parking.quarantine(replay.id, reading.damaged)
         values += [event.value for _, event in reading.events]

@@ -9,7 +9,7 @@ from tests.integration.parking_lot import make_event, run_and_kill
 
 from waybill.access import Decision
 from waybill.errors import InputError
-from waybill.parking import EventChoice, ParkedGroupFilter, ReplayConditions
+from waybill.parking import ParkedGroupFilter, ReplayConditions
 from waybill.parking.fingerprints import fingerprint
 
 lot, opened_lots = parking_lot.lot, parking_lot.opened_lots
@@ -29,8 +29,8 @@ def begin(lot, run="r", parking=None, **conditions):
 def taken(lot, replay):
     """Return the payloads of what a replay took, in the order in which they would go."""
     values = []
-    for group in lot.parking.replay_groups(replay.id):
-        reading = lot.parking.read_group(group)
+    for group in lot.parking.replay_slices(replay.id):
+        reading = lot.parking.read_slice(group)
         assert reading.damaged == ()
         values += [event.value for _, event in reading.events]
     return values
@@ -170,7 +170,7 @@ def test_what_is_parked_after_the_begin_is_left_and_a_run_resumes_what_it_took(l
 @pytest.mark.parametrize("most", [0, -1])
 def test_a_limit_below_one_is_refused(lot, most):
     park_days(lot)
-    with pytest.raises(InputError, match="the limit is 1 or more"):
+    with pytest.raises(InputError, match="at least 1 event"):
         begin(lot, max_events=most)
     assert lot.states() == {"parked": 12}
 
@@ -197,7 +197,7 @@ def test_a_kill_anywhere_in_a_cut_changes_no_event(lot):
 
 
 def test_a_part_without_a_row_is_kept_while_its_segment_may_still_be_cut(lot):
-    from waybill.parking.splits import new_cut_key
+    from waybill.parking.object_keys import new_cut_key
 
     lot.park([make_event(1)])
     [(segment_id,)] = lot.sql("SELECT id FROM segments")
@@ -233,9 +233,9 @@ def test_a_window_that_holds_nothing_is_no_replay_and_no_dry_run(lot, prefix):
     with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
         begin(lot, **edges)
     with pytest.raises(InputError, match=f"{prefix}since: .* is not before {prefix}until"):
-        lot.parking.draw(lot.only().id, EventChoice(**edges), n=1)
+        lot.parking.draw(lot.only().id, ReplayConditions(**edges), n=1)
     with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
         begin(lot, fingerprint="zzz")
     with pytest.raises(InputError, match="fingerprint: 'zzz' is not a fingerprint"):
-        lot.parking.draw(lot.only().id, EventChoice(fingerprint="zzz"), n=1)
+        lot.parking.draw(lot.only().id, ReplayConditions(fingerprint="zzz"), n=1)
     assert lot.only().parked == 12

@@ -37,7 +37,7 @@ def books(stack_settings: Any, tmp_path: Any) -> Any:
 
 
 def segments(books: Books) -> list[Segment]:
-    from waybill.parking.queries import segments_in_order
+    from waybill.parking.reading import segments_in_order
 
     return list(segments_in_order(books.tracker))
 

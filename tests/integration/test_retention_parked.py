@@ -113,7 +113,7 @@ def test_payloads_of_a_pipeline_with_a_replay_under_way_stay(lot):
     lot.park([make_event(1)])
     lot.parking.begin_replay(lot.only().id, who="ann", run_id="r1")
     report = trim_payloads(lot.tracker, lot.objects, kept_s=-3600)
-    assert (report.deleted, report.kept) == (0, {"pl-1": "a replay runs, or ended lately"})
+    assert (report.deleted, report.kept) == (0, {"pl-1": "a replay is running, or ended recently"})
     lot.objects.delete(["payloads/pl-1/old"])
 
 

@@ -106,7 +106,7 @@ def replayed(lot: Any, run_id: str) -> str:
     """Send what is parked back, and return the payload that its message names."""
     replay = lot.parking.begin_replay(lot.only().id, who="ann", run_id=run_id)
     [segment] = lot.parking.replay_segments(replay.id)
-    [(_, parked)] = lot.parking.read_group([segment]).events
+    [(_, parked)] = lot.parking.read_slice([segment]).events
     back = message_again(parked, replay_id=str(replay.id), objects=lot.objects)
     lot.parking.mark_replayed(replay.id, [segment.id])
     lot.parking.finish_replay(replay.id)
@@ -139,7 +139,7 @@ def test_a_replay_that_takes_what_is_parked_after_the_listing_keeps_its_payloads
 
     objects = Interrupted(lot.settings["s3"], listed=replay)
     report = trim_payloads(lot.tracker, objects, kept_s=ALL_S)
-    assert report.kept == {"pl-1": "a replay runs, or ended lately"}
+    assert report.kept == {"pl-1": "a replay is running, or ended recently"}
     assert objects.exists(key)
     objects.delete([key])
 

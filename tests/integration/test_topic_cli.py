@@ -126,6 +126,20 @@ def test_what_a_source_has_is_read_again_once_it_is_asked_for(shop):
     assert services.balance(shop.settings).unaccounted == 0
 
 
+def test_a_list_says_what_a_start_would_say_before_any_consumer_ran(shop):
+    run_ingest(shop.settings, "orders")
+    read_ten(shop)
+    assert shop.json("topics", "list")[0]["state"] == "ok"
+    cut_logs.delete_records(shop.servers, shop.topic, 0, 25)
+    [line] = shop.json("topics", "list", code=1)
+    assert (line["state"], line["stops"]) == ("stopped", [])
+    assert [fault["kind"] for fault in line["log_faults"]] == ["deleted"]
+    shown = shop.run("topics", "list", code=1)
+    assert "15 events were deleted unread" in " ".join(shown.split())
+    assert f"waybill topics settle {shop.topic}" in shown
+    assert shop.sql("SELECT count(*) FROM topic_stops") == [(0,)]
+
+
 def test_what_was_deleted_unread_is_settled_with_a_reread_by_the_command(shop):
     run_ingest(shop.settings, "orders")
     read_ten(shop)

@@ -105,8 +105,8 @@ class Topic:
 @pytest.fixture(scope="module")
 def cut(_kafka, _postgres):
     """Topics that were processed, and cut, but for one, while the broker was down once."""
-    _kafka.start()
-    _postgres.start()
+    _kafka.ensure()
+    _postgres.ensure()
     made = {
         name: Topic(_kafka, _postgres)
         for name in ("read", "unread", "whole", "older", "late", "marked", "unmarked")

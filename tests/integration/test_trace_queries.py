@@ -31,7 +31,7 @@ WAIT_S = 10.0
 
 @pytest.fixture(scope="module")
 def opened(_postgres):
-    _postgres.start()
+    _postgres.ensure()
     with TrackerStore(TrackerSettings(dsn=_postgres.database("questions"))) as store:
         store.migrate()
         yield store

@@ -36,7 +36,7 @@ from waybill.tracing import (
     trace_spool,
 )
 from waybill.tracing.files import ShipReport
-from waybill.tracing.query import OBJECT_SCHEMA
+from waybill.tracing.sql import OBJECT_SCHEMA
 
 pytestmark = pytest.mark.serves
 

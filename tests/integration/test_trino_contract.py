@@ -32,7 +32,7 @@ from waybill.tracing import (
 )
 from waybill.tracing.athena_traces import Row
 from waybill.tracing.manifests import read_manifests
-from waybill.tracing.projection import BY_ID, BY_TIME, Projection, projections
+from waybill.tracing.sql import BY_ID, BY_TIME, Projection, projections
 
 pytestmark = pytest.mark.serves
 
@@ -68,7 +68,7 @@ class Engines:
 def bucket(_s3: S3Server) -> S3Settings:
     if reason := trino.why_not():
         pytest.skip(reason)
-    _s3.start()
+    _s3.ensure()
     return _s3.bucket("contract", keep=True)
 
 

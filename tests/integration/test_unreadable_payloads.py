@@ -8,6 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from botocore.retries.standard import ExponentialBackoff
 from tests.support import evolving
 from tests.support.s3_proxy import S3Proxy, proxied
 
@@ -39,6 +40,7 @@ def proxy(s3):
 def settings(stack_settings: Settings, proxy: S3Proxy, tmp_path: Path, monkeypatch) -> Settings:
     quick = partial(PayloadReader, first_wait_s=0.01)
     monkeypatch.setattr(tasks, "PayloadReader", quick)
+    monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda *_: 0.01)
     made = stack_settings.model_copy(
         update={
             "pipelines_dir": tmp_path / "pipelines",

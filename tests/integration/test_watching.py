@@ -21,8 +21,7 @@ from waybill.events import Event, encode
 from waybill.ledger import LoadCommit, acquire_lease, commit_batch, commit_load, note_run
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec, topic_of
 from waybill.reconciliation import close_breach, read_breaches
-from waybill.reconciliation.checks.drift import DriftLimits
-from waybill.reconciliation.checks.limits import WatchLimits
+from waybill.reconciliation.checks.limits import DriftLimits, WatchLimits
 from waybill.reconciliation.checks.run import WatchParts, tell, watch
 from waybill.settings import DestinationSettings, KafkaSettings
 from waybill.storage import KafkaLog, TrackerStore
@@ -67,7 +66,7 @@ def declared(**changes: Any) -> Pipeline:
 
 @pytest.fixture(scope="module")
 def opened(_postgres: Any) -> Iterator[TrackerStore]:
-    _postgres.start()
+    _postgres.ensure()
     with open_books(_postgres, "watching") as books:
         yield books
 

@@ -13,7 +13,7 @@ from tests.support import web_app
 from typer.testing import CliRunner
 
 from waybill.cli import app
-from waybill.parking import ParkedEvent, event_pages
+from waybill.parking import ParkedEvent, reading
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -58,7 +58,7 @@ def test_a_page_ends_after_many_segments_that_cannot_be_read_and_the_next_goes_o
     web, hurt, monkeypatch
 ):
     partition_id, keys = hurt
-    monkeypatch.setattr(event_pages, "_MOST_DAMAGED", 1)
+    monkeypatch.setattr(reading, "_MOST_DAMAGED", 1)
     seen, told, after = [], [], {}
     while after is not None:
         page = web.get("uma", f"/api/partitions/{partition_id}/events", params=after)

@@ -153,7 +153,7 @@ def test_a_look_at_a_run_reads_nothing_that_grows(web):
     """The page asks every few seconds: each table of parked events is read by an index."""
     from sqlalchemy import event as happening
 
-    from waybill_airflow.web.services import desk
+    from waybill_airflow.web.services import parked_events
 
     own, _, _ = web.two_teams()
     run_id = web.post("uma", f"/api/partitions/{own}/replay", status=202)["run_id"]
@@ -163,7 +163,7 @@ def test_a_look_at_a_run_reads_nothing_that_grows(web):
         if any(f"FROM {table}" in statement for table in ("parked_partitions", "replays")):
             asked.append((statement, parameters))
 
-    engine = desk()._tracker.engine
+    engine = parked_events()._tracker.engine
     happening.listen(engine, "before_cursor_execute", note)
     try:
         web.get("uma", f"/api/runs/replay/{run_id}")

@@ -121,14 +121,14 @@ def test_a_cancel_of_what_was_sent_whole_says_that_too(web, partition):
 
 
 def test_many_replays_cost_as_many_statements_as_one(web, partition):
-    from waybill_airflow.web.services import desk
+    from waybill_airflow.web.services import parked_events
 
     asked = []
 
     def note(_connection, _cursor, statement, parameters, _context, _many):
         asked.append((statement, parameters))
 
-    engine = desk()._tracker.engine
+    engine = parked_events()._tracker.engine
 
     def statements():
         asked.clear()

@@ -44,7 +44,7 @@ class AirflowMetadata:
 
     def __post_init__(self) -> None:
         """Begin to make the original."""
-        self._dsn = self.postgres.database("airflow_original")
+        self._dsn = self.postgres.database("airflow_original", keep=True)
         folder = str(ROOT / "dags")
         self._making = subprocess.Popen(
             [sys.executable, "-c", _MAKE.format(path=f"{folder}/replay.py", folder=folder)],

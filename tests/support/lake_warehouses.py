@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 from waybill.destinations import Destination, open_destination
 from waybill.destinations.adapters.delta.lake import storage_options
 from waybill.destinations.adapters.iceberg.lake import catalog_uri, io_properties
-from waybill.destinations.per_table.places import folder_of
-from waybill.destinations.per_table.shape import type_name
+from waybill.destinations.per_table.files import folder_of
+from waybill.destinations.per_table.table import type_name
 from waybill.pipelines import TableSpec
 from waybill.settings import DestinationSettings, S3Settings
 

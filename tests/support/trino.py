@@ -25,10 +25,9 @@ from tests.servers import CHECKOUT
 from waybill.settings import S3Settings
 from waybill.stack import jars, state_folder
 from waybill.tracing.athena_traces import Row, literal
-from waybill.tracing.lookup import Statement
-from waybill.tracing.projection import Projection
+from waybill.tracing.query import QueryWatch
+from waybill.tracing.sql import Projection, Statement
 from waybill.tracing.trace import TRACE_SCHEMA
-from waybill.tracing.watch import QueryWatch
 
 FOLDER = CHECKOUT / ".waybill" / "trino"
 VERSION = "476"

@@ -166,7 +166,7 @@ def _token(client, user):
 
 @pytest.fixture(scope="session")
 def _web_lot(_postgres, _s3):
-    lot = open_lot(_postgres.database("web"), _s3.bucket("web", keep=True))
+    lot = open_lot(_postgres.database("web", keep=True), _s3.bucket("web", keep=True))
     yield lot
     lot.tracker.close()
 

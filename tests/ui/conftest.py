@@ -19,9 +19,9 @@ _SANDBOX = ["--no-sandbox"] if os.geteuid() == 0 else []
 @pytest.fixture(scope="session")
 def web(servers_home, _postgres, airflow_metadata, chromium, _s3) -> Iterator[Web]:
     """The web server; tests park what they need, under names of their own."""
-    _postgres.start()
-    _s3.start()
-    lot = web_server.open_lot(_postgres.database("ui"), _s3.bucket("ui", keep=True))
+    _postgres.ensure()
+    _s3.ensure()
+    lot = web_server.open_lot(_postgres.database("ui", keep=True), _s3.bucket("ui", keep=True))
     home = servers_home / "airflow-web"
     home.mkdir(mode=0o755)
     running, service = web_server.start(home, airflow_metadata, lot)

@@ -19,7 +19,7 @@ from sqlalchemy.engine import make_url
 
 from waybill.destinations.adapters.delta.lake import storage_options
 from waybill.destinations.adapters.iceberg.lake import catalog_uri, io_properties
-from waybill.destinations.adapters.postgres import connection as postgres_destination
+from waybill.destinations.adapters.postgres import session as postgres_destination
 from waybill.destinations.adapters.snowflake import session as snowflake
 from waybill.destinations.drivers import Address
 from waybill.producer.client import consumer_config, producer_config

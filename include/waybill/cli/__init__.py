@@ -11,77 +11,88 @@ from typing import Annotated
 
 import typer
 
-from waybill.cli.lazy import Later, root
+from waybill.cli.lazy import LazyCommand, root
 
 COMMANDS = {
-    "up": Later("Start the embedded stack, or complete it.", "waybill.cli.stack:up"),
-    "down": Later("Stop everything that was started, and nothing else.", "waybill.cli.stack:down"),
-    "status": Later("Show the stack's services.", "waybill.cli.stack:status"),
-    "doctor": Later(
+    "up": LazyCommand(
+        "Start the embedded stack, or the parts that are down.", "waybill.cli.stack:up"
+    ),
+    "down": LazyCommand(
+        "Stop everything that was started, and nothing else.", "waybill.cli.stack:down"
+    ),
+    "status": LazyCommand("Show the stack's services.", "waybill.cli.stack:status"),
+    "doctor": LazyCommand(
         "Check this machine, and say how to get what is missing.", "waybill.cli.stack:doctor"
     ),
-    "demo": Later("Run the main job on real data.", "waybill.cli.demo:demo"),
-    "pipelines": Later(
+    "demo": LazyCommand("Run the demo: the main job on real data.", "waybill.cli.demo:demo"),
+    "pipelines": LazyCommand(
         "Declared pipelines: new, test, check, list, show, deploy; hold, release; reread.",
         "waybill.cli.pipelines:app",
         more={
             "new": "waybill.cli.pipeline_tests:new",
             "test": "waybill.cli.pipeline_tests:test",
             "deploy": "waybill.cli.pipelines:deploy",
-            "holds": "waybill.cli.holds:holds",
-            "hold": "waybill.cli.holds:hold",
-            "release": "waybill.cli.holds:release",
+            "holds": "waybill.cli.pipelines:holds",
+            "hold": "waybill.cli.pipelines:hold",
+            "release": "waybill.cli.pipelines:release",
             "reread": "waybill.cli.topics:reread",
         },
     ),
-    "new": Later(
-        "Write a pipeline that runs, to begin with: pipelines new.",
+    "new": LazyCommand(
+        "Create a working pipeline; short for `pipelines new`.",
         "waybill.cli.pipeline_tests:new",
     ),
-    "test": Later(
-        "Run pipelines' example events, without servers: pipelines test.",
+    "test": LazyCommand(
+        "Run pipelines' example events; short for `pipelines test`.",
         "waybill.cli.pipeline_tests:test",
     ),
-    "mapping": Later(
+    "mapping": LazyCommand(
         "Mappings from events to tables: infer, show, compare.", "waybill.cli.mapping:app"
     ),
-    "parked": Later(
-        "Parked events: list, show, download, discard, replay.",
+    "parked": LazyCommand(
+        "Parked events: list, show, sample, download, replay, discard.",
         "waybill.cli.parked:app",
         more={
             "replay": "waybill.cli.replays:replay",
-            "auto-replay": "waybill.cli.auto_replay:auto_replay",
-            "recheck": "waybill.cli.rechecks:recheck",
-            "lost": "waybill.cli.rechecks:lost",
-            "dry-run": "waybill.cli.dry_runs:dry_run",
+            "auto-replay": "waybill.cli.replays:auto_replay",
+            "recheck": "waybill.cli.lost_objects:recheck",
+            "lost": "waybill.cli.lost_objects:lost_parked_events",
+            "dry-run": "waybill.cli.replays:dry_run",
         },
     ),
-    "destination": Later(
-        "Destinations: list, check; park what waits for one.", "waybill.cli.destinations:app"
+    "destination": LazyCommand(
+        "Destinations: list, check; park what waits for one.",
+        "waybill.cli.destinations:app",
+        more={
+            "lost": "waybill.cli.lost_objects:lost_staged",
+            "settle-lost": "waybill.cli.lost_objects:settle_lost",
+        },
     ),
-    "bucket": Later("The bucket: show its owner, take it over.", "waybill.cli.bucket:app"),
-    "logs": Later(
+    "bucket": LazyCommand("The bucket and its owner: show, claim.", "waybill.cli.bucket:app"),
+    "logs": LazyCommand(
         "Write-ahead logs of ingestion and replays: list, settle.", "waybill.cli.logs:app"
     ),
-    "topics": Later(
-        "Topics of Kafka: list, show, configure; settle one that is stopped.",
+    "topics": LazyCommand(
+        "Kafka topics: list, show, configure; settle one that is stopped.",
         "waybill.cli.topics:app",
     ),
-    "notices": Later("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
-    "traces": Later(
+    "notices": LazyCommand("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
+    "traces": LazyCommand(
         "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"
     ),
-    "files": Later(
+    "files": LazyCommand(
         "Files on their way from this node to the object store: list, show, retry.",
         "waybill.cli.files:app",
     ),
-    "trail": Later("Show where events are, or were.", "waybill.cli.trails:trail"),
-    "queries": Later("Questions about events: list, show, cancel.", "waybill.cli.queries:app"),
-    "balance": Later("Check that what went in came out.", "waybill.cli.books:balance"),
-    "audit": Later(
-        "The auditor's breaches: run a round, list, show, close.", "waybill.cli.audit:app"
+    "trail": LazyCommand("Show where events are, or were.", "waybill.cli.trails:trail"),
+    "queries": LazyCommand(
+        "Questions about events: list, show, cancel.", "waybill.cli.trails:queries"
     ),
-    "retention": Later(
+    "balance": LazyCommand("Check that what went in came out.", "waybill.cli.balance:balance"),
+    "audit": LazyCommand(
+        "Breaches that the auditor found: run a round, list, show, close.", "waybill.cli.audit:app"
+    ),
+    "retention": LazyCommand(
         "Retention: show how long things are kept, and trim them.", "waybill.cli.retention:app"
     ),
 }

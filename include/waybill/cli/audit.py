@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from waybill.cli.options import Who, Why, decision
+from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.output import print_json, print_line
 
 if TYPE_CHECKING:
     from waybill.reconciliation import Breach
 
-app = typer.Typer(no_args_is_help=True, help="The auditor's breaches: run a round, list, close.")
+app = typer.Typer(
+    no_args_is_help=True, help="Breaches that the auditor found: run a round, list, show, close."
+)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Number = Annotated[
     int, typer.Argument(help="The breach's number.", metavar="ID", min=1, max=2**63 - 1)
 ]
@@ -23,13 +25,13 @@ _SHOWN = 20
 
 @app.command()
 def run(*, as_json: AsJson = False) -> None:
-    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if breaches are new."""
+    """Run one round now, as the DAG `audit` does each minute. Exit code 2 if it opened any."""
     from waybill.services import run_audit
     from waybill.settings import Settings
 
     report = run_audit(Settings())
     if as_json:
-        _print_json(report)
+        print_json(report)
     elif not report["number"]:
         typer.echo("Another round is at work; this one did nothing.")
     else:
@@ -56,11 +58,11 @@ def breaches_(
     states = None if everything else ("open",)
     found = breaches(Settings(), pipeline=pipeline, states=states, since=moment)
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
     else:
         for one in found:
-            _line(f"{one.id:>6}  {one.state:<9}  {one.pipeline} / {_place(one)}")
-            _line(f"        {one.words}")
+            print_line(f"{one.id:>6}  {one.state:<9}  {one.pipeline} / {_place(one)}")
+            print_line(f"        {one.words}")
         if not found:
             typer.echo("No breach is open." if not everything else "There was no breach.")
     if any(one.state == "open" for one in found):
@@ -75,7 +77,7 @@ def show(breach_id: Number, *, as_json: AsJson = False) -> None:
 
     found = breach(Settings(), breach_id)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         _show(found)
 
@@ -88,39 +90,39 @@ def close(breach_id: Number, why: Why, who: Who = None, *, as_json: AsJson = Fal
 
     done = close_breach(Settings(), breach_id, decision(who, why))
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
     else:
-        _line(f"breach {done.id} closed by {done.ended_by}: {done.reason}")
+        print_line(f"breach {done.id} closed by {done.ended_by}: {done.reason}")
 
 
 def _show_round(report: dict[str, Any]) -> None:
-    _line(
+    print_line(
         f"round {report['number']}: {report['looked_at']:,} minutes looked at, "
         f"{report['balanced']:,} in balance, {report['moving']:,} moving, {report['breaches']:,} "
         f"with a breach; {report['explained']:,} breaches explained, {report['seconds']} s"
     )
     for words in report["opened"]:
-        _line(f"  new: {words}")
+        print_line(f"  new: {words}")
     for named in (report["naming"] or {}).get("named", []):
         ids = f"{len(named['missing']):,} missing, {len(named['doubled']):,} doubled"
-        _line(f"  named: {named['stage']} of {named['event_name']}: {ids}")
+        print_line(f"  named: {named['stage']} of {named['event_name']}: {ids}")
     if problem := report.get("naming_problem"):
-        _line(f"  not named: {problem}")
+        print_line(f"  not named: {problem}")
 
 
 def _show(one: Breach) -> None:
-    _line(f"breach {one.id}, {one.state}: {one.pipeline} / {_place(one)}")
-    _line(f"  {one.words}")
-    _line(f"  first seen {_time(one.first_seen_at)}, last {_time(one.last_seen_at)}")
+    print_line(f"breach {one.id}, {one.state}: {one.pipeline} / {_place(one)}")
+    print_line(f"  {one.words}")
+    print_line(f"  first seen {_time(one.first_seen_at)}, last {_time(one.last_seen_at)}")
     for name, ids in (("missing", one.missing), ("doubled", one.doubled)):
         for event_id in ids[:_SHOWN]:
-            _line(f"  {name}: {event_id}   (waybill trail {event_id})")
+            print_line(f"  {name}: {event_id}   (waybill trail {event_id})")
         if len(ids) > _SHOWN:
-            _line(f"  {name}: and {len(ids) - _SHOWN:,} more: --json shows them")
+            print_line(f"  {name}: and {len(ids) - _SHOWN:,} more: --json shows them")
     if one.named_at is None and one.state == "open" and one.key.minute:
-        _line("  its events are named once the traces of its minute are in")
+        print_line("  its events are named once the traces of its minute are in")
     if one.ended_at is not None:
-        _line(f"  {one.state} {_time(one.ended_at)} by {one.ended_by}: {one.reason}")
+        print_line(f"  {one.state} {_time(one.ended_at)} by {one.ended_by}: {one.reason}")
 
 
 def _place(one: Breach) -> str:
@@ -130,15 +132,3 @@ def _place(one: Breach) -> str:
 
 def _time(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain
-
-    typer.echo(plain(words))
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value).decode())

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import Who, Why, decision
+from waybill.cli.options import AsJson, Who, Why, decision
 
 if TYPE_CHECKING:
     from waybill.services import BucketReport
 
-app = typer.Typer(no_args_is_help=True, help="The bucket: its owner.")
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app = typer.Typer(no_args_is_help=True, help="The bucket and its owner: show, claim.")
 
 
 @app.command()
@@ -42,8 +41,8 @@ def claim(
 ) -> None:
     """Take the bucket over from a deployment that is gone for good.
 
-    End its processes first: one that runs looks again only before it deletes. Its objects stay
-    until this deployment's refresh_tracker knows them for garbage.
+    End its processes first: a running one checks the owner again only before it deletes. Its
+    objects stay until this deployment's DAG refresh_tracker finds that they are garbage.
     """
     from waybill.services import bucket_owner, claim_bucket
     from waybill.settings import Settings
@@ -52,8 +51,8 @@ def claim(
     report = bucket_owner(settings)
     if not report.is_ours and not yes:
         _print(report, as_json=False)
-        typer.echo("Taken over, its objects are this deployment's: what no row of this")
-        typer.echo("tracker names is deleted as garbage.")
+        typer.echo("Its objects will then be this deployment's: those that no row of this")
+        typer.echo("tracker names are deleted as garbage.")
         typer.confirm("Take it over?", abort=True)
     _print(claim_bucket(settings, owner, decision(who, why)), as_json=as_json)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import Who, decision
-from waybill.cli.words import counted
+from waybill.cli.options import AsJson, Reason, Who, decision
+from waybill.cli.output import counted, plain, print_json, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,11 +20,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="The destination's name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Why = Annotated[
-    str,
-    typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
-]
 
 
 @app.command("list")
@@ -35,7 +30,7 @@ def list_(*, as_json: AsJson = False) -> None:
 
     found = destinations(Settings())
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
         return
     if not found:
         typer.echo("No destination: neither WAYBILL_DESTINATIONS nor a deployed pipeline names one")
@@ -43,7 +38,7 @@ def list_(*, as_json: AsJson = False) -> None:
     _print_table(found)
     for one in found:
         for line in _troubles(one):
-            _line(line)
+            print_line(line)
 
 
 @app.command()
@@ -64,7 +59,7 @@ def check(
     ok = all(one.ok for one in found)
     if as_json:
         steps = [{"step": one.step, "ok": one.ok, "words": one.words} for one in found]
-        _print_json({"destination": name, "ok": ok, "steps": steps})
+        print_json({"destination": name, "ok": ok, "steps": steps})
     else:
         _print_steps(found)
         typer.echo(f"{name}: {'can be loaded' if ok else 'cannot be loaded as it is'}")
@@ -73,40 +68,40 @@ def check(
 
 
 @app.command()
-def park(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+def park(name: Name, why: Reason, who: Who = None, *, as_json: AsJson = False) -> None:
     """Park what waits for a destination, and what follows, until it accepts a load again."""
     from waybill.services import park_destination
     from waybill.settings import Settings
 
     done = park_destination(Settings(), name, decision(who, why))
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
         return
-    _line(
+    print_line(
         f"{name}: what waits is parked from now on, as {done.code}, until it takes a load again; "
-        "`waybill destination unpark` takes this back"
+        "`waybill destination unpark` undoes this"
     )
 
 
 @app.command()
-def unpark(name: Name, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+def unpark(name: Name, why: Reason, who: Who = None, *, as_json: AsJson = False) -> None:
     """Stop parking for a destination: new events wait again. Parked events stay parked."""
     from waybill.services import unpark_destination
     from waybill.settings import Settings
 
     done = unpark_destination(Settings(), name, decision(who, why))
     if as_json:
-        _print_json(done.to_json())
+        print_json(done.to_json())
         return
-    _line(
-        f"{name}: what comes waits again; what was parked is replayed with `waybill parked replay`"
+    print_line(
+        f"{name}: new events wait again; replay what was parked with `waybill parked replay`"
     )
 
 
 @app.command()
 def settle(
     name: Name,
-    why: Why,
+    why: Reason,
     who: Who = None,
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
@@ -119,82 +114,14 @@ def settle(
     settings = Settings()
     if not yes and not as_json:
         for one in rewound_destinations(settings, name):
-            _line(f"{name}: {one.words}")
-        typer.confirm("End the alarm? Nothing is loaded by this", abort=True)
+            print_line(f"{name}: {one.words}")
+        typer.confirm("Close the alarm? This loads nothing", abort=True)
     done = settle_destination(settings, name, decision(who, why))
     if as_json:
-        _print_json([one.to_json() for one in done])
+        print_json([one.to_json() for one in done])
         return
     rows = sum(one.lost_rows for one in done)
-    _line(f"{name}: {counted(len(done), 'alarm')} settled, of {counted(rows, 'row')}")
-
-
-@app.command()
-def lost(
-    name: Annotated[str | None, typer.Argument(help="Of one destination; else of all.")] = None,
-    *,
-    recover: Annotated[
-        bool, typer.Option("--recover", help="Rebuild them from Kafka first.")
-    ] = False,
-    ids: Annotated[
-        bool, typer.Option("--ids", help="Name the events, from their traces; takes longer.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List missing or damaged staged objects. The DAG `watch` rebuilds them each minute."""
-    from waybill.cli.rechecks import show_ids, with_ids
-    from waybill.services import (
-        lost_object_ids,
-        lost_objects,
-        recover_lost_objects,
-    )
-    from waybill.settings import Settings
-
-    settings = Settings()
-    done = recover_lost_objects(settings, again=True) if recover else None
-    found = lost_objects(settings, name)
-    named = lost_object_ids(settings, found) if ids else []
-    if as_json:
-        recovered = {} if done is None else {"recovery": done.to_json()}
-        _print_json({**recovered, "lost": with_ids([one.to_json() for one in found], named)})
-        return
-    if done is not None:
-        _line(f"{counted(done.recovered, 'object')} made again, {counted(done.rows, 'row')}")
-    for number, one in enumerate(found):
-        place = f"{one.destination}, commit {one.commit_number:,}"
-        ends = one.not_recovered or "made again by the next watch, once its topic is not stopped"
-        _line(f"{place}: {counted(one.rows, 'row')}\n  {one.key}\n  {one.problem}\n  {ends}")
-        show_ids(named[number : number + 1])
-    if found:
-        rows = counted(sum(one.rows for one in found), "row")
-        _line(f"{rows} lost, {sum(one.unrecoverable for one in found):,} unrecoverable")
-    else:
-        _line("No staged object is lost")
-
-
-@app.command("settle-lost")
-def settle_lost(
-    name: Name,
-    why: Why,
-    who: Who = None,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Give up lost staged objects: their rows arrived another way, or are not needed."""
-    from waybill.services import lost_objects, settle_lost_objects
-    from waybill.settings import Settings
-
-    settings = Settings()
-    if not yes and not as_json:
-        found = lost_objects(settings, name)
-        rows = counted(sum(one.rows for one in found), "row")
-        typer.confirm(f"Give up {counted(len(found), 'object')} with {rows}?", abort=True)
-    done = settle_lost_objects(settings, name, decision(who, why))
-    if as_json:
-        _print_json([one.to_json() for one in done])
-        return
-    _line(f"{name}: {counted(len(done), 'object')} given up")
+    print_line(f"{name}: {counted(len(done), 'alarm')} settled, of {counted(rows, 'row')}")
 
 
 def waits(one: Waiting) -> str:
@@ -232,8 +159,6 @@ def _print_table(found: Sequence[DestinationLine]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from waybill.cli.parked_views import plain
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for name in ("destination", "kind"):
         table.add_column(name, overflow="fold")
@@ -269,8 +194,6 @@ def _print_steps(found: Sequence[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from waybill.cli.parked_views import plain
-
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     for _ in range(2):
@@ -279,15 +202,3 @@ def _print_steps(found: Sequence[Finding]) -> None:
         mark = Text("ok", style="green") if one.ok else Text("failed", style="red")
         table.add_row(mark, Text(plain(one.step)), Text(plain(one.words)))
     Console(highlight=False).print(table)
-
-
-def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain
-
-    typer.echo(plain(words))
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value, default=str).decode())

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import print_json
+
 if TYPE_CHECKING:
     from waybill.tracing.files import FileReader, FileRecord
 
@@ -22,7 +25,6 @@ SpoolOption = Annotated[
     Path | None,
     typer.Option("--spool", help="Folder of the files. Default: WAYBILL_TRACES__SPOOL_DIR."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
@@ -39,9 +41,9 @@ def list_files(
     ] = 100,
     spool: SpoolOption = None,
     *,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
-    """List this node's files, as the shipper's books have them; works while it runs."""
+    """List this node's files, as the shipper has recorded them; works while it runs."""
     from waybill.tracing.files import BOOKS, FileReader
 
     wanted = _state(state)
@@ -62,17 +64,15 @@ def show(
     file_id: Annotated[str, typer.Argument(help="As `waybill files list` shows it.")],
     spool: SpoolOption = None,
     *,
-    as_json: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show one file: its state, its shipment, the objects it became."""
-    import orjson
-
     from waybill.tracing.files import BOOKS, FileReader
 
     with FileReader(_spool_dir(spool) / BOOKS) as books:
         found = _with_shipment(books, _known(books, file_id))
     if as_json:
-        typer.echo(orjson.dumps(found).decode())
+        print_json(found)
         return
     for name, value in _lines(found):
         typer.echo(f"{name + ':':<16}{value}")
@@ -87,8 +87,8 @@ def retry(
 ) -> None:
     """Retry a failed file, once its cause is fixed.
 
-    The shipper does it at its next step, or when it next starts. A file that failed together with
-    others, in a shipment, comes back with them, under the same keys: nothing is stored twice.
+    The shipper retries it at its next step, or when it next starts. A file that failed in a
+    shipment with others is retried with them, under the same keys: nothing is stored twice.
     """
     from waybill.errors import InputError
     from waybill.tracing.files import BOOKS, FileReader, ask_for_retry
@@ -99,7 +99,7 @@ def retry(
     if record.state != "failed":
         raise InputError(f"file {file_id} is {record.state}, not failed")
     ask_for_retry(directory, file_id, who=who, why=why)
-    typer.echo(f"Asked. What becomes of it: waybill files show {file_id}")
+    typer.echo(f"Asked for a retry. See how it goes: waybill files show {file_id}")
 
 
 def _spool_dir(given: Path | None) -> Path:

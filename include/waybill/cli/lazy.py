@@ -1,10 +1,11 @@
 """The root group: commands that are imported when they are called, and errors a user can read.
 
-``waybill --help`` imports none of the rooms: names and help lines stand in a table.
+``waybill --help`` imports none of them: names and help lines are in a table.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -30,7 +31,7 @@ _STACK_COMMANDS = ("up", "down")
 
 
 @dataclass(frozen=True)
-class Later:
+class LazyCommand:
     """A command or group of commands, by ``module:name``.
 
     ``target``: a function, or a `typer.Typer`. ``more``: commands of other modules that belong to
@@ -47,10 +48,20 @@ class Later:
         if isinstance(found, typer.Typer):
             for word, target in self.more.items():
                 found.command(word)(_import(target))
-            return typer.main.get_group(found)
+            return _with_joined_help(typer.main.get_group(found))
         alone = typer.Typer(add_completion=False)
         alone.command(name)(found)
-        return typer.main.get_command(alone)
+        return _with_joined_help(typer.main.get_command(alone))
+
+
+def _with_joined_help(command: Any) -> Any:
+    """Return a command with each paragraph of its help on one line: docstrings break theirs."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _with_joined_help(inner)
+    return command
 
 
 def _import(target: str) -> Any:
@@ -58,10 +69,10 @@ def _import(target: str) -> Any:
     return getattr(import_module(module), name)
 
 
-class _Standing(TyperCommand):
-    """Stands for a command until it is called."""
+class _UnloadedCommand(TyperCommand):
+    """Shown in the help; imports the command when it is called."""
 
-    def __init__(self, name: str, later: Later) -> None:
+    def __init__(self, name: str, later: LazyCommand) -> None:
         super().__init__(name, help=later.help)
         self.later = later
 
@@ -88,21 +99,21 @@ class Root(TyperGroup):
         from waybill.waiting import waiting
 
         try:
-            with waiting(ctx.params.get("wait", 0), _tell):
+            with waiting(ctx.params.get("wait", 0), _print_wait):
                 return super().invoke(ctx)
         except WaybillError as error:
             if ctx.params.get("debug"):
                 raise
-            _complain(_words(error))
+            _print_error(_error_text(error))
         except ValueError as error:
-            words = _WORDS_OF.get(type(error).__name__)
+            words = _TEXT_OF.get(type(error).__name__)
             if ctx.params.get("debug") or words is None:
                 raise
-            _complain(words(error))
+            _print_error(words(error))
         raise typer.Exit(1)
 
 
-def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
+def root(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     """Return the class of a root group that has these commands besides its own."""
 
     class WithCommands(Root):
@@ -111,7 +122,7 @@ def root(commands: Mapping[str, Later]) -> type[TyperGroup]:
         def __init__(self, **attributes: Any) -> None:
             super().__init__(**attributes)
             self.commands = {
-                **{name: _Standing(name, later) for name, later in commands.items()},
+                **{name: _UnloadedCommand(name, later) for name, later in commands.items()},
                 **self.commands,
             }
 
@@ -134,7 +145,7 @@ def _watch_over_stack(command: str) -> None:
         sys.stderr.write("the stack's supervisor had died; it is started again\n")
 
 
-def _words(error: WaybillError) -> str:
+def _error_text(error: WaybillError) -> str:
     words = str(error) or type(error).__name__
     return f"{words}\n{_advice(error)}" if isinstance(error, AwayError) else words
 
@@ -147,7 +158,7 @@ def _advice(error: AwayError) -> str:
     return AWAY_ADVICE
 
 
-def _not_json_words(error: ValueError) -> str:
+def _not_json_text(error: ValueError) -> str:
     """Name the variables that are no JSON, of the field that could not be read; show no value."""
     field = re.search(r'field "(\w+)"', str(error))
     wanted = "" if field is None else field[1].upper()
@@ -168,7 +179,7 @@ def _is_json(value: str) -> bool:
     return True
 
 
-def _settings_words(error: ValueError) -> str:
+def _settings_text(error: ValueError) -> str:
     lines = []
     for fault in cast("ValidationError", error).errors():
         where = "__".join(str(part) for part in fault["loc"]).upper()
@@ -178,18 +189,18 @@ def _settings_words(error: ValueError) -> str:
     return f"the settings ({title}) are wrong:\n" + "\n".join(lines)
 
 
-_WORDS_OF: Mapping[str, Callable[[ValueError], str]] = {
-    "ValidationError": _settings_words,
-    "SettingsError": _not_json_words,
+_TEXT_OF: Mapping[str, Callable[[ValueError], str]] = {
+    "ValidationError": _settings_text,
+    "SettingsError": _not_json_text,
 }
 
 
-def _tell(words: str) -> None:
+def _print_wait(words: str) -> None:
     sys.stderr.write(f"{words}\n")
     sys.stderr.flush()
 
 
-def _complain(words: str) -> None:
+def _print_error(words: str) -> None:
     from rich.console import Console
 
     console = Console(stderr=True)

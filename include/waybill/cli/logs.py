@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import Who, decision
-from waybill.cli.words import counted
+from waybill.cli.options import AsJson, Who, decision
+from waybill.cli.output import counted, plain, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ app = typer.Typer(
     help="Write-ahead logs: where they are, what they hold, who reads a source.",
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _SHORT = 8
 _MEANING = {
     "open": "a run has it, or died with it",
@@ -43,7 +42,7 @@ def list_(
 
     found = write_ahead_logs(Settings(), every=everything)
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
     elif found:
         _print_table(found)
     else:
@@ -62,9 +61,9 @@ def settle(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Close a log whose node is gone: nobody waits for it, and nothing more of it is sent.
+    """Close a log whose node is gone: nothing waits for it, and nothing more of it is sent.
 
-    What it had sent is counted. A run that still has it ends.
+    What it had sent is counted. A run that still uses it ends.
     """
     from waybill.services import settle_log, write_ahead_log
     from waybill.settings import Settings
@@ -76,14 +75,13 @@ def settle(
         typer.confirm("End this log?", abort=True, err=True)
     number = settle_log(settings, one.wal_id, decision(who, why))
     if as_json:
-        _print_json({"wal_id": one.wal_id, "counted": number})
+        print_json({"wal_id": one.wal_id, "counted": number})
         return
     words = f"log {one.wal_id[:_SHORT]} of {one.pipeline} ended"
     typer.echo(f"{words}; counted {counted(number, 'event')} that it had sent")
 
 
 def _show(one: LogLine) -> None:
-    from waybill.cli.parked_views import plain
     from waybill.reconciliation.checks import span
 
     held = counted(one.unsettled, "event")
@@ -112,7 +110,6 @@ def _print_table(found: Sequence[LogLine]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from waybill.cli.parked_views import plain
     from waybill.reconciliation.checks import span
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
@@ -133,9 +130,3 @@ def _print_table(found: Sequence[LogLine]) -> None:
             f"{span(one.unseen_s)} ago",
         )
     Console(highlight=False).print(table)
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value, default=str).decode())

@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from waybill.cli.parked_views import plain
+from waybill.cli.options import AsJson
+from waybill.cli.output import counted, plain, print_json
 from waybill.cli.pipelines import existing_folder
-from waybill.cli.words import counted
 
 if TYPE_CHECKING:
     from waybill.mapping_proposals import MappingDifference, Proposal, Sample, ShownMapping
@@ -34,7 +34,6 @@ _EVENT_INDENT = 4
 _DECLARATION = "pipeline.yaml"
 
 Event = Annotated[str | None, typer.Option("--event", "-e", help="Only this event name.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A deployed pipeline, by name or id.")]
 
 
@@ -47,7 +46,7 @@ def infer(
     ] = _SAMPLE,
     *,
     write: Annotated[
-        bool, typer.Option("--write", help="Put it into pipeline.yaml; the rest of it stays.")
+        bool, typer.Option("--write", help="Put it into pipeline.yaml; the rest of the file stays.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +58,7 @@ def infer(
     proposals, taken = infer_mappings(Settings(), folder, event, sample)
     written = write_mappings(folder, proposals) if write else None
     if as_json:
-        _print_json(
+        print_json(
             {
                 "read": taken.read,
                 "bad": taken.bad,
@@ -93,7 +92,7 @@ def show(
 
     found = shown_mappings(Settings(), name, event, version)
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
         return
     console = Console(highlight=False)
     for number, one in enumerate(found):
@@ -128,18 +127,12 @@ def diff(
         Settings(), folder if is_folder else pipeline, event, first=first, last=last
     )
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
         return
     console = Console(highlight=False)
     for one in found:
         for line in _difference_lines(one):
             console.print(line, soft_wrap=True)
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value).decode())
 
 
 def _proposal_json(proposal: Proposal) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import counted, plain, print_json
+
 if TYPE_CHECKING:
     from waybill.notices import WaitingNotice
 
@@ -19,31 +22,26 @@ _MOST_SHOWN = 100
 def list_(
     *, as_json: Annotated[bool, typer.Option("--json", help="Print JSON, in full.")] = False
 ) -> None:
-    """List what owners have not been told: messages on their way, notices in none yet."""
-    import orjson
-
+    """List what owners have not been told yet: messages to send, and notices in none so far."""
     from waybill.services import waiting_notices
     from waybill.settings import Settings
 
     found = waiting_notices(Settings())
     if as_json:
-        typer.echo(orjson.dumps([item.to_json() for item in found]).decode())
+        print_json([item.to_json() for item in found])
     else:
         _show(found)
 
 
 @app.command()
-def send(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def send(*, as_json: AsJson = False) -> None:
     """Send what waits and is due. Exit code 2 if a sink did not take a message."""
-    import orjson
-
-    from waybill.cli.words import counted
     from waybill.services import send_notices
     from waybill.settings import Settings
 
     report = send_notices(Settings())
     if as_json:
-        typer.echo(orjson.dumps(report.to_json()).decode())
+        print_json(report.to_json())
     else:
         told = f"{counted(report.messages, 'message')} sent, {counted(report.notices, 'notice')}"
         failed = f"; {report.failed:,} not taken: `waybill notices list`" if report.failed else ""
@@ -56,18 +54,15 @@ def send(*, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def test(
     owner: Annotated[str, typer.Argument(help="Whom to tell, as `owner` in pipeline.yaml.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Send a test message to an owner by each sink. Exit code 2 if one did not take it."""
-    import orjson
-
-    from waybill.cli.parked_views import plain
     from waybill.services import current_user, send_test_notice
     from waybill.settings import Settings
 
     answers = send_test_notice(Settings(), owner, who=current_user())
     if as_json:
-        typer.echo(orjson.dumps(answers).decode())
+        print_json(answers)
     else:
         for sink, problem in answers.items():
             typer.echo(f"{sink}: {plain(problem) or 'taken'}")
@@ -79,8 +74,6 @@ def _show(found: list[WaitingNotice]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from waybill.cli.parked_views import plain
 
     console = Console(highlight=False)
     if not found:
@@ -115,7 +108,6 @@ def _show(found: list[WaitingNotice]) -> None:
 
 
 def _what(item: WaitingNotice) -> str:
-    from waybill.cli.parked_views import plain
 
     return item.message_id[:8] if item.sink else plain(f"{item.kind} in {item.pipeline}")
 

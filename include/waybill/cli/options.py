@@ -19,6 +19,18 @@ if TYPE_CHECKING:
 
 
 Why = Annotated[str, typer.Option(help="The reason, for the audit log.", show_default=False)]
+Reason = Annotated[
+    str,
+    typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PARTITION_FLAGS = {
+    "event_name": ("--event-name", "-e"),
+    "stage": ("--stage", "-s"),
+    "error_type": ("--error-type", "-t"),
+}
+"""Options that name a parked partition."""
 Who = Annotated[str | None, typer.Option(help="Your name, if not the system user's.")]
 
 

@@ -5,70 +5,86 @@ Every command takes the same filters. With ``--json`` standard output is one JSO
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import orjson
 import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from waybill.cli.options import Who, Why, decision, takes
-from waybill.cli.words import counted
+from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, Why, Yes, decision, takes
+from waybill.cli.output import counted, plain, print_json
+from waybill.events import error_type
 from waybill.parking import ParkedFilter
 
 if TYPE_CHECKING:
     from waybill.inspection import ParkedEventsService
     from waybill.parking import (
         Damage,
+        DiscardReport,
+        FailureCause,
+        ParkedEvent,
         ParkedGroup,
         ParkedGroupFilter,
         Parking,
     )
-    from waybill.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="Parked events: list, show, download, discard.")
-
+app = typer.Typer(
+    no_args_is_help=True, help="Parked events: list, show, sample, download, replay, discard."
+)
 _MOST_SHOWN = 20
 _MOST_KEYS = 100
 """Objects of a partition, the newest, in JSON."""
-
 _FLAGS = {
-    "event_name": ("--event-name", "-e"),
-    "stage": ("--stage", "-s"),
-    "error_type": ("--error-type", "-t"),
+    **PARTITION_FLAGS,
     "fingerprint": ("--fingerprint", "-f"),
 }
 _WINDOW = ("since", "until")
 _PARKED_WINDOW = ("parked_since", "parked_until")
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AllPipelines = Annotated[
     bool, typer.Option("--all-pipelines", help="Instead of one: the pipelines of all teams.")
 ]
 Unmasked = Annotated[
     bool, typer.Option("--personal", help="Unmask personal fields; this goes to the audit log.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_MESSAGE_CHARS = 160
+_STEPS = 1024.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STATES = (
+    ("parked", "bold yellow"),
+    ("replaying", "cyan"),
+    ("replayed", "green"),
+    ("quarantined", "bold red"),
+    ("discarded", "dim"),
+)
+_WIDE = 130
+"""From this width on, times and the last message have their place."""
+_NAME_WIDTH = 18
+_WAY_OUT = "`waybill parked recheck` once their files are back"
+_MOST_CAUSES = 16
+_KEYS_SHOWN = 3
+"""Objects of a partition that are shown."""
 
 
-def _parking(settings: Settings) -> AbstractContextManager[Parking]:
-    """Open the parked events."""
+def _opened_parking() -> AbstractContextManager[Parking]:
     from waybill.services import opened_parking
+    from waybill.settings import Settings
 
-    return opened_parking(settings)
+    return opened_parking(Settings())
 
 
-def _desk() -> AbstractContextManager[ParkedEventsService]:
+def _opened_service() -> AbstractContextManager[ParkedEventsService]:
     from waybill.services import opened_parked_events
     from waybill.settings import Settings
 
     return opened_parked_events(Settings())
-
-
-def _opened() -> AbstractContextManager[Parking]:
-    from waybill.settings import Settings
-
-    return _parking(Settings())
 
 
 @app.command("list")
@@ -85,17 +101,15 @@ def list_partitions(
 
     Messages about events with personal fields are masked; `sample --personal` shows them.
     """
-    from waybill.cli import parked_views
-
-    with _desk() as desk:
-        wanted = _filter(desk.parking, request, kept=not everything)
-        found = desk.masked(desk.parking.partitions(wanted))
+    with _opened_service() as service:
+        wanted = _filter(service.parking, request, kept=not everything)
+        found = service.masked(service.parking.partitions(wanted))
     if as_json:
-        _print_json([partition.to_json() for partition in found])
+        print_json([partition.to_json() for partition in found])
     elif found:
-        parked_views.table(found)
+        _print_partitions(found)
     else:
-        parked_views.nothing(wanted, everything=everything)
+        _print_nothing(wanted, everything=everything)
 
 
 @app.command()
@@ -107,23 +121,20 @@ def show(
 ) -> None:
     """Show partitions one by one: causes, objects, what the error means and what to do.
 
-    Messages are masked as `list` does.
+    Messages are masked as in `list`.
     """
-    from waybill.cli import parked_views
-    from waybill.events import error_type as catalogued
-
-    with _desk() as desk:
-        wanted = _filter(desk.parking, request)
-        found = desk.masked(_some(desk.parking, wanted))
+    with _opened_service() as service:
+        wanted = _filter(service.parking, request)
+        found = service.masked(_some(service.parking, wanted))
         shown = found if as_json else found[:_MOST_SHOWN]
-        causes = desk.causes(shown)
-        most = _MOST_KEYS if as_json else parked_views.MOST_KEYS + 1
-        keys = {one.id: desk.parking.object_keys(one.id, limit=most) for one in shown}
+        causes = service.causes(shown)
+        most = _MOST_KEYS if as_json else _KEYS_SHOWN + 1
+        keys = {one.id: service.parking.object_keys(one.id, limit=most) for one in shown}
     if as_json:
-        _print_json(
+        print_json(
             [
                 partition.to_json()
-                | {"error": asdict(catalogued(partition.error_type))}
+                | {"error": asdict(error_type(partition.error_type))}
                 | {"causes": [cause.to_json() for cause in causes[partition.id]]}
                 | {"objects": keys[partition.id]}
                 for partition in found
@@ -131,7 +142,7 @@ def show(
         )
         return
     for partition in shown:
-        parked_views.panel(partition, causes[partition.id], keys[partition.id])
+        _print_panel(partition, causes[partition.id], keys[partition.id])
     if len(found) > _MOST_SHOWN:
         typer.echo(f"and {len(found) - _MOST_SHOWN} more; narrow the filters")
 
@@ -149,13 +160,12 @@ def sample(
 
     Fields that the pipeline declares as personal are masked, also where messages quote them.
     """
-    from waybill.cli import parked_views
     from waybill.parking import Damage
 
-    with _desk() as desk:
-        found = _some(desk.parking, _filter(desk.parking, request, held=True))
+    with _opened_service() as service:
+        found = _some(service.parking, _filter(service.parking, request, held=True))
         damage = Damage()
-        events = desk.sampled(
+        events = service.sampled(
             found,
             number,
             who=_user(),
@@ -167,7 +177,7 @@ def sample(
         typer.echo(b"[" + b",".join(event.to_line() for event in events) + b"]")
     else:
         for event in events:
-            parked_views.event(event)
+            _print_event(event)
     _tell_damage(damage)
 
 
@@ -185,16 +195,16 @@ def download(
 ) -> None:
     """Write parked events, with their errors, to a file.
 
-    Fields that the pipeline declares as personal are masked, also where messages quote them; all
-    other events, and with --personal these too, keep their own bytes. What cannot be read is named
-    at the file's end and on standard error, and the exit code is 1.
+    Fields that the pipeline declares as personal are masked, also where messages quote them. All
+    other events keep their own bytes; with --personal, so do these. What cannot be read is named
+    at the end of the file and on standard error; the exit code is then 1.
     """
     from waybill.parking import Damage, export
 
-    with _desk() as desk:
-        found = _some(desk.parking, _filter(desk.parking, request, held=True))
+    with _opened_service() as service:
+        found = _some(service.parking, _filter(service.parking, request, held=True))
         damage = Damage()
-        events = desk.taken_out(
+        events = service.taken_out(
             found,
             who=_user(),
             personal=personal,
@@ -205,7 +215,7 @@ def download(
         )
         report = export(output, events, overwrite=force, damage=damage)
     if as_json:
-        _print_json(asdict(report))
+        print_json(asdict(report))
     else:
         typer.echo(f"{report.path}: {counted(report.events, 'event')}, {report.bytes:,} bytes")
     _tell_damage(damage)
@@ -234,10 +244,9 @@ def _decision(
         yes: Yes = False,
         as_json: AsJson = False,
     ) -> None:
-        from waybill.cli import parked_views
 
         _require_scope(request.pipeline, all_pipelines=all_pipelines)
-        with _opened() as parking:
+        with _opened_parking() as parking:
             wanted = _filter(parking, request)
             if not yes:
                 found = _some(parking, wanted)
@@ -246,9 +255,9 @@ def _decision(
                     _ask(question.format(number), as_json=as_json)
             report = getattr(parking, verb)(wanted, decision(who, why))
         if as_json:
-            _print_json(report.to_json())
+            print_json(report.to_json())
         else:
-            parked_views.decided(report, done, left)
+            _print_decided(report, done, left)
 
     return decide
 
@@ -330,7 +339,169 @@ def _user() -> str:
     return current_user()
 
 
-def _print_json(value: Any) -> None:
-    import orjson
+def _print_partitions(found: Sequence[ParkedGroup]) -> None:
+    """Print partitions, one a line, and their sum; columns that say nothing are left out."""
+    console = Console(highlight=False)
+    wide = console.width >= _WIDE
+    shown = [
+        (name, style)
+        for name, style in _STATES
+        if name == "parked" or any(getattr(partition, name) for partition in found)
+    ]
+    grid = Table(title="Parked partitions", title_justify="left", header_style="bold")
+    for name in ("pipeline / event", "stage / error type"):
+        grid.add_column(name, overflow="fold", min_width=_NAME_WIDTH if wide else None)
+    for name, _ in shown:
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("size", justify="right", no_wrap=True)
+    if wide:
+        grid.add_column("taken in (UTC)", no_wrap=True)
+        grid.add_column("last message", max_width=50, overflow="ellipsis")
+    for partition in found:
+        grid.add_row(*_row(partition, shown, wide=wide))
+    console.print(grid)
+    parked = sum(partition.parked for partition in found)
+    apart = sum(partition.quarantined for partition in found)
+    ways = f", {apart:,} quarantined: {_WAY_OUT}" if apart else ""
+    console.print(
+        f"{counted(parked, 'event')} parked in {counted(len(found), 'partition')}{ways}. "
+        "`waybill parked show PIPELINE` says what to do."
+    )
 
-    typer.echo(orjson.dumps(value))
+
+def _row(partition: ParkedGroup, shown: Sequence[tuple[str, str]], *, wide: bool) -> list[Text]:
+    numbers = [(getattr(partition, name), style) for name, style in shown]
+    cells = [
+        Text(plain(f"{partition.pipeline} / {partition.event_name or '(empty)'}")),
+        Text(plain(f"{partition.stage} / {partition.error_type}")),
+        *(Text(f"{n:,}" if n else "·", style if n else "dim") for n, style in numbers),
+        Text(_size(partition.bytes)),
+    ]
+    if wide:
+        first, last = _minute(partition.first_event_at), _minute(partition.last_event_at)
+        cells.append(Text(first if first == last else f"{first} to {last[-5:]}"))
+        cells.append(Text(plain(partition.last_message)))
+    return cells
+
+
+def _print_panel(
+    partition: ParkedGroup, causes: Sequence[FailureCause], keys: Sequence[str]
+) -> None:
+    """Print one partition with what its error means, its causes, and the objects it is in."""
+    meaning = error_type(partition.error_type)
+    kind = "transient: may pass later by itself" if meaning.transient else "permanent"
+    lines = [
+        (f"{meaning.title} ({kind})", "bold"),
+        (f"What to do: {meaning.advice}", ""),
+        ("", ""),
+        (
+            f"{partition.parked:,} parked, {partition.replaying:,} replaying, "
+            f"{partition.replayed:,} replayed, {partition.discarded:,} discarded"
+            f"{_quarantined(partition)}; {_size(partition.bytes)}",
+            "",
+        ),
+        (
+            f"events from {_minute(partition.first_event_at)} to "
+            f"{_minute(partition.last_event_at)}, last parked "
+            f"{_minute(partition.last_parked_at)} (UTC)",
+            "",
+        ),
+        (f"last message: {plain(partition.last_message)}", "yellow"),
+        *((line, "") for line in _causes(causes)),
+        *((line, "") for line in _objects(keys)),
+    ]
+    if partition.quarantined:
+        lines.append((f"quarantined, as their files are damaged or gone: {_WAY_OUT}", "bold red"))
+    body = Text("\n").join(Text(words, style) for words, style in lines)
+    Console(highlight=False).print(
+        Panel(body, title=Text(plain(partition.name)), title_align="left")
+    )
+
+
+def _quarantined(partition: ParkedGroup) -> str:
+    return f", {partition.quarantined:,} quarantined" if partition.quarantined else ""
+
+
+def _causes(causes: Sequence[FailureCause]) -> Iterator[str]:
+    """Yield a line for each cause: its fingerprint, as `--fingerprint` takes it, first."""
+    if causes:
+        yield "causes, by fingerprint:"
+    for cause in causes[:_MOST_CAUSES]:
+        name = cause.fingerprint or "several causes  "
+        message = plain(cause.message)[:_MESSAGE_CHARS]
+        yield f"{name}  {counted(cause.events, 'event')}: {message}"
+    if len(causes) > _MOST_CAUSES:
+        yield f"and {len(causes) - _MOST_CAUSES} more; `--json` shows them"
+
+
+def _objects(keys: Sequence[str]) -> Iterator[str]:
+    if keys:
+        yield "objects, the newest first:"
+    yield from map(plain, keys[:_KEYS_SHOWN])
+    if len(keys) > _KEYS_SHOWN:
+        yield "and more; `--json` shows them"
+
+
+def _print_event(parked: ParkedEvent) -> None:
+    """Print one event under its error."""
+    console = Console(highlight=False)
+    head = f"{parked.stage}/{parked.error_type}  {parked.pipeline_id}/{parked.event_name}"
+    console.print(Text(plain(head), "bold"))
+    place = f"  ({_cut(parked.where)})" if parked.where else ""
+    console.print(Text(plain(_cut(parked.message) + place), "yellow"))
+    when = f"event time {parked.event_at}, parked {parked.parked_at}"
+    if parked.kafka_partition >= 0:
+        when += f", {parked.topic}/{parked.kafka_partition}@{parked.kafka_offset}"
+    console.print(Text(plain(f"{when}, attempt {parked.attempt}"), "dim"))
+    console.print(Text(_pretty(parked.value)))
+    console.print()
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _MESSAGE_CHARS else message[:_MESSAGE_CHARS] + "…"
+
+
+def _pretty(value: bytes) -> str:
+    try:
+        orjson.loads(value)
+        text = value.decode()
+    except ValueError:
+        text = value.decode("utf-8", "backslashreplace")
+    return plain(text)
+
+
+def _print_nothing(wanted: ParkedGroupFilter, *, everything: bool) -> None:
+    """Say that nothing is parked, or nothing that matches."""
+    console = Console(highlight=False)
+    if wanted.names_nothing:
+        console.print("[green]Nothing is parked.[/] Every event went on, or was dealt with.")
+    else:
+        console.print(
+            "No parked partition matches. `waybill parked list` shows all that is parked."
+        )
+    if not everything:
+        console.print("[dim]`--all` also lists partitions that were replayed or discarded.[/]")
+
+
+def _size(number: float) -> str:
+    """Return bytes in words."""
+    for unit in _UNITS:
+        if number < _STEPS or unit == _UNITS[-1]:
+            break
+        number /= _STEPS
+    return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
+
+
+def _print_decided(report: DiscardReport, what: str, left: str) -> None:
+    """Print what a discard or its undoing did, and what it left."""
+    typer.echo(
+        f"{counted(report.events, 'event')} {what}, in {counted(report.segments, 'segment')} of "
+        f"{counted(report.partitions, 'partition')}"
+    )
+    if report.left_segments:
+        numbers = counted(report.left_events, "event"), counted(report.left_segments, "segment")
+        typer.echo(left.format(*numbers))

@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from waybill.cli.options import takes
-from waybill.cli.words import counted
+from waybill.cli.options import AsJson, takes
+from waybill.cli.output import counted, plain
 from waybill.pipelines import NewPipeline
 
 if TYPE_CHECKING:
@@ -31,12 +31,11 @@ _MESSAGE_CHARS = 400
 _NOTE_CHARS = 100
 _MOST_DIFFERENCES = 12
 _NOT_AS_EXPECTED = 2
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @takes(NewPipeline, argument="name")
 def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
-    """Write a pipeline that runs, with example events and a test; then change it."""
+    """Create a working pipeline with example events and a test, for you to change."""
     from waybill.pipelines import write_new
     from waybill.settings import Settings
 
@@ -281,7 +280,6 @@ def _show_own_tests(console: Console, own: OwnTests) -> None:
 
 
 def _plain(text: str) -> str:
-    from waybill.cli.parked_views import plain
 
     return plain(text)
 

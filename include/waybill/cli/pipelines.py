@@ -1,9 +1,7 @@
-"""``waybill pipelines check|list|show``: declared pipelines, before anything runs.
+"""``waybill pipelines check|list|show|deploy|holds|hold|release``: from declared to running.
 
 With ``--json`` standard output is one JSON value. Exit code 1: something is wrong, and all of it is
 listed; on standard error, but for ``check --json``.
-
-``waybill pipelines deploy``: make a declaration the active version of its pipeline.
 """
 
 from __future__ import annotations
@@ -12,14 +10,15 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from waybill.cli.words import counted
+from waybill.cli.options import AsJson, Who, Why, decision
+from waybill.cli.output import counted, print_json
 from waybill.errors import InputError
 from waybill.pipelines import (
     Column,
@@ -35,6 +34,9 @@ from waybill.pipelines import (
 from waybill.pipelines import check as find_problems
 from waybill.settings import Settings
 
+if TYPE_CHECKING:
+    from waybill.parking import Hold
+
 app = typer.Typer(no_args_is_help=True, help="Declared pipelines: from `new` to `deploy`.")
 
 Directory = Annotated[
@@ -46,8 +48,11 @@ Directory = Annotated[
 From = Annotated[
     Path | None, typer.Option("--from", help="Folder of pipelines.", show_default=False)
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 _DECLARATION = "pipeline.yaml"
+_UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
+HeldName = Annotated[str, typer.Argument(help="The pipeline, by name or id.")]
+_SEND_BACK = frozenset({"probe_held_pipelines", "replay"})
+"""DAGs: the first finds what waits after a release, the other sends it."""
 
 
 @app.command()
@@ -232,9 +237,6 @@ def _facts(pipeline: Pipeline) -> Table:
     return table
 
 
-_UNKNOWN = {"strict": "are parked", "ignore": "are left out", "evolve": "get one"}
-
-
 def _title(pipeline: Pipeline, name: str) -> str:
     event = pipeline.events[name]
     table = f"{event.table.schema_name}.{event.table.name}"
@@ -249,20 +251,112 @@ def _few(names: list[str], most: int = 5) -> str:
 def deploy(
     directory: Annotated[Path, typer.Argument(help="Folder with pipeline.yaml, or a name.")],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a declaration and make it active; applications take it with their next batch."""
-    import orjson
-
-    from waybill.cli.pipelines import folder_named
     from waybill.services import current_user, run_deploy
     from waybill.settings import Settings
 
     report = run_deploy(Settings(), folder_named(directory), who=current_user())
     if as_json:
-        typer.echo(orjson.dumps(report.to_json()).decode())
+        print_json(report.to_json())
     elif report.changed:
         number = f"(number {report.number})"
         typer.echo(f"{report.pipeline}: version {report.version} {number} is active")
     else:
         typer.echo(f"{report.pipeline}: version {report.version} was active already")
+    for warning in report.warnings:
+        Console(stderr=True).print(Text(f"warning: {warning}", style="yellow"), soft_wrap=True)
+
+
+def holds(
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Include those that are over.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the pipelines that are held, and why.
+
+    Messages about events of pipelines with personal fields are masked.
+    """
+    from waybill.services import opened_parked_events
+    from waybill.settings import Settings
+
+    with opened_parked_events(Settings()) as service:
+        found = service.masked_holds(service.parking.holds(active=not everything))
+    if as_json:
+        print_json([hold.to_json() for hold in found])
+        return
+    for one in found:
+        _show_hold(one)
+    if not found:
+        typer.echo("No pipeline is held.")
+
+
+def hold(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Hold a pipeline: its events wait, unprocessed, until somebody releases it."""
+    _change_hold("hold", name, who, why, as_json=as_json)
+
+
+def release(name: HeldName, why: Why, who: Who = None, *, as_json: AsJson = False) -> None:
+    """Release a held pipeline; the DAG probe_held_pipelines replays what waits."""
+    _change_hold("release", name, who, why, as_json=as_json)
+
+
+def _change_hold(verb: str, name: str, who: str | None, why: str, *, as_json: bool) -> None:
+    from waybill.services import opened_parked_events
+    from waybill.settings import Settings
+
+    with opened_parked_events(Settings()) as service:
+        changed: Hold = getattr(service.parking, verb)(name, decision(who, why))
+        [done] = service.masked_holds([changed])
+    if as_json:
+        print_json(done.to_json())
+    elif verb == "hold":
+        typer.echo(f"{done.pipeline}: held from its next batch on")
+    else:
+        typer.echo(f"{done.pipeline}: released; {_goes_back()}")
+
+
+def _goes_back() -> str:
+    """Return when what waits goes back, by whether the DAGs that do it are on."""
+    from waybill.cli.airflow_client import AirflowClient
+    from waybill.errors import WaybillError
+    from waybill.settings import Settings
+
+    try:
+        with AirflowClient(Settings().airflow, patience_s=0.0) as client:
+            paused = sorted(_SEND_BACK.intersection(client.paused_upkeep()))
+    except WaybillError as error:
+        return f"what waits goes back once the DAG probe_held_pipelines has run ({error})"
+    if paused:
+        return f"what waits stays until you unpause in Airflow: {', '.join(paused)}"
+    return "what waits goes back within a minute or two"
+
+
+def _show_hold(one: Hold) -> None:
+    console = Console(highlight=False)
+    lines = [f"{one.pipeline}: held since {one.held_at:%Y-%m-%d %H:%M} by {one.held_by}"]
+    lines += _hold_reason(one)
+    if one.last_probe is not None:
+        lines.append(f"  probe {one.probes}: {_probed(one.last_probe)}")
+    if one.released_at is not None:
+        lines.append(f"  released {one.released_at:%Y-%m-%d %H:%M} by {one.released_by}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _hold_reason(one: Hold) -> list[str]:
+    cause = one.cause
+    if not one.is_storm:
+        return [f"  {cause['why']}", "  released only by hand: waybill pipelines release"]
+    place = f" at {cause['place']}" if cause["place"] else ""
+    return [
+        f"  {cause['failed']:,} of {cause['events']:,} events would have been parked: "
+        f"{cause['stage']}/{cause['error_type']}{place}",
+        f"  {cause['message']}",
+    ]
+
+
+def _probed(said: dict[str, Any]) -> str:
+    numbers = f"{said['would_pass']:,} of {said['events']:,} pass" if "events" in said else ""
+    return ", ".join(part for part in (said["outcome"], numbers, said["version"]) if part)

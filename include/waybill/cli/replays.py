@@ -1,32 +1,49 @@
-"""``waybill parked replay``: launch a replay run in Airflow, or dry-run one here."""
+"""``waybill parked replay|auto-replay|dry-run``: parked events are sent back, or tried.
+
+Messages and values come from users: they are never read as markup, and control characters are
+shown, not sent.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from waybill.cli.options import takes
-from waybill.replay import ReplayRequest
+from waybill.cli.options import PARTITION_FLAGS, AsJson, Who, decision, takes
+from waybill.cli.output import counted, plain, print_json
+from waybill.parking import ParkedGroupRequest
+from waybill.replay import DryRunRequest, ReplayRequest
 
 if TYPE_CHECKING:
     from waybill.parking import ParkedGroup
-    from waybill.replay import ReplayOutcome
+    from waybill.replay import DryRunReport, GoodReport, ReplayOutcome
     from waybill.settings import Settings
-
 _FOLLOW_S = 3600.0
 _INTERRUPTED = 130
+_MOST_GROUPS = 12
+_MESSAGE_CHARS = 200
+_VALUE_CHARS = 60
+_ALL, _NONE = 1.0, 0.0
+_WAY_OUT = (
+    "what to do: each minute the DAG `watch` makes what is gone again from Kafka, and what a "
+    "replay found damaged; `waybill parked lost` says what stays lost; restore those files, then "
+    "`waybill parked recheck`"
+)
 
 
 @takes(
     ReplayRequest,
     flags={
-        "event_name": ("--event-name", "-e"),
-        "stage": ("--stage", "-s"),
-        "error_type": ("--error-type", "-t"),
+        **PARTITION_FLAGS,
         "rate_per_s": ("--rate",),
         "max_events": ("--limit",),
     },
@@ -47,11 +64,9 @@ def replay(
         bool, typer.Option(help="Do not throttle, even if live traffic has to wait.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for the run's end.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replay a parked partition by an Airflow run, or dry-run it (see also `dry-run`)."""
-    import orjson
-
     from waybill.errors import InputError
     from waybill.services import replayable
     from waybill.settings import Settings
@@ -62,8 +77,6 @@ def replay(
         raise InputError("--proposed needs --dry-run; to replay with it, deploy it first")
     found = replayable(settings, request)
     if request.dry_run:
-        from waybill.cli.dry_runs import report_dry_run
-
         report_dry_run(settings, request.as_dry_run(proposed=proposed), as_json=as_json)
         return
     conf = request.model_dump(mode="json", exclude={"dry_run", "sample"})
@@ -74,7 +87,7 @@ def replay(
     outcome = _outcome(settings, found, run_id, state, wait_s=wait)
     if as_json:
         said = {"dag_id": "replay", "run_id": run_id, "state": state, "reason": reason}
-        typer.echo(orjson.dumps(said | {"outcome": outcome and outcome.to_json()}).decode())
+        print_json(said | {"outcome": outcome and outcome.to_json()})
     else:
         _tell(settings, found, run_id, state, outcome)
     if state == "failed":
@@ -126,7 +139,9 @@ def _warn(words: str) -> None:
 
 def _say_waiting(wait_s: float, *, as_json: bool) -> None:
     if wait_s and not as_json:
-        typer.echo(f"sent; waiting up to {wait_s:.0f} s for what becomes of the events", err=True)
+        typer.echo(
+            f"sent; waiting up to {wait_s:.0f} s to see what becomes of the events", err=True
+        )
 
 
 def _tell(
@@ -136,10 +151,6 @@ def _tell(
     state: str,
     outcome: ReplayOutcome | None,
 ) -> None:
-    from rich.console import Console
-
-    from waybill.cli.parked_views import plain
-
     console = Console(highlight=False)
     typer.echo(f"replay run {run_id}: {state}")
     if outcome is not None:
@@ -157,7 +168,7 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
     again = outcome.sent - outcome.passed - outcome.in_flight
     so_far = " so far" if outcome.waits_for else ""
     if not outcome.events:
-        return ["nothing was left to send: another run has taken or sent these events"]
+        return ["nothing left to send: another run has taken or sent these events"]
     lines = [
         f"{outcome.sent:,} of {outcome.events:,} events sent back: {outcome.passed:,} passed"
         f"{so_far}, {again:,} parked again{so_far}, {outcome.in_flight:,} in flight"
@@ -174,3 +185,201 @@ def _outcome_lines(outcome: ReplayOutcome) -> list[str]:
             "still in flight: not all that passed is loaded; the destination may park some"
         )
     return lines
+
+
+@takes(
+    ParkedGroupRequest,
+    flags=PARTITION_FLAGS,
+)
+def auto_replay(
+    request: ParkedGroupRequest,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="version: a new version of the pipeline is active; destination: it answers again "
+            "after it was away; any: either."
+        ),
+    ] = "any",
+    who: Who = None,
+    *,
+    off: Annotated[bool, typer.Option("--off", help="Stop replaying it automatically.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replay a partition automatically, canary first, once what made it park has changed."""
+    from waybill.services import set_auto_replay
+    from waybill.settings import Settings
+
+    mark = set_auto_replay(
+        Settings(),
+        decision(who),
+        request,
+        on_change=None if off else on,
+    )
+    if as_json:
+        print_json(None if mark is None else mark.to_json())
+        return
+    name = "/".join(request.names.values())
+    if mark is None:
+        typer.echo(f"{name} is replayed by hand only")
+        return
+    changes = {
+        "version": "a new version of the pipeline is active",
+        "destination": "its destination answers again after it was away",
+        "any": "a new version of the pipeline is active, or its destination answers again",
+    }
+    typer.echo(
+        f"{name} is replayed automatically when {changes[mark.on_change]} (checked every minute by "
+        "the DAG auto_replay, which must not be paused)"
+    )
+
+
+@takes(
+    DryRunRequest,
+    flags={
+        **PARTITION_FLAGS,
+        "max_events": ("--limit",),
+    },
+)
+def dry_run(
+    request: DryRunRequest,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say how many parked events would pass, and what a new version would break."""
+    from waybill.settings import Settings
+
+    report_dry_run(Settings(), request, as_json=as_json)
+
+
+def report_dry_run(settings: Settings, request: DryRunRequest, *, as_json: bool) -> None:
+    """Run it and print the report; exit 1 where parked files could not be read."""
+    from waybill.services import run_dry_run
+
+    report = run_dry_run(settings, request)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        show_dry_run(report, request)
+    if report.misses:
+        raise typer.Exit(1)
+
+
+def show_dry_run(report: DryRunReport, request: DryRunRequest) -> None:
+    """Print a report: the verdict, the ways to fail, the groups, the good events."""
+    console = Console(highlight=False)
+    _say(console, _verdict(report, request))
+    for line in _ends(report, request.stage):
+        _say(console, Text(line), indent=2)
+    if len(report.by_fingerprint) > 1:
+        _groups(console, report)
+    if report.good.tried or report.good.examples:
+        _good(console, report.good)
+    console.print(Text("nothing was written", "dim"))
+
+
+def _verdict(report: DryRunReport, request: DryRunRequest) -> Text:
+    over = f"{request.event_name} {request.stage}/{request.error_type}"
+    name = f"{report.pipeline} version {report.version} over {over}: "
+    if not report.events and report.misses:
+        return Text.assemble((plain(name), ""), ("none of it can be read", "bold red"))
+    if not report.events:
+        return Text(plain(f"{name}nothing that was asked for is parked"))
+    style = "bold green" if report.would_pass == report.tried else "bold yellow"
+    if report.tried == report.events:
+        words = f"{report.would_pass:,} of {report.events:,} would pass"
+        return Text.assemble((plain(name), ""), (words, style))
+    words = f"{_percent(report.pass_rate)} of {report.events:,} would pass"
+    detail = (
+        f" ({_percent(report.low)} to {_percent(report.high)} with 95 % confidence; "
+        f"{report.tried:,} tried)"
+    )
+    return Text.assemble((plain(name), ""), (words, style), (detail, "dim"))
+
+
+def _ends(report: DryRunReport, stage: str) -> Iterator[str]:
+    about = "" if report.tried == report.events else "about "
+    if report.would_filter:
+        yield f"{about}{report.expected_filter:,} would be filtered on purpose"
+    for way, number in sorted(report.expected_fail.items(), key=lambda item: (-item[1], item[0])):
+        message = plain(report.examples[way])[:_MESSAGE_CHARS]
+        yield f"{about}{number:,} would fail: {way} — {message}"
+    for one in report.unreadable:
+        lost = counted(one["events"], "event")
+        yield f"{lost} of {one['object_key']} could not be read: {one['reason']}"
+    if report.quarantined:
+        apart = counted(report.quarantined, "event")
+        yield f"{apart} of this partition in quarantine: their files are damaged or gone"
+    if report.damaged or report.quarantined:
+        yield _WAY_OUT
+    if stage == "destination" and report.would_pass:
+        yield "the destination was not asked: it may refuse some of these again"
+
+
+def _groups(console: Console, report: DryRunReport) -> None:
+    """Print a group a row: its numbers and fingerprint, and its message below that."""
+    grid = Table(header_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for name in ("events", "tried", "would pass"):
+        grid.add_column(name, justify="right", no_wrap=True)
+    grid.add_column("fingerprint, message")
+    rows = list(report.by_fingerprint.items())
+    for fingerprint, row in rows[:_MOST_GROUPS]:
+        share = row["would_pass"] / row["tried"]
+        style = {_ALL: "green", _NONE: "red"}.get(share, "yellow")
+        message = plain(row["message"])[:_MESSAGE_CHARS]
+        grid.add_row(
+            Text(f"{row['events']:,}"),
+            Text(f"{row['tried']:,}"),
+            Text(_percent(share), style),
+            Text(f"{plain(fingerprint)}\n{message}"),
+        )
+    console.print(grid)
+    if len(rows) > _MOST_GROUPS:
+        left = f"{counted(len(rows) - _MOST_GROUPS, 'smaller group')} not shown; --json has all"
+        console.print(Text(left, "dim"))
+
+
+def _good(console: Console, good: GoodReport) -> None:
+    numbers = (
+        (f"{good.same:,} the same", ""),
+        (f"{good.changed:,} with other output", "yellow" if good.changed else ""),
+        (f"{good.newly_broken:,} newly broken", "bold red" if good.newly_broken else ""),
+    )
+    line = Text(f"of {counted(good.tried, 'recent good event')}: ")
+    for place, (words, style) in enumerate(numbers):
+        line.append(", " if place else "").append(words, style)
+    _say(console, line)
+    for way, number in sorted(good.ways.items(), key=lambda item: (-item[1], item[0])):
+        _say(console, Text(f"{number:,} newly broken: {way}"), indent=2)
+    for kind in ("newly_broken", "changed"):
+        found = next((one for one in good.examples if one["kind"] == kind), None)
+        for words in _example(found) if found else ():
+            _say(console, Text(words.lstrip()), indent=4 if words.startswith(" ") else 2)
+
+
+def _say(console: Console, words: Text, indent: int = 0) -> None:
+    """Print a sentence, broken between words; what is broken off stands two columns further in."""
+    for number, line in enumerate(words.wrap(console, console.width - indent - 2)):
+        line.rstrip()
+        console.print(Text(" " * (indent + 2 * bool(number))).append_text(line))
+
+
+def _example(found: dict[str, Any]) -> Iterator[str]:
+    yield f"for example event {plain(found['event_id'])}:"
+    if found["kind"] == "newly_broken":
+        yield f"  {found['way']} — {plain(found['message'])[:_MESSAGE_CHARS]}"
+    for column, (before, after) in found.get("columns", {}).items():
+        yield f"  {plain(column)}: {_value(before)} → {_value(after)}"
+
+
+def _value(value: object) -> str:
+    text = plain(value) if isinstance(value, str) else "null" if value is None else str(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[:_VALUE_CHARS]}…"
+
+
+def _percent(share: float) -> str:
+    """Return a share in per cent; what is not quite all, or none, is not called so."""
+    percent = share * 100
+    shown = round(percent, 1)
+    if shown in {0.0, 100.0} and shown != percent:
+        return "< 0.1 %" if not shown else "> 99.9 %"
+    return f"{shown:g} %"

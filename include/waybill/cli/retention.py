@@ -6,6 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from waybill.cli.options import Yes
+from waybill.cli.output import print_json
+
 app = typer.Typer(
     no_args_is_help=True, help="Retention: show how long things are kept, and trim them."
 )
@@ -14,13 +17,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 @app.command()
 def show(*, as_json: AsJson = False) -> None:
-    """Show the settings, and for each table of the tracker when rows go."""
+    """Show the settings, and when rows of each table of the tracker are deleted."""
     from waybill.services import retention_rules
     from waybill.settings import Settings
 
     rules = retention_rules(Settings())
     if as_json:
-        _echo(rules)
+        print_json(rules)
         return
     for name, days in rules["settings"].items():
         typer.echo(f"WAYBILL_RETENTION__{name.upper()}={days:g}")
@@ -31,12 +34,12 @@ def show(*, as_json: AsJson = False) -> None:
 @app.command()
 def run(
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Trim what is older than the settings say, as the DAG apply_retention does each day.
+    """Delete what is older than the settings allow, as the DAG apply_retention does each day.
 
-    Exit code 1: some of it could not be done now.
+    Exit code 1: some of it could not be deleted now.
     """
     from waybill.services import apply_retention
     from waybill.settings import Settings
@@ -45,15 +48,15 @@ def run(
     if not yes:
         kept = settings.retention
         typer.echo(
-            f"deletes for good what is over, loaded, and older than: records in Kafka\n"
-            f"{kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
+            f"This deletes for good what is loaded or over, and older than: records in\n"
+            f"Kafka {kept.log_days:g} days, payloads {kept.payloads_days:g}, traces "
             f"{kept.traces_days:g}, rows of the tracker {kept.books_days:g}",
             err=True,
         )
         typer.confirm("Go on?", abort=True, err=True)
     report = apply_retention(settings)
     if as_json:
-        _echo(report.to_json())
+        print_json(report.to_json())
     else:
         _print(report.to_json())
     if report.problems:
@@ -71,9 +74,3 @@ def _print(report: dict[str, Any]) -> None:
         typer.echo(f"{number:,} rows of {table}")
     for problem in report["problems"]:
         typer.echo(f"not done: {problem}", err=True)
-
-
-def _echo(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value).decode())

@@ -11,13 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import plain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waybill.settings import Settings
     from waybill.stack import Check, ServiceStatus
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MINUTE_S, HOUR_S = 60, 3600
 _API_SERVER = "airflow-api-server"
 _UNPAUSE = "what they do is not done: unpause them in Airflow, unless it is on purpose"
@@ -97,7 +99,8 @@ def status(*, as_json: AsJson = False) -> None:
 
     lines = Stack(Settings()).status()
     runs = any(line.pid for line in lines)
-    ill = [line.name for line in lines if not line.healthy]
+    ill = [line.name for line in lines if not line.healthy and not line.suspended]
+    suspended = [line for line in lines if line.suspended]
     if as_json:
         typer.echo(json.dumps([line.to_json() for line in lines]))
     else:
@@ -106,18 +109,20 @@ def status(*, as_json: AsJson = False) -> None:
             _say("nothing runs; `waybill up` starts the stack")
         elif ill:
             _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
+        for line in suspended:
+            _say(f"{line.name} was suspended by a signal; `kill -CONT {line.pid}` resumes it")
         _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()
         if any(line.name == _API_SERVER and line.healthy for line in lines):
             _show_paused()
-    if runs and ill:
+    if runs and (ill or suspended):
         raise typer.Exit(1)
 
 
 def _who_starts(lines: Sequence[ServiceStatus]) -> str:
     if any(line.name == "supervisor" and line.pid for line in lines):
-        return "the supervisor starts what died; `waybill up` does it now"
+        return "the supervisor restarts what died; `waybill up` does it now"
     return "`waybill up` starts them again"
 
 
@@ -175,17 +180,15 @@ def _show_waiting() -> None:
     for one in found:
         _say(f"destination {one.destination} {waits(one)}")
     if found:
-        _say("`waybill destination list` says what they said")
+        _say("`waybill destination list` shows why")
     for stop in stopped:
         _say(f"topic {stop.topic} is not read since {stop.found_at:%Y-%m-%d %H:%M} UTC")
     if stopped:
-        _say("`waybill topics list` says why, `waybill topics settle` what to do")
+        _say("`waybill topics list` shows why; `waybill topics settle` resumes it")
 
 
 def _say(words: str) -> None:
     """Print a sentence, broken between words, with what is not printable written out."""
-    from waybill.cli.parked_views import plain
-
     Console(highlight=False).print(Text(plain(words)))
 
 
@@ -197,7 +200,8 @@ def _status_table(lines: Sequence[ServiceStatus]) -> Table:
         right = head in {"pid", "memory", "up for"}
         table.add_column(head, justify="right" if right else "left", no_wrap=True)
     for line in lines:
-        state = "[green]healthy[/]" if line.healthy else "[red]no answer[/]"
+        ill = "suspended" if line.suspended else "no answer"
+        state = "[green]healthy[/]" if line.healthy else f"[red]{ill}[/]"
         if line.pid is None or line.up_since is None:
             table.add_row(line.name, "[dim]down[/]")
             continue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waybill.cli.options import Who, decision, takes
-from waybill.cli.words import counted
+from waybill.cli.options import AsJson, Reason, Who, Yes, decision, takes
+from waybill.cli.output import counted, plain, print_json, print_line
 from waybill.topics import SettleRequest
 
 if TYPE_CHECKING:
@@ -16,16 +16,10 @@ if TYPE_CHECKING:
     from waybill.topics import Settlement, TopicLine, TopicStop
 
 app = typer.Typer(
-    no_args_is_help=True, help="Topics of Kafka: where the ledger stands, what is wrong."
+    no_args_is_help=True, help="Kafka topics: where the ledger stands, and what is wrong."
 )
 
 Name = Annotated[str, typer.Argument(help="The topic: events.<team>.<destination>.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Why = Annotated[
-    str,
-    typer.Option("--why", "--reason", help="The reason, for the audit log.", show_default=False),
-]
 
 
 @app.command("list")
@@ -36,7 +30,7 @@ def list_(*, as_json: AsJson = False) -> None:
 
     found = topic_lines(Settings())
     if as_json:
-        _print_json([one.to_json() for one in found])
+        print_json([one.to_json() for one in found])
     elif not found:
         typer.echo("No topic: no pipeline is deployed")
     else:
@@ -58,25 +52,27 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
 
     [found] = topic_lines(Settings(), name)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     replicas = counted(found.replicas, "replica")
-    _line(f"{found.topic}: {found.state}; id {found.topic_id or '-'}, {replicas}")
-    _line(f"written by {', '.join(found.pipelines) or 'no deployed pipeline'}")
+    print_line(f"{found.topic}: {found.state}; id {found.topic_id or '-'}, {replicas}")
+    print_line(f"written by {', '.join(found.pipelines) or 'no deployed pipeline'}")
     _print_table(
         ("partition", "first", "end", "ledger", "unread"),
         [(p.partition, p.first, p.end, p.position, p.unread) for p in found.partitions],
     )
     _print_troubles(found)
     for stop in found.settled:
-        _line("")
-        _line(f"settled {stop.settled_at:%Y-%m-%d %H:%M} UTC by {stop.settled_by}: {stop.words}")
-        _line(f"  {stop.settlement.get('words', '')} ({stop.settlement.get('why', '')})")
+        print_line("")
+        print_line(
+            f"settled {stop.settled_at:%Y-%m-%d %H:%M} UTC by {stop.settled_by}: {stop.words}"
+        )
+        print_line(f"  {stop.settlement.get('words', '')} ({stop.settlement.get('why', '')})")
 
 
 @app.command()
 def configure(
-    name: Name, who: Who = None, why: Why = "", *, yes: Yes = False, as_json: AsJson = False
+    name: Name, who: Who = None, why: Reason = "", *, yes: Yes = False, as_json: AsJson = False
 ) -> None:
     """Fix a topic configuration that could lose events: shows the changes, then asks."""
     from waybill.services import configure_topic, topic_config_faults
@@ -85,15 +81,15 @@ def configure(
     faults = topic_config_faults(Settings(), name)
     if not as_json:
         for fault in faults:
-            _line(f"{fault.name}: {fault.value} -> {fault.wanted} ({fault.why})")
+            print_line(f"{fault.name}: {fault.value} -> {fault.wanted} ({fault.why})")
     if faults and not yes:
         typer.confirm(f"Change {counted(len(faults), 'entry')} of {name}?", abort=True, err=True)
     changed = configure_topic(Settings(), name, decision(who, why)) if faults else []
     if as_json:
         entries = {one.name: {"before": one.value, "after": one.wanted} for one in changed}
-        _print_json({"topic": name, "changed": entries})
+        print_json({"topic": name, "changed": entries})
     else:
-        _line(f"{name}: {'changed' if changed else 'safe as it is'}")
+        print_line(f"{name}: {'changed' if changed else 'safe; nothing to change'}")
 
 
 @app.command()
@@ -101,7 +97,7 @@ def configure(
 def settle(
     request: SettleRequest,
     who: Who = None,
-    why: Why = "",
+    why: Reason = "",
     *,
     plan_only: Annotated[
         bool, typer.Option("--plan", help="Show the plan and change nothing.")
@@ -129,15 +125,15 @@ def settle(
             typer.confirm(f"Settle {name}?", abort=True, err=True)
         settle_topic(Settings(), plan, made, reread=reread)
     if as_json:
-        _print_json(plan.to_json() | {"settled": done, "reread": reread and done})
+        print_json(plan.to_json() | {"settled": done, "reread": reread and done})
     elif done:
-        _line(f"{name}: settled; it is read on within a minute")
+        print_line(f"{name}: settled; it is read on within a minute")
 
 
 def reread(
     name: Annotated[str, typer.Argument(help="The pipeline, by name or id.")],
     who: Who = None,
-    why: Why = "",
+    why: Reason = "",
     *,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -156,22 +152,22 @@ def reread(
         typer.confirm("Go on?", abort=True, err=True)
     fresh = ask_rereads(Settings(), [name], made)
     if as_json:
-        _print_json({"pipeline": name, "asked": True, "never_read": bool(fresh)})
+        print_json({"pipeline": name, "asked": True, "never_read": bool(fresh)})
     elif fresh:
-        _line(f"{name}: was never read; its first run begins at the beginning anyway")
+        print_line(f"{name}: was never read; its first run begins at the beginning anyway")
     else:
-        _line(f"{name}: its next run begins at the beginning")
+        print_line(f"{name}: its next run begins at the beginning")
 
 
 def _print_plan(plan: Settlement, *, reread: bool) -> None:
-    _line(f"{plan.topic.name}: settling it does this:")
+    print_line(f"{plan.topic.name}: settling it does this:")
     for step in plan.steps:
-        _line(f"- {step.words}")
+        print_line(f"- {step.words}")
     names = ", ".join(plan.pipelines)
     if reread:
-        _line(f"- the next run of ingestion reads these sources from the beginning: {names}")
+        print_line(f"- the next run of ingestion reads these sources from the beginning: {names}")
     elif plan.lost:
-        _line(
+        print_line(
             f"{counted(plan.lost, 'event')} at least {'is' if plan.lost == 1 else 'are'} gone from "
             "Kafka unread: `waybill audit breaches` names them once the auditor saw it; --reread, "
             f"or `waybill pipelines reread`, takes in again what the sources have: {names}"
@@ -180,13 +176,17 @@ def _print_plan(plan: Settlement, *, reread: bool) -> None:
 
 def _print_troubles(line: TopicLine) -> None:
     for stop in line.stops:
-        _line("")
-        _line(_stopped(stop))
-        _line(f"  `waybill topics settle {line.topic}` shows what it will do, and asks")
+        print_line("")
+        print_line(_stopped(stop))
+        print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
+    for log_fault in line.log_faults:
+        print_line("")
+        print_line(f"{line.topic}: processing will not read it: {log_fault.words}")
+        print_line(f"  `waybill topics settle {line.topic}` shows what will happen, then asks")
     for fault in line.faults:
-        _line("")
-        _line(f"{line.topic}: {fault}")
-        _line(f"  `waybill topics configure {line.topic}` mends it")
+        print_line("")
+        print_line(f"{line.topic}: {fault}")
+        print_line(f"  `waybill topics configure {line.topic}` mends it")
 
 
 def _stopped(stop: TopicStop) -> str:
@@ -199,8 +199,6 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     from rich.table import Table
     from rich.text import Text
 
-    from waybill.cli.parked_views import plain
-
     table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
     for index, head in enumerate(heads):
         number = bool(rows) and isinstance(rows[0][index], int)
@@ -209,15 +207,3 @@ def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
         table.add_row(*map(Text, cells))
     Console(highlight=False).print(table)
-
-
-def _line(words: str) -> None:
-    from waybill.cli.parked_views import plain
-
-    typer.echo(plain(words))
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    typer.echo(orjson.dumps(value, default=str).decode())

@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from waybill.cli.options import AsJson
+from waybill.cli.output import print_json
+
 app = typer.Typer(no_args_is_help=True, help="Event traces: ship and compact them.")
 
 
@@ -21,8 +24,6 @@ def ship(
     """Ship finished trace files until SIGTERM or Ctrl-C. One process a node."""
     import logging
     from dataclasses import asdict
-
-    import orjson
 
     from waybill.settings import Settings
     from waybill.storage import open_owned_objects, refuse_foreign_bucket
@@ -37,7 +38,7 @@ def ship(
     store = open_owned_objects(settings)
     report = run_shipper(settings.traces, store, asked.is_set, drain_s=drain_s)
     counted = asdict(report)
-    typer.echo(orjson.dumps({"traces": counted.pop("records"), **counted}).decode())
+    print_json({"traces": counted.pop("records"), **counted})
 
 
 @app.command()
@@ -46,18 +47,16 @@ def compact(
         datetime | None, typer.Option(help="Only the hour (UTC) that holds this time.")
     ] = None,
 ) -> None:
-    """Move shipped traces into their buckets, and delete what that replaced before; then report.
+    """Move shipped traces into their buckets, delete what earlier runs replaced, and report.
 
     The DAG compact_traces does the same every 15 minutes. Safe to stop and to repeat.
     """
-    import orjson
-
     from waybill.services import compact_traces
     from waybill.settings import Settings
 
     zoned = None if hour is None else hour.replace(tzinfo=hour.tzinfo or UTC)
     report = compact_traces(Settings(), hour=zoned)
-    typer.echo(orjson.dumps(report.to_json()).decode())
+    print_json(report.to_json())
     if report.damaged:
         raise typer.Exit(1)
 
@@ -69,17 +68,15 @@ def ddl(
         typer.Option(formats=["%Y-%m-%d"], help="First day to look for. Default: of the store."),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the statements that make the tables over the traces in Athena."""
-    import orjson
-
     from waybill.services import trace_tables
     from waybill.settings import Settings
 
     statements = trace_tables(Settings(), since_day=None if since is None else f"{since:%Y-%m-%d}")
     if as_json:
-        typer.echo(orjson.dumps(list(statements)).decode())
+        print_json(list(statements))
         return
     for statement in statements:
         typer.echo(f"{statement};\n")

@@ -1,4 +1,4 @@
-"""Arrow side of a load: frames of one table joined into one batch, outcomes counted per commit.
+"""A load in Arrow: frames of one table joined into one batch, outcomes counted per commit.
 
 A row's ordinal is its place in its table's batch: commit by commit, frame by frame, in the order
 the events came. Frames are contiguous, so what belongs to a commit is found by slicing.
@@ -100,10 +100,10 @@ class TableBatch:
         rows = np.asarray(parents, np.int64)
         begins = np.flatnonzero(np.diff(rows, prepend=-1))
         lengths = np.diff(begins, append=len(rows))
-        places = np.arange(len(rows)) - np.repeat(begins, lengths)
+        positions = np.arange(len(rows)) - np.repeat(begins, lengths)
         fields = dict(zip((f.name for f in structs.type), structs.flatten(), strict=True))
         names = [column.name for column in child.columns]
-        arrays = [pa.array(rows), pa.array(places), *(fields[name] for name in names)]
+        arrays = [pa.array(rows), pa.array(positions), *(fields[name] for name in names)]
         return pa.table(arrays, names=["_waybill_n", ITEM, *names])
 
     def frame_of(self, ordinal: int) -> RowFrame:
@@ -125,14 +125,14 @@ def batches_of(
         InputError: two versions of a table in one load whose types do not go together.
         StopError: a frame lacks one of its own columns, or names an operation that is none.
     """
-    found: dict[tuple[str, str], list[tuple[int, Rows]]] = {}
+    rows_by_table: dict[tuple[str, str], list[tuple[int, Rows]]] = {}
     for commit in commits:
         for rows in commit.rows:
             if rows.data.num_rows:
                 place = (rows.table.schema_name, rows.table.name)
-                found.setdefault(place, []).append((commit.number, rows))
+                rows_by_table.setdefault(place, []).append((commit.number, rows))
     known = tables or {}
-    return [_batch(found[place], known.get(place)) for place in sorted(found)]
+    return [_batch(rows_by_table[place], known.get(place)) for place in sorted(rows_by_table)]
 
 
 def _batch(items: Sequence[tuple[int, Rows]], table: TableSpec | None) -> TableBatch:
@@ -218,19 +218,19 @@ def _context(rows: Rows) -> pa.Table:
 
 def group_inputs(commit: Commit) -> dict[GroupKey, tuple[int, int]]:
     """Return (first-pass in, replayed in) of each group of a commit. Cost: one hash pass."""
-    found: dict[GroupKey, tuple[int, int]] = {}
+    inputs: dict[GroupKey, tuple[int, int]] = {}
     for rows in commit.rows:
         names = ["_waybill_intake_minute", "_waybill_replayed"]
         groups = rows.data.select(names).group_by(names).aggregate([([], "count_all")])
         for group in groups.to_pylist():
             key = (rows.pipeline_id, rows.event_name, group["_waybill_intake_minute"])
-            first, replayed = found.get(key, (0, 0))
+            first, replayed = inputs.get(key, (0, 0))
             if group["_waybill_replayed"]:
                 replayed += group["count_all"]
             else:
                 first += group["count_all"]
-            found[key] = (first, replayed)
-    return found
+            inputs[key] = (first, replayed)
+    return inputs
 
 
 def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> list[LoadOutcome]:
@@ -244,12 +244,12 @@ def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> lis
             _count(counts[frame.commit_number], frame.rows, rows)
     outcomes = []
     for commit in commits:
-        found = sorted(counts[commit.number].items())
+        groups = sorted(counts[commit.number].items())
         rows = pa.concat_tables(pieces[commit.number] or [_EMPTY_ROWS.empty_table()])
         outcomes.append(
             LoadOutcome(
                 commit.number,
-                [_outcome_count(*item) for item in found],
+                [_outcome_count(*item) for item in groups],
                 _of_replays(rows),
                 (),
                 rows,
@@ -260,15 +260,15 @@ def outcomes_of(commits: Sequence[Commit], batches: Sequence[TableBatch]) -> lis
 
 def _of_replays(rows: pa.Table) -> dict[str, dict[str, int]]:
     """Count the outcomes of each replay's rows."""
-    found: dict[str, dict[str, int]] = {}
+    by_replay: dict[str, dict[str, int]] = {}
     ids = rows.column("replay_id")
     if ids.null_count == rows.num_rows:  # nearly always
-        return found
+        return by_replay
     names = ["replay_id", "outcome"]
     groups = rows.select(names).filter(ids.is_valid()).group_by(names)
     for group in groups.aggregate([([], "count_all")]).to_pylist():
-        found.setdefault(group["replay_id"], {})[group["outcome"]] = group["count_all"]
-    return found
+        by_replay.setdefault(group["replay_id"], {})[group["outcome"]] = group["count_all"]
+    return by_replay
 
 
 def _outcome_count(key: GroupKey, found: Mapping[str, int]) -> OutcomeCount:
@@ -280,13 +280,13 @@ def _outcome_rows(batch: TableBatch, frame: RowFrame) -> pa.Table:
     length = frame.end - frame.start
     context = batch.context.slice(frame.start, length)
     codes = pa.array(batch.outcomes[frame.start : frame.end])
-    words = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES)).dictionary_decode()
+    outcomes = pa.DictionaryArray.from_arrays(codes, pa.array(OUTCOMES)).dictionary_decode()
     return pa.table(
         [
             context["_waybill_id"],
             pa.repeat(frame.rows.pipeline_id, length),
             pa.repeat(frame.rows.event_name, length),
-            words,
+            outcomes,
             context["_waybill_intake_minute"],
             context["_waybill_replayed"],
             context["_waybill_replay"],
@@ -300,6 +300,6 @@ def _count(counts: dict[GroupKey, dict[str, int]], rows: Rows, outcomes: pa.Tabl
     groups = outcomes.select(names).group_by(names).aggregate([([], "count_all")])
     for group in groups.to_pylist():
         key = (rows.pipeline_id, rows.event_name, group["intake_minute"])
-        found = counts.setdefault(key, {})
+        group_counts = counts.setdefault(key, {})
         for name in ("in_replayed" if group["replayed"] else "in_first", group["outcome"]):
-            found[name] = found.get(name, 0) + group["count_all"]
+            group_counts[name] = group_counts.get(name, 0) + group["count_all"]

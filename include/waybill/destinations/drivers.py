@@ -8,7 +8,7 @@ What a warehouse says, and what the caller must do; what no rule names stops.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -56,7 +56,7 @@ def read_address(name: str, settings: DestinationSettings, form: Form) -> Addres
         port = url.port
         options = dict(parse_qsl(url.query, keep_blank_values=True, strict_parsing=bool(url.query)))
     except ValueError:
-        raise _wrong(name, settings, form, "it is no URL") from None
+        raise _wrong(name, settings, form, "it is not a URL") from None
     options |= {key: value.get_secret_value() for key, value in settings.options.items()}
     parts = tuple(unquote(part) for part in url.path.split("/") if part)
     address = Address(
@@ -74,7 +74,7 @@ def _problem(scheme: str, address: Address, form: Form) -> str:
     given = {key for key in ("user", "password") if getattr(address, key)}
     missing = form.needs - given - address.options.keys()
     unknown = address.options.keys() - form.options - form.needs
-    found = {
+    problems = {
         f"it must begin with {' or '.join(s + '://' for s in form.schemes)}": scheme
         not in form.schemes,
         "it names no host": not address.host,
@@ -82,7 +82,7 @@ def _problem(scheme: str, address: Address, form: Form) -> str:
         f"it lacks {', '.join(sorted(missing))}": bool(missing),
         f"it has unknown options: {', '.join(sorted(unknown))}": bool(unknown),
     }
-    return next((words for words, wrong in found.items() if wrong), "")
+    return next((problem for problem, wrong in problems.items() if wrong), "")
 
 
 def _wrong(name: str, settings: DestinationSettings, form: Form, problem: str) -> InputError:
@@ -175,14 +175,10 @@ class ErrorMap:
 
     def _codes(self, error: WarehouseError) -> list[str]:
         """Return the codes of an error, the most exact first."""
-        words = error.message.lower()
-        said = [code for phrase, code in self.phrases.items() if phrase in words]
-        return [*said, error.code, error.state, error.state[:2]]
+        message = error.message.lower()
+        by_phrase = [code for phrase, code in self.phrases.items() if phrase in message]
+        return [*by_phrase, error.code, error.state, error.state[:2]]
 
 
 def _first(known: Mapping[str, str], codes: list[str]) -> str | None:
     return next((known[code] for code in codes if code and code in known), None)
-
-
-Translate = Callable[[BaseException], WarehouseError | None]
-"""A driver's exception as ours; None: it is none of the driver's."""

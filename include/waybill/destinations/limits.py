@@ -2,14 +2,11 @@
 
 An engine without savepoints would fail the whole load for one such value, and some do not even
 fail: they clamp it. Cost: a pass over the texts, bytes, dates and times of a batch.
-
-From types as catalogues spell them to the column types that they hold.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -41,25 +38,25 @@ class ValueLimits:
 
 def beyond(batch: TableBatch, limits: ValueLimits) -> Reasons:
     """Return the rows with a value, or an item's value, that the engine cannot hold."""
-    found: Reasons = {}
+    reasons: Reasons = {}
     for column in batch.spec.columns:
-        for place, words in _places(column, batch.columns[column.name], limits):
-            found.setdefault(place, (VALUE_REFUSED, f"column {column.name!r}: {words}"))
+        for place, problem in _places(column, batch.columns[column.name], limits):
+            reasons.setdefault(place, (VALUE_REFUSED, f"column {column.name!r}: {problem}"))
     for child in batch.spec.children:
         items = batch.items(child)
         for column in child.columns:
-            for place, words in _places(column, items[column.name], limits):
-                reason = f"table {child.name!r}, column {column.name!r}: {words}"
-                found.setdefault(items["_waybill_n"][place].as_py(), (VALUE_REFUSED, reason))
-    return found
+            for place, problem in _places(column, items[column.name], limits):
+                reason = f"table {child.name!r}, column {column.name!r}: {problem}"
+                reasons.setdefault(items["_waybill_n"][place].as_py(), (VALUE_REFUSED, reason))
+    return reasons
 
 
 def _places(
     column: Column, values: pa.ChunkedArray, limits: ValueLimits
 ) -> Iterator[tuple[int, str]]:
-    for wrong, words in _breaches(column, values, limits):
+    for wrong, problem in _breaches(column, values, limits):
         hits = np.flatnonzero(pa.compute.fill_null(wrong, fill_value=False).to_numpy())
-        yield from ((int(place), words) for place in hits)
+        yield from ((int(place), problem) for place in hits)
 
 
 def _breaches(
@@ -103,35 +100,3 @@ def rows_without(rows: pa.Table, refused: Mapping[int, object]) -> pa.Table:
         return rows
     gone = pa.compute.is_in(rows["_waybill_n"], pa.array(list(refused), pa.int64()))
     return rows.filter(pa.compute.invert(gone))
-
-
-_DECIMAL = re.compile(r"(?:decimal|numeric|number|bignumeric)\((\d+), ?(\d+)\)", re.ASCII)
-_LENGTH = re.compile(r"\(\d+\)$", re.ASCII)
-
-
-def reader(
-    names: Mapping[str, str], decimals: Mapping[str, str] | None = None
-) -> Callable[[str], str | None]:
-    """Return a function from a catalogue's type to the column type, None when there is none.
-
-    Args:
-        names: types in small letters, without a length, to column types.
-        decimals: decimals that are something else here, to column types.
-    """
-
-    def known(text: str) -> str | None:
-        plain = text.lower().strip()
-        if decimals is not None and plain in decimals:
-            return decimals[plain]
-        match = _DECIMAL.fullmatch(plain)
-        if match is not None:
-            return f"decimal({match[1]},{match[2]})"
-        return names.get(plain) or names.get(_LENGTH.sub("", plain))
-
-    return known
-
-
-def digits(name: str) -> tuple[int, int] | None:
-    """Return a decimal column type's digits before and behind the point."""
-    match = _DECIMAL.fullmatch(name)
-    return None if match is None else (int(match[1]) - int(match[2]), int(match[2]))

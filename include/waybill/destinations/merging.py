@@ -61,6 +61,7 @@ class MergeStatements:
         verdict: name of the verdict table; not qualified.
         dialect: a sqlglot dialect.
         marked: the table has ``_waybill_deleted_at``, whether deletes are soft now or were once.
+        items: names of the tables with the items of the spec's children, in their order.
     """
 
     spec: TableSpec
@@ -68,6 +69,7 @@ class MergeStatements:
     verdict: str
     dialect: str = "postgres"
     marked: bool = False
+    items: tuple[str, ...] = ()
 
     def find_losers(self, losers: str) -> str:
         """Fill table ``losers`` (n, winner, prev: the next better row) with rows that lost."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from waybill.errors import RetryError
+from waybill.errors import RetryError, StopError, WaybillError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -269,3 +270,56 @@ class Destination(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class BaseDestination(ABC):
+    """A destination that loads a list of different commits, see ``Destination``."""
+
+    name: str
+
+    def load(
+        self,
+        commits: Sequence[Commit],
+        park: Park,
+        note: Note | None = None,
+        *,
+        expected: Expected | None = None,
+    ) -> list[LoadOutcome]:
+        """Load what is missing of the commits, report all; see the protocol."""
+        if not commits:
+            return []
+        numbers = [commit.number for commit in commits]
+        if len(set(numbers)) != len(numbers):
+            raise StopError(
+                f"destination {self.name!r}: the load has a commit number twice: {numbers}"
+            )
+        try:
+            return self._take(commits, park, note, expected or Expected())
+        except WaybillError:
+            self._forget()
+            raise
+
+    @abstractmethod
+    def _take(
+        self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
+    ) -> list[LoadOutcome]:
+        """Load these commits; there is one at least, and no number twice."""
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Forget how tables were: the next load looks."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -26,12 +26,12 @@ def refused_rows(batch: TableBatch, reasons: Mapping[int, tuple[str, str]]) -> l
         batch: the table's batch.
         reasons: ordinal to (error code, message).
     """
-    found: list[RefusedRow] = []
+    refused: list[RefusedRow] = []
     for frame in batch.frames:
         ordinals = sorted(n for n in reasons if frame.start <= n < frame.end)
         if ordinals:
-            found += _of_frame(batch, frame, ordinals, reasons)
-    return found
+            refused += _of_frame(batch, frame, ordinals, reasons)
+    return refused
 
 
 def _of_frame(
@@ -40,10 +40,10 @@ def _of_frame(
     ordinals: Sequence[int],
     reasons: Mapping[int, tuple[str, str]],
 ) -> list[RefusedRow]:
-    spec, places = frame.rows.table, pa.array(ordinals, pa.int64())
+    spec, indices = frame.rows.table, pa.array(ordinals, pa.int64())
     own = frame.rows.data.select(spec.arrow_schema().names)
-    payloads = _payloads(spec, own.take(pa.compute.subtract(places, frame.start)))
-    context = batch.context.take(places).to_pylist()
+    payloads = _payloads(spec, own.take(pa.compute.subtract(indices, frame.start)))
+    context = batch.context.take(indices).to_pylist()
     return [
         _row(batch, frame, system, payload, reasons[ordinal])
         for ordinal, system, payload in zip(ordinals, context, payloads, strict=True)
@@ -86,18 +86,18 @@ def _payloads(spec: TableSpec, rows: pa.Table) -> list[dict[str, Any]]:
 
 def _items(child: ChildTable, lists: pa.ChunkedArray) -> list[list[dict[str, Any]] | None]:
     """Return each row's items; null where it has no array."""
-    found: list[list[dict[str, Any]] | None] = []
-    for one in lists:
-        if not one.is_valid:
-            found.append(None)
+    items: list[list[dict[str, Any]] | None] = []
+    for array in lists:
+        if not array.is_valid:
+            items.append(None)
             continue
         fields = [
-            _values(column, pa.chunked_array([one.values.field(column.name)]))
+            _values(column, pa.chunked_array([array.values.field(column.name)]))
             for column in child.columns
         ]
         names = [column.name for column in child.columns]
-        found.append([dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)])
-    return found
+        items.append([dict(zip(names, row, strict=True)) for row in zip(*fields, strict=True)])
+    return items
 
 
 def _values(column: Column, values: pa.ChunkedArray) -> list[Any]:

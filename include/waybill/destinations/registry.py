@@ -40,8 +40,8 @@ BUILT_IN: Mapping[str, Adapter] = {
     "snowflake": Adapter("snowflake.session:open_snowflake"),
     "bigquery": Adapter("bigquery.session:open_bigquery"),
     "redshift": Adapter("redshift.session:open_redshift"),
-    "databricks": Adapter("databricks.destination:open_databricks"),
-    "clickhouse": Adapter("clickhouse.destination:open_clickhouse"),
+    "databricks": Adapter("databricks.table:open_databricks"),
+    "clickhouse": Adapter("clickhouse.table:open_clickhouse"),
 }
 
 
@@ -73,8 +73,8 @@ def _opener(name: str, kind: str) -> Opener:
     adapter = BUILT_IN.get(kind)
     if adapter is not None:
         module, _, attribute = adapter.place.partition(":")
-        found: Opener = getattr(importlib.import_module(f"{_ADAPTERS}.{module}"), attribute)
-        return found
+        opener: Opener = getattr(importlib.import_module(f"{_ADAPTERS}.{module}"), attribute)
+        return opener
     brought: Mapping[str, Any] = brought_kinds()
     if kind not in brought:
         known = ", ".join(sorted({*BUILT_IN, *brought}))
@@ -84,6 +84,6 @@ def _opener(name: str, kind: str) -> Opener:
         return point.load()  # type: ignore[no-any-return]
     except Exception as error:
         raise InputError(
-            f"destination {name!r}: kind {kind!r} is brought by {point.value}, which cannot be "
+            f"destination {name!r}: kind {kind!r} is provided by {point.value}, which cannot be "
             f"imported: {error!r}"
         ) from error

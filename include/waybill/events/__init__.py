@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import ErrorType as ErrorType
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
+    from waybill.events.decoding import Heads as Heads
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
+    from waybill.events.decoding import pack_events as pack_events
     from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
+    from waybill.events.decoding import unpack_events as unpack_events
     from waybill.events.envelope import UPSERT as UPSERT
     from waybill.events.envelope import Event as Event
     from waybill.events.envelope import duplicate as duplicate
@@ -35,10 +39,6 @@ if TYPE_CHECKING:
     from waybill.events.exact import dumps as dumps
     from waybill.events.exact import loads as loads
     from waybill.events.exact import loads_exact as loads_exact
-    from waybill.events.heads import Heads as Heads
-    from waybill.events.heads import pack_events as pack_events
-    from waybill.events.heads import read_heads as read_heads
-    from waybill.events.heads import unpack_events as unpack_events
     from waybill.events.identity import IntakeClock as IntakeClock
     from waybill.events.identity import Stamp as Stamp
     from waybill.events.identity import event_id as event_id
@@ -67,7 +67,16 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Stage",
             "error_type",
         ],
-        "decoding": ["decode", "decode_head", "payload_bytes", "read_payload"],
+        "decoding": [
+            "Heads",
+            "decode",
+            "decode_head",
+            "pack_events",
+            "payload_bytes",
+            "read_heads",
+            "read_payload",
+            "unpack_events",
+        ],
         "envelope": [
             "Event",
             "UPSERT",
@@ -79,7 +88,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_wrong_reference",
         ],
         "exact": ["dumps", "loads", "loads_exact"],
-        "heads": ["Heads", "pack_events", "read_heads", "unpack_events"],
         "identity": [
             "IntakeClock",
             "Stamp",

@@ -3,15 +3,19 @@
 The quick way reads straight into a typed structure and must never accept what the careful way would
 refuse, nor read it otherwise; whatever it does not know, it leaves to the careful way, which also
 finds the words for what is wrong.
+
+Many messages at once are read into columns (`read_heads`), where all came for the first time and
+hold nothing rare, as nearly all do. An event is made of one only where one is asked for.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Annotated, Any
+from itertools import repeat
+from typing import Annotated, Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
@@ -28,52 +32,45 @@ from waybill.events.exact import exact_float, loads
 
 _LARGEST_REFERENCE = 1024
 """Bytes of a ``dataref``: the longest key an object store takes."""
-INT64 = 2**63
+_INT64 = 2**63
 _INT32 = 2**31
 _FITS_INT64 = 15
 """Hexadecimal digits that always do."""
-BACKSLASH = ord("\\")
+_BACKSLASH = ord("\\")
 """As a number: bytes find one in a tenth of the time that they take to find it as bytes."""
+_LARGEST_SLICE_BYTES = 16 * 1024**2
 _SHORT = LARGEST_NAME_BYTES // 4
 _SOURCES = 4096
 """Sources remembered, each split once."""
 
-ShortText = Annotated[str, msgspec.Meta(max_length=_SHORT)]
-Natural32 = Annotated[int, msgspec.Meta(ge=0, lt=_INT32)]
+_PayloadT = TypeVar("_PayloadT")
+_Short = Annotated[str, msgspec.Meta(max_length=_SHORT)]
+_Natural32 = Annotated[int, msgspec.Meta(ge=0, lt=_INT32)]
 
 
-class _Wire(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, Generic[_PayloadT], gc=False, forbid_unknown_fields=True):
     """A message as `encode` writes it; names are those on the wire."""
 
     specversion: str
     id: str
-    source: ShortText
-    type: ShortText
+    source: _Short
+    type: _Short
     subject: str
     version: str
-    intakeminute: Natural32
+    intakeminute: _Natural32
     time: str
-    data: Any
+    data: _PayloadT
     stage: str
-    attempt: Natural32
+    attempt: _Natural32
     replayid: str | None = None
 
 
-class _Head(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """The same; the payload is left as it stands there."""
+class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
+    """One that no replay sent; its payload is left as it stands there."""
 
-    specversion: str
-    id: str
-    source: ShortText
-    type: ShortText
-    subject: str
-    version: str
-    intakeminute: Natural32
-    time: str
-    data: msgspec.Raw
-    stage: str
-    attempt: Natural32
-    replayid: str | None = None
+    stage: Literal["transformation"]
+    attempt: Literal[0]
+    replayid: None = None
 
 
 class _Payload(msgspec.Struct, gc=False):
@@ -83,9 +80,12 @@ class _Payload(msgspec.Struct, gc=False):
 
 
 _read_payload = msgspec.json.Decoder(_Payload).decode
-_read = msgspec.json.Decoder(_Wire, float_hook=exact_float).decode
+_read = msgspec.json.Decoder(_Message[Any], float_hook=exact_float).decode
 _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
-_read_head = msgspec.json.Decoder(_Head).decode
+_read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
+_OPENING, _CLOSING = b"{}"
+_read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
+_read_events = msgspec.json.Decoder(list[Event], float_hook=exact_float).decode
 
 
 def decode(value: bytes) -> Event:
@@ -128,12 +128,12 @@ def read_payload(event: Event, value: bytes) -> None:
             event.data = _decode_carefully(value).data
 
 
-def _decode(value: bytes, read: Callable[[bytes], _Wire | _Head]) -> Event:
-    if BACKSLASH in value and b"\\u" in value:  # only an escape brings what text must not hold
+def _decode(value: bytes, read: Callable[[bytes], _Message[Any]]) -> Event:
+    if _BACKSLASH in value and b"\\u" in value:  # only an escape brings what text must not hold
         return _decode_carefully(value)
     try:
         wire = read(value)
-        team, pipeline_id = parties_of(wire.source)
+        team, pipeline_id = _parties(wire.source)
         source, _, intake = wire.version.partition("/")
         source_version = 0 if source == "0" else int(source, 16)
         intake_version = int(intake, 16)
@@ -152,6 +152,155 @@ def _decode(value: bytes, read: Callable[[bytes], _Wire | _Head]) -> Event:
     )  # fmt: skip
 
 
+class Heads(Sequence[Event]):
+    """Events of one pipeline and event name, at least one; their payloads are left as they stood.
+
+    As a sequence it makes an event when it is asked for one, and gives the same one each time.
+    """
+
+    def __init__(
+        self,
+        messages: Sequence[_FirstPass],
+        source_versions: Sequence[int],
+        intake_versions: Sequence[int],
+    ) -> None:
+        self._messages = messages
+        self.source_versions = source_versions
+        self.intake_versions = intake_versions
+        self.team, self.pipeline_id = _parties(messages[0].source)
+        self.name = messages[0].type
+        self._made: dict[int, Event] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        """Return one event, or some."""
+        if isinstance(index, slice):
+            chosen = range(len(self))[index]
+            return self if chosen == range(len(self)) else [self[place] for place in chosen]
+        event = self._made.get(index)
+        if event is None:
+            message = self._messages[index]
+            event = self._made[index] = Event(
+                message.id, self.pipeline_id, self.team, self.name, message.subject,
+                self.source_versions[index], self.intake_versions[index], message.intakeminute,
+                message.time, message.data,
+            )  # fmt: skip
+        return event
+
+    def pick(self, indices: Sequence[int]) -> Heads:
+        """Return some of them, at least one, that are of one pipeline and event name."""
+        messages, sources, intakes = self._messages, self.source_versions, self.intake_versions
+        return Heads(
+            [messages[index] for index in indices],
+            [sources[index] for index in indices],
+            [intakes[index] for index in indices],
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the event ids."""
+        return [message.id for message in self._messages]
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the ordering keys."""
+        return [message.subject for message in self._messages]
+
+    @property
+    def intake_minutes(self) -> list[int]:
+        """Return the intake minutes."""
+        return [message.intakeminute for message in self._messages]
+
+    def packed(self) -> bytes:
+        """Return all as `pack_events` does."""
+        rows = zip(
+            self.ids, repeat(self.pipeline_id), repeat(self.team), repeat(self.name), self.keys,
+            self.source_versions, self.intake_versions, self.intake_minutes,
+            [message.time for message in self._messages],
+            [message.data for message in self._messages],
+            strict=False,
+        )  # fmt: skip
+        return msgspec.json.encode(list(rows))
+
+
+def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | None:
+    """Read messages at once; return those of one pipeline and name together, with their indices.
+
+    None: they are not all plain first passes, or have more than 16 MiB together, which are held
+    twice here; `decode_head` finds out which is what. Whatever is read here, `decode` would read
+    the same. Cost: about 0.8 µs for 400 bytes.
+    """
+    if sum(map(len, values)) > _LARGEST_SLICE_BYTES:
+        return None
+    # Neither an array, nor a text, nor an object goes on over "}, line feed, {": where each message
+    # begins and ends so and there are as many objects as messages, each message is one object.
+    try:
+        if not all([value[0] == _OPENING and value[-1] == _CLOSING for value in values]):
+            return None
+        body = b"\n".join(values)
+        if _BACKSLASH in body and b"\\u" in body:
+            return None
+        if not body.isascii():
+            body.decode()
+        messages = _read_first_passes(body)
+        versions = [message.version.partition("/") for message in messages]
+        sources = [0 if text == "0" else int(text, 16) for text, _, _ in versions]
+        intakes = [int(text, 16) for _, _, text in versions]
+    except (msgspec.MsgspecError, ValueError, RecursionError, IndexError):
+        return None
+    if (
+        not 0 < len(messages) == len(values)
+        or not 0 <= min(intakes) <= max(intakes) < _INT64
+        or not -_INT64 <= min(sources) <= max(sources) < _INT64
+    ):
+        return None
+    return _grouped(Heads(messages, sources, intakes), messages)
+
+
+def _grouped(
+    heads: Heads, messages: Sequence[_FirstPass]
+) -> list[tuple[Heads, Sequence[int]]] | None:
+    """Return heads by pipeline and name; None: one pipeline comes from two teams."""
+    sources = {message.source for message in messages}
+    if len(sources) == len({message.type for message in messages}) == 1:
+        return [(heads, range(len(messages)))]
+    if len({_parties(source)[1] for source in sources}) < len(sources):
+        return None
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, message in enumerate(messages):
+        groups.setdefault((message.source, message.type), []).append(index)
+    return [(heads.pick(indices), indices) for indices in groups.values()]
+
+
+def pack_events(events: Sequence[Event]) -> bytes | None:
+    """Return events as a JSON array of arrays, payloads as they stood; None: some were read."""
+    if isinstance(events, Heads):
+        return events.packed()
+    if all(type(event.data) is msgspec.Raw for event in events):
+        return msgspec.json.encode(events)
+    return None
+
+
+def unpack_events(body: bytes | bytearray) -> list[Event]:
+    """Return what `pack_events` wrote, with their payloads.
+
+    Raises:
+        ValueError: a payload cannot be read.
+        RecursionError: likewise.
+    """
+    try:
+        return _read_events(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from error
+
+
 def payload_bytes(value: bytes) -> bytes | None:
     """Return the bytes of a message's ``data`` as they stand there. Cost: 1 µs for 400 bytes.
 
@@ -165,8 +314,7 @@ def payload_bytes(value: bytes) -> bytes | None:
 
 
 @lru_cache(_SOURCES)
-def parties_of(source: str) -> tuple[str, str]:
-    """Return the team and the pipeline id that a message's source names."""
+def _parties(source: str) -> tuple[str, str]:
     team, _, pipeline_id = source.partition("/")
     return team, pipeline_id
 
@@ -228,8 +376,8 @@ def _refuse_wrong(event: Event) -> None:
     ):
         raise ValueError("an attribute has the wrong type, or the stage is unknown")
     if not (
-        -INT64 <= event.source_version < INT64
-        and 0 <= event.intake_version < INT64
+        -_INT64 <= event.source_version < _INT64
+        and 0 <= event.intake_version < _INT64
         and 0 <= minute < _INT32
         and 0 <= attempt < _INT32
     ):

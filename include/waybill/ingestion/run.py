@@ -8,11 +8,11 @@ behind the log by ``_MOST_IN_FLIGHT`` pages at most.
 
 Who dies when, and the log is there: before the mark, the log holds the beginning of a page; the
 next run reads the page again (a connector gives the same page at the same cursor), appends only
-what is not there, and writes the traces of all of it: see ``ingest_traces`` why that doubles none.
+what is not there, and writes the traces of all of it: see ``page_traces`` why that doubles none.
 After the mark, the next run commits the mark first. After the tracker's commit, the mark is found
 done.
-An event that Kafka refuses is counted with its page all the same: see ``undeliverable``. Events of
-a dead run that the page read again does not hold (the source changed) are counted with it too.
+An event that Kafka refuses is counted with its page all the same: see ``refused_messages``. Events
+of a dead run that the page read again does not hold (the source changed) are counted with it too.
 
 Who dies when, and the next run is on another node, or the disk is gone: it takes the lease over,
 and reads all that was not committed from the source again, but for what is in Kafka already (see
@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -45,7 +45,6 @@ from waybill.events import (
     wall_us,
 )
 from waybill.ingestion.connectors import BadRow, Connector, CountingConnector, Cursor, Page
-from waybill.ingestion.delivery import Settling, least_minute
 from waybill.ingestion.page_traces import PageTraces
 from waybill.ingestion.refused_messages import Undeliverable
 from waybill.ingestion.source_rows import intake_event
@@ -179,7 +178,7 @@ class _Run:
         self._topic = topic_of(pipeline)
         self._event = _declared(pipeline)
         self._accepted = self._parked = self._resumed = self._pages = self._known = 0
-        self._settling = Settling(intake.producer, self._clock.minute)
+        self._settling = RunWatermark(intake.producer, self._clock.minute)
         self._waiting: deque[_Marked] = deque()
         self._in_log = 0
         """Events in the log whose page is not committed."""
@@ -599,3 +598,46 @@ def orjson_or_repr(row: Any) -> bytes:
         return encode_data(row)
     except ParkError:
         return repr(row).encode("utf-8", "backslashreplace")
+
+
+class RunWatermark:
+    """The watermark of one run; see ``waybill.ledger.watermarks``.
+
+    Args:
+        producer: has the events; it was opened before, and so has recovered what a dead run left.
+        minute: gives the minute of now by the clock that stamps events; it never goes back.
+    """
+
+    def __init__(self, producer: LosslessProducer, minute: Callable[[], int]) -> None:
+        self._producer = producer
+        self._minute = minute
+        self._left_by_others: int | None = None
+
+    def begin(self, left_open: int | None) -> None:
+        """Say what the opened watermark was: the least minute where a dead run had left it open."""
+        self._left_by_others = left_open
+
+    def recovered(self, counts: Iterable[tuple[str, list[list[Any]]]]) -> PageMark:
+        """Return where the commit of a dead run's page moves the watermark: it stays below it."""
+        minutes = [least_minute(counts), self._left_by_others, self._minute()]
+        least = min(minute for minute in minutes if minute is not None)
+        self._left_by_others = least
+        return PageMark(least, len(self._producer))
+
+    def page(self, uncounted: Iterable[int | None]) -> PageMark:
+        """Return where the commit of a page moves the watermark; Kafka has all up to its mark.
+
+        The run's first page has counted what a dead run left uncounted, so that nothing is left of
+        that run.
+
+        Args:
+            uncounted: the least minutes of the pages behind it that are not committed yet.
+        """
+        self._left_by_others = None
+        minutes = [minute for minute in uncounted if minute is not None]
+        return PageMark(min(minutes, default=self._minute()), len(self._producer))
+
+
+def least_minute(counts: Iterable[tuple[str, list[list[Any]]]]) -> int | None:
+    """Return the least intake minute of a page's counts; None: it has none."""
+    return min((int(row[2]) for _, rows in counts for row in rows), default=None)

@@ -1,8 +1,8 @@
-"""Error messages as somebody may see them: of partitions, of their causes, of holds.
+"""Error messages as a user may see them: of parked groups, of their causes, of holds.
 
-They quote values of events that are not at hand, so where an event may hold something personal they
-are hidden whole, or, for who may see it, the look is written to the audit log: once a look and
-team (see ``looks``).
+They quote values of events that are not at hand. So where an event may hold something personal, a
+message is hidden whole; or, for a user who may see it, the look is written to the audit log, once a
+look and team (see ``AccessLog``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from waybill.access import ANY_EVENT, Access, AccessLog, Personal, look_at, personal_of, write_audit
-from waybill.parking import MASK, FingerprintGroup, Hold, Partition
+from waybill.parking import MASK, FailureCause, Hold, ParkedGroup
 from waybill.storage import TrackerStore
 
 _MESSAGE = "message"
@@ -20,10 +20,10 @@ _MESSAGE = "message"
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A partition with all that is said of its errors, as somebody may see it."""
+    """A parked group with all that is said of its errors, as a user may see it."""
 
-    partition: Partition
-    groups: list[FingerprintGroup]
+    partition: ParkedGroup
+    causes: list[FailureCause]
     hold: Hold | None
 
 
@@ -38,7 +38,7 @@ class _Seen:
 
 
 class Messages:
-    """Shows messages to one person, and notes what was shown that is personal.
+    """Shows messages to one user, and notes what was shown that is personal.
 
     Args:
         tracker: where personal fields are declared, and the audit log.
@@ -57,7 +57,7 @@ class Messages:
         self._seen: dict[str, _Seen] = defaultdict(_Seen)
         """By team."""
 
-    def partition(self, partition: Partition) -> Partition:
+    def partition(self, partition: ParkedGroup) -> ParkedGroup:
         """Return a partition with its last message as this person may see it."""
         if not partition.last_message or not self._personal.are_in(partition):
             return partition
@@ -65,15 +65,13 @@ class Messages:
             return partition
         return replace(partition, last_message=MASK)
 
-    def groups(
-        self, partition: Partition, groups: list[FingerprintGroup]
-    ) -> list[FingerprintGroup]:
+    def causes(self, partition: ParkedGroup, causes: list[FailureCause]) -> list[FailureCause]:
         """Return a partition's causes with their messages as this person may see them."""
-        if not groups or not self._personal.are_in(partition):
-            return groups
-        if self._may_see(partition, "cause", [group.message for group in groups]):
-            return groups
-        return [replace(group, message=MASK) for group in groups]
+        if not causes or not self._personal.are_in(partition):
+            return causes
+        if self._may_see(partition, "cause", [cause.message for cause in causes]):
+            return causes
+        return [replace(cause, message=MASK) for cause in causes]
 
     def hold(self, hold: Hold, team: str) -> Hold:
         """Return a hold; any event name of the pipeline may be the one that its message quotes."""
@@ -86,7 +84,7 @@ class Messages:
             return hold
         return replace(hold, cause=hold.cause | {_MESSAGE: MASK})
 
-    def _may_see(self, partition: Partition, kind: str, texts: Sequence[str]) -> bool:
+    def _may_see(self, partition: ParkedGroup, kind: str, texts: Sequence[str]) -> bool:
         if not self._access.may("personal", partition.team):
             return False
         seen = self._seen[partition.team]

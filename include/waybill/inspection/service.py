@@ -1,14 +1,14 @@
-"""The desk where people look at parked events and decide: what pages and APIs ask.
+"""What pages and APIs ask of parked events: look at them, and decide about them.
 
-Who may do what is decided by ``access`` before; here lists are cut to the teams of the one who
-looks, personal fields are masked unless that person may see them, and what was looked at
-unmasked, downloaded or asked for is written to the audit log, before it is given.
+Whether a user may call it is checked before, by ``access``. Here lists are limited to the user's
+teams, personal fields are masked unless the user may see them, and each look at unmasked values,
+each download and each decision is written to the audit log before anything is returned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from waybill.deployment import active_version, deployed_names, keeps_source
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.inspection import status
-from waybill.inspection.events import ShownEvent, ShownPage
 from waybill.inspection.messages import Explained, Messages
 from waybill.parking import (
     HELD,
@@ -36,13 +35,14 @@ from waybill.parking import (
     AutoReplay,
     Damage,
     DiscardReport,
-    FingerprintGroup,
+    FailureCause,
     Hold,
     ParkedEvent,
+    ParkedGroup,
+    ParkedGroupFilter,
     Parking,
-    Partition,
-    PartitionFilter,
     Replay,
+    Unreadable,
     contents,
     masked_event,
     matches,
@@ -63,8 +63,28 @@ _NOBODY = access_of((), "", ())
 _NAMES = ("pipeline_id", "event_name", "stage", "error_type", "team")
 
 
+@dataclass(frozen=True, slots=True)
+class ShownEvent:
+    """One event as a user may see it."""
+
+    event: ParkedEvent
+    masked: tuple[str, ...]
+    """Fields that were masked; ``*``: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """A page of a group's events."""
+
+    events: tuple[ShownEvent, ...]
+    next: str | None
+    """The cursor of the page after it; None: this was the last."""
+    damaged: tuple[Unreadable, ...]
+    """What lay on this page and could not be read."""
+
+
 class ParkedEventsService:
-    """Parked events, for one who looks. Safe for several threads."""
+    """Parked events for a user. Safe for several threads."""
 
     def __init__(
         self,
@@ -79,7 +99,7 @@ class ParkedEventsService:
         self._looks = AccessLog()
         self.parking = Parking(tracker, objects)
 
-    def partition(self, partition_id: int) -> Partition:
+    def partition(self, partition_id: int) -> ParkedGroup:
         """Return one partition, its last message as parked.
 
         Raises:
@@ -87,14 +107,14 @@ class ParkedEventsService:
         """
         return self.parking.partition(partition_id)
 
-    def shown(self, access: Access, found: Sequence[Partition]) -> list[Partition]:
+    def shown(self, access: Access, found: Sequence[ParkedGroup]) -> list[ParkedGroup]:
         """Return partitions with their last messages as this person may see them."""
         messages = self._messages(access, found)
         shown = [messages.partition(partition) for partition in found]
         messages.write_down()
         return shown
 
-    def masked(self, found: Sequence[Partition]) -> list[Partition]:
+    def masked(self, found: Sequence[ParkedGroup]) -> list[ParkedGroup]:
         """Return partitions as ``shown`` does, for anybody: nobody's permissions are known."""
         return self.shown(_NOBODY, found)
 
@@ -103,22 +123,22 @@ class ParkedEventsService:
         messages = self._messages(_NOBODY, found)
         return [messages.hold(one, "") for one in found]
 
-    def causes(self, found: Sequence[Partition]) -> dict[int, list[FingerprintGroup]]:
+    def causes(self, found: Sequence[ParkedGroup]) -> dict[int, list[FailureCause]]:
         """Return {partition id: its held events by cause}, messages masked; a query for each."""
         messages = self._messages(_NOBODY, found)
-        return {one.id: messages.groups(one, self.parking.groups(one.id)) for one in found}
+        return {one.id: messages.causes(one, self.parking.causes(one.id)) for one in found}
 
-    def _messages(self, access: Access, found: Sequence[Partition | Hold]) -> Messages:
+    def _messages(self, access: Access, found: Sequence[ParkedGroup | Hold]) -> Messages:
         return Messages(self._tracker, access, [one.pipeline_id for one in found], self._looks)
 
-    def explained(self, access: Access, partition: Partition) -> Explained:
+    def explained(self, access: Access, partition: ParkedGroup) -> Explained:
         """Return a partition, its events by cause and its pipeline's hold, as of ``shown``."""
         messages = self._messages(access, [partition])
-        groups = self.parking.groups(partition.id)
+        causes = self.parking.causes(partition.id)
         holds = [h for h in self.parking.holds() if h.pipeline_id == partition.pipeline_id]
         explained = Explained(
             messages.partition(partition),
-            messages.groups(partition, groups),
+            messages.causes(partition, causes),
             messages.hold(holds[0], partition.team) if holds else None,
         )
         messages.write_down()
@@ -127,7 +147,7 @@ class ParkedEventsService:
     def events(
         self,
         access: Access,
-        partition: Partition,
+        partition: ParkedGroup,
         *,
         after: str | None,
         limit: int,
@@ -153,7 +173,7 @@ class ParkedEventsService:
     def download(
         self,
         access: Access,
-        partition: Partition,
+        partition: ParkedGroup,
         *,
         kind: str,
         since: datetime | str | None = None,
@@ -166,11 +186,11 @@ class ParkedEventsService:
         Raises:
             InputError: there is no such kind, or an edge of the window is no time.
         """
-        begin, end = PartitionFilter(since=since, until=until).window
+        begin, end = ParkedGroupFilter(since=since, until=until).window
         edges = {"since": begin, "until": end}
         asked = {"kind": kind} | {n: rfc3339(at) for n, at in edges.items() if at is not None}
         if kind not in KINDS:
-            raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
+            raise InputError(f"{kind!r} is not a file type; choose one of {', '.join(KINDS)}")
         fields = self._fields(access, partition, "download_personal", **asked)
         self.audit(access.user, "download", partition, **asked)
         damage = Damage()
@@ -181,7 +201,7 @@ class ParkedEventsService:
 
     def taken_out(
         self,
-        found: Sequence[Partition],
+        found: Sequence[ParkedGroup],
         *,
         who: str,
         personal: bool,
@@ -205,7 +225,7 @@ class ParkedEventsService:
     def _unless(
         self,
         declared: Personal,
-        partition: Partition,
+        partition: ParkedGroup,
         action: str,
         *,
         who: str,
@@ -221,7 +241,7 @@ class ParkedEventsService:
         return ()
 
     def _fields(
-        self, access: Access, partition: Partition, action: str, **detail: object
+        self, access: Access, partition: ParkedGroup, action: str, **detail: object
     ) -> tuple[str, ...] | None:
         """Return what to mask; a look at what is personal is written down instead."""
         declared = personal_of(self._tracker, [partition.pipeline_id])
@@ -230,7 +250,7 @@ class ParkedEventsService:
 
     def sampled(
         self,
-        found: Sequence[Partition],
+        found: Sequence[ParkedGroup],
         number: int,
         *,
         who: str,
@@ -269,12 +289,12 @@ class ParkedEventsService:
         Raises:
             InputError: an edge of the window is no time, or it ends before it begins.
         """
-        begin, end = PartitionFilter(parked_since=since, parked_until=until).parked_window
+        begin, end = ParkedGroupFilter(parked_since=since, parked_until=until).parked_window
         end = end or datetime.now(UTC)
         begin = begin or end - _TIMELINE
         if begin >= end:
-            raise InputError("parked_since: it must be before parked_until")
-        wanted = matches(PartitionFilter(teams=teams))
+            raise InputError("parked_since must be before parked_until")
+        wanted = matches(ParkedGroupFilter(teams=teams))
         wanted.append(partitions.c.id.in_(list(partition_ids)))
         with self._tracker.transaction() as connection:
             own = connection.execute(select(partitions.c.id).where(*wanted)).scalars().all()
@@ -302,7 +322,7 @@ class ParkedEventsService:
         """Return the version of a pipeline that is deployed now."""
         return active_version(self._tracker, pipeline_id)
 
-    def check_entry(self, partition: Partition, enter: str | None) -> None:
+    def check_entry(self, partition: ParkedGroup, enter: str | None) -> None:
         """Refuse a replay that is to enter where it cannot.
 
         Raises:
@@ -310,15 +330,15 @@ class ParkedEventsService:
         """
         if enter and partition.stage != enter and not self.can_enter_earlier(partition):
             raise InputError(
-                f"events of {partition.name} cannot enter at the {enter}: that takes events parked "
-                "at mapping by a pipeline that keeps sources (`keep_source: true`)"
+                f"events of {partition.name} cannot enter at the {enter}: only events parked at "
+                "mapping can, in a pipeline that keeps sources (`keep_source: true`)"
             )
 
-    def can_enter_earlier(self, partition: Partition) -> bool:
+    def can_enter_earlier(self, partition: ParkedGroup) -> bool:
         """Tell whether a partition's events can enter before the stage that parked them."""
         return partition.stage == "mapping" and keeps_source(self._tracker, partition.pipeline_id)
 
-    def mark(self, partition: Partition, *, on_change: str, who: str) -> AutoReplay:
+    def mark(self, partition: ParkedGroup, *, on_change: str, who: str) -> AutoReplay:
         """Mark a partition to be replayed when its cause changes; asks its destination now.
 
         Raises:
@@ -335,15 +355,15 @@ class ParkedEventsService:
             healthy=answering(self._destinations, self._s3),
         )
 
-    def unmark(self, partition: Partition, *, who: str) -> bool:
+    def unmark(self, partition: ParkedGroup, *, who: str) -> bool:
         """Take a partition's mark away; False: it had none."""
         return remove_mark(self._tracker, partition.id, Decision(who))
 
-    def marked(self, partition: Partition) -> AutoReplay | None:
+    def marked(self, partition: ParkedGroup) -> AutoReplay | None:
         """Return a partition's mark."""
         return read_mark(self._tracker, partition.id)
 
-    def cancel(self, partition: Partition, *, who: str) -> Replay:
+    def cancel(self, partition: ParkedGroup, *, who: str) -> Replay:
         """Cancel the replay that runs on a partition.
 
         Raises:
@@ -357,7 +377,7 @@ class ParkedEventsService:
     def decide(
         self,
         verb: Literal["discard", "undo_discard"],
-        partition: Partition,
+        partition: ParkedGroup,
         decision: Decision,
         **chosen: Any,
     ) -> DiscardReport:
@@ -368,7 +388,7 @@ class ParkedEventsService:
             TooManyCutsError: the window cuts through more than ``MOST_CUTS`` segments.
         """
         names = {name: getattr(partition, name) for name in _NAMES if name != "team"}
-        wanted = replace(PartitionFilter(**names), **chosen)
+        wanted = replace(ParkedGroupFilter(**names), **chosen)
         act = self.parking.discard if verb == "discard" else self.parking.undo_discard
         return act(wanted, decision, most_cuts=MOST_CUTS)
 
@@ -392,7 +412,7 @@ class ParkedEventsService:
         """Return the deployed pipelines of these teams, by name; None: of all."""
         return deployed_names(self._tracker, teams)
 
-    def audit(self, who: str, action: str, partition: Partition, **detail: object) -> None:
+    def audit(self, who: str, action: str, partition: ParkedGroup, **detail: object) -> None:
         """Write what somebody did with a partition."""
         said = {name: getattr(partition, name) for name in _NAMES}
         said |= {name: value for name, value in detail.items() if value is not None}

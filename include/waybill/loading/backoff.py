@@ -1,4 +1,4 @@
-"""One destination's loads, however long it is away: tried, waited for, or parked by order.
+"""One destination's loads while it is unavailable: tried again, waited for, or parked on request.
 
 Away, or not to be loaded as it is: the load is tried again, at most 30 s apart and with jitter, and
 its staged objects keep. The tracker is told since when and why (``loading.states``). What
@@ -259,20 +259,20 @@ class Patience:
 
     def _parks(self) -> bool:
         """Tell whether what the destination does not take is parked."""
-        found = self._waiting
-        if found is None:
+        state = self._waiting
+        if state is None:
             return False
-        if found.asked_at is not None:
+        if state.asked_at is not None:
             return True
-        due = self._park_after_s is not None and found.waited_s >= self._park_after_s
+        due = self._park_after_s is not None and state.waited_s >= self._park_after_s
         return due and not self._failure.by_hand_only
 
     def _park(self, rest: Sequence[StagedReference], after: int, until: int) -> int:
         """Park the first of the commits; what they are parked under is what was said last."""
         if self._wait(0):
             raise StoppedError("asked to stop")
-        found = self._waiting
-        assert found is not None  # noqa: S101 - narrows a type
+        state = self._waiting
+        assert state is not None  # noqa: S101 - narrows a type
         until = first_part(rest, after=after, until=until)
         rows = self._loader.park(
             [item for item in rest if item.commit_number <= until],
@@ -280,7 +280,7 @@ class Patience:
             until=until,
             code=self._failure.code,
             message=self._failure.message,
-            beside=lambda connection: note_parking(connection, found, after + 1),
+            beside=lambda connection: note_parking(connection, state, after + 1),
         )
         self._failure.next_probe_at = max(self._failure.next_probe_at, self._clock() + _PROBE_S)
         _LOG.warning("%s: parked to commit %d, %d rows", self._loader.consumer, until, rows)
@@ -302,11 +302,11 @@ class Patience:
     def _is_ordered(self) -> bool:
         try:
             with self._loader.books() as connection:
-                found = read_waiting(connection, self._loader.name)
+                waiting = read_waiting(connection, self._loader.name)
         except RetryError as error:
             _LOG.warning("%s cannot hear of orders: %s", self._loader.consumer, error)
             return False
-        self._waiting = found or self._waiting
+        self._waiting = waiting or self._waiting
         return self._parks()
 
 

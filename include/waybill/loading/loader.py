@@ -295,7 +295,7 @@ class Loader:
     ) -> tuple[list[Commit], Origins, dict[str, str]]:
         """Return commits, origins, and key to what is wrong with it of objects that are lost."""
         lost: dict[str, str] = {}
-        found: dict[int, list[Rows]] = {number: [] for number in numbers}
+        rows_by_commit: dict[int, list[Rows]] = {number: [] for number in numbers}
         origins: dict[tuple[str, str], tuple[str, str]] = {}
         batches = {item.commit_number: item.batch for item in references}
         with ThreadPoolExecutor(_READERS) as pool:
@@ -305,10 +305,11 @@ class Loader:
                     continue
                 for f in frames:
                     rows = Rows(f.pipeline_id, f.event_name, f.table, f.data)
-                    found[item.commit_number].append(rows)
+                    rows_by_commit[item.commit_number].append(rows)
                     origins[f.pipeline_id, f.event_name] = (f.team, f.pipeline_version)
         commits = [
-            Commit(number, tuple(rows), batches.get(number, "")) for number, rows in found.items()
+            Commit(number, tuple(rows), batches.get(number, ""))
+            for number, rows in rows_by_commit.items()
         ]
         return commits, origins, lost
 
@@ -369,16 +370,16 @@ class Loader:
 
     def _parked(self, outcomes: Sequence[LoadOutcome], after: int) -> dict[str, Mapping[str, Any]]:
         """Return key to descriptor of what the outcomes name, without what is parked already."""
-        found = {item["key"]: item for outcome in outcomes for item in outcome.parked}
-        mixed = [key for key, item in found.items() if names_commits_before(item, after)]
+        descriptors = {item["key"]: item for outcome in outcomes for item in outcome.parked}
+        mixed = [key for key, item in descriptors.items() if names_commits_before(item, after)]
         if mixed:
             with self._tracker.transaction() as connection:
                 mixed = [key for key in mixed if not self._parking.knows(connection, key)]
         for key in mixed:
-            rest = without_commits_before(self._objects, found.pop(key), after)
+            rest = without_commits_before(self._objects, descriptors.pop(key), after)
             if rest is not None:
-                found[rest["key"]] = rest
-        return found
+                descriptors[rest["key"]] = rest
+        return descriptors
 
     def _trace(self, outcomes: Sequence[LoadOutcome], codes: Mapping[str, str]) -> None:
         if self._recorder is None:
@@ -412,11 +413,11 @@ def _rows_of(commits: Sequence[Commit]) -> int:
 
 def _of_replays(outcomes: Sequence[LoadOutcome]) -> dict[str, Counter[str]]:
     """Return replay id to outcome to rows, over several commits."""
-    found: dict[str, Counter[str]] = {}
+    by_replay: dict[str, Counter[str]] = {}
     for outcome in outcomes:
         for replay_id, numbers in outcome.replays.items():
-            found.setdefault(replay_id, Counter()).update(numbers)
-    return found
+            by_replay.setdefault(replay_id, Counter()).update(numbers)
+    return by_replay
 
 
 def _counts(outcome: LoadOutcome) -> Counts:

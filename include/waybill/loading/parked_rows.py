@@ -1,4 +1,4 @@
-"""Rows and commits that park instead of being loaded, so that a replay can enter them again.
+"""Rows and commits that are parked instead of loaded, so that a replay can load them later.
 
 Refused: what a destination does not take. Whole: commits of a destination that is not to be waited
 for any more. Both: a load of commits 5 to 10 was done at the destination, but its answer was lost;

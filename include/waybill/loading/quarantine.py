@@ -1,4 +1,4 @@
-"""Staged objects that are gone from the store, or damaged: set apart, told, made again from Kafka.
+"""Staged objects that are missing or damaged: set aside, reported, made again from Kafka.
 
 A load that comes to one goes on without it: the row's state is ``lost`` from the transaction that
 acknowledges the load, with a notice and a line in the audit log. Its events are still in Kafka:
@@ -286,14 +286,14 @@ def kept_ranges(
         WaitingError: a topic is stopped.
         RetryError: Kafka or the tracker is away.
     """
-    found = []
+    ranges = []
     for topic, partition, start, end, *_ in offsets:
         changed = _changed(tracker, topic, partition, committed_at, commit_number)
         try:
             info = log.describe(topic)
         except StopError as error:
             words = f"{error}: Kafka does not have its events any more"
-            found.append(KeptRange(topic, partition, start, start, words))
+            ranges.append(KeptRange(topic, partition, start, start, words))
             continue
         below = end if changed is None else min(end, changed.same_below(info.topic_id))
         low, high = log.watermarks(info).get(partition, (0, 0))
@@ -302,7 +302,7 @@ def kept_ranges(
                 f"{topic}/{partition} has offsets {low} to {high}, it was made of {start} to "
                 f"{end}: Kafka does not have its events any more"
             )
-            found.append(KeptRange(topic, partition, start, start, words))
+            ranges.append(KeptRange(topic, partition, start, start, words))
             continue
         words = ""
         if changed is not None and below < end:
@@ -311,8 +311,8 @@ def kept_ranges(
                 f"when it was settled, from offset {max(start, below)} on: Kafka does not have its "
                 "events any more"
             )
-        found.append(KeptRange(topic, partition, start, max(start, below), words))
-    return found
+        ranges.append(KeptRange(topic, partition, start, max(start, below), words))
+    return ranges
 
 
 class _Change(NamedTuple):
@@ -361,7 +361,7 @@ def _changed(
 
 def _note_problem(tracker: TrackerStore, item: LostObject, problem: str) -> None:
     """Keep why an object cannot be made again, and have its owners told, once."""
-    words = text_value(problem, longest=_LONGEST)
+    text = text_value(problem, longest=_LONGEST)
     detail = {"commit": item.commit_number, "unrecoverable": item.rows}
     with tracker.transaction() as connection:
         changed = connection.execute(
@@ -369,15 +369,15 @@ def _note_problem(tracker: TrackerStore, item: LostObject, problem: str) -> None
             .where(
                 staged_objects.c.key == item.key,
                 staged_objects.c.state == "lost",
-                staged_objects.c.not_recovered != words,
+                staged_objects.c.not_recovered != text,
             )
-            .values(not_recovered=words)
+            .values(not_recovered=text)
         )
         if not changed.rowcount:
             return
         audit_destination(
             connection, _RECOVERY, "not_recovered", item.destination,
-            object_key=item.key, problem=words, **detail,
+            object_key=item.key, problem=text, **detail,
         )  # fmt: skip
         for pipeline_id in pipelines_into(connection, item.destination):
             write_notice(
@@ -388,7 +388,7 @@ def _note_problem(tracker: TrackerStore, item: LostObject, problem: str) -> None
                 object=item.key,
                 **detail,
                 destination=item.destination,
-                message=words,
+                message=text,
                 see="waybill destination lost",
             )
 
@@ -475,14 +475,14 @@ def settle_lost(tracker: TrackerStore, destination: str, decision: Decision) -> 
         InputError: none is lost.
     """
     why = decision.require_why()
-    found = lost_objects(tracker, destination)
-    if not found:
+    lost = lost_objects(tracker, destination)
+    if not lost:
         raise InputError(f"destination {destination!r} has no lost object")
     with tracker.transaction() as connection:
         connection.execute(
             update(staged_objects)
             .where(
-                staged_objects.c.key.in_([one.key for one in found]),
+                staged_objects.c.key.in_([one.key for one in lost]),
                 staged_objects.c.state == "lost",
             )
             .values(state="deleted", loaded_at=func.clock_timestamp())
@@ -490,9 +490,9 @@ def settle_lost(tracker: TrackerStore, destination: str, decision: Decision) -> 
         said = {"why": why, **decision.beside_who()}
         audit_destination(
             connection, decision.who, "settle_lost_objects", destination,
-            keys=[one.key for one in found], rows=sum(one.rows for one in found), **said,
+            keys=[one.key for one in lost], rows=sum(one.rows for one in lost), **said,
         )  # fmt: skip
-    return found
+    return lost
 
 
 __all__ = [

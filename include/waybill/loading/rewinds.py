@@ -158,9 +158,9 @@ class Rewind:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        times = {n: v.isoformat() for n, v in found.items() if isinstance(v, datetime)}
-        return found | times | {"words": self.words}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        times = {n: v.isoformat() for n, v in fields.items() if isinstance(v, datetime)}
+        return fields | times | {"words": self.words}
 
 
 def _of(spans: Sequence[Span]) -> str:
@@ -277,8 +277,8 @@ def end_rewind(
         _correct_tables(connection, name, held.tables)
     detail = {"rewind": rewind.id, "rows": rewind.rows, "lost": ended["lost"]}
     audit_destination(connection, LOADER, "destination_loaded_again", name, **detail)
-    told = "has all of it again" if not lost else "has again what is kept; the rest is missing"
-    tell_owners(connection, name, told, since=f"{rewind.found_at:%Y-%m-%d %H:%M} UTC")
+    result = "has all of it again" if not lost else "has again what is kept; the rest is missing"
+    tell_owners(connection, name, result, since=f"{rewind.found_at:%Y-%m-%d %H:%M} UTC")
 
 
 def _correct_tables(
@@ -301,10 +301,10 @@ def open_rewinds(connection: Connection) -> dict[str, list[Rewind]]:
     """Return what is not over, by destination: loads again that run, and alarms."""
     is_alarm = (rewinds.c.lost != text("'[]'::jsonb")) & rewinds.c.settled_at.is_(None)
     query = select(rewinds).where(rewinds.c.reloaded_at.is_(None) | is_alarm).order_by(rewinds.c.id)
-    found: dict[str, list[Rewind]] = {}
+    by_destination: dict[str, list[Rewind]] = {}
     for row in connection.execute(query):
-        found.setdefault(row.destination, []).append(_rewind(row))
-    return found
+        by_destination.setdefault(row.destination, []).append(_rewind(row))
+    return by_destination
 
 
 def settle_rewinds(tracker: TrackerStore, destination: str, decision: Decision) -> list[Rewind]:
@@ -387,13 +387,13 @@ def refused_now(
 
 def spans_of(numbers: Sequence[int]) -> list[list[int]]:
     """Return numbers, in order, as spans [first, last]."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
         else:
-            found.append([number, number])
-    return found
+            spans.append([number, number])
+    return spans
 
 
 def numbers_of(spans: Iterable[Sequence[int]]) -> list[int]:

@@ -1,4 +1,4 @@
-"""How much a load takes, and when: as its destination likes it. Numbers in, numbers out.
+"""How much a load takes, and when: the settings of its destination. Pure functions.
 
 A commit is never cut: a load takes whole commits, at least one, whatever it brings.
 """

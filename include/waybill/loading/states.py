@@ -53,9 +53,9 @@ class Waiting:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        times = {n: v.isoformat() for n, v in found.items() if isinstance(v, datetime)}
-        return found | times | {"waited_s": round(self.waited_s, 3)}
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        times = {n: v.isoformat() for n, v in fields.items() if isinstance(v, datetime)}
+        return fields | times | {"waited_s": round(self.waited_s, 3)}
 
 
 def read_waiting(connection: Connection, destination: str) -> Waiting | None:
@@ -89,7 +89,7 @@ def note_failure(
     )
     found = _stands(connection, destination)
     if found.told_at is None and found.waited_s >= TELL_AFTER_S:
-        _tell(connection, found, "takes no loads; what is for it waits, nothing is lost")
+        _tell(connection, found, "takes no loads; they wait, and nothing is lost")
         connection.execute(_of(destination).values(told_at=func.clock_timestamp()))
     return found
 
@@ -112,14 +112,14 @@ def note_parking(connection: Connection, found: Waiting, commit_number: int) -> 
 
 def note_taken(connection: Connection, destination: str, commit_number: int | None) -> None:
     """End the wait of a destination that took a load; None: it only answers again."""
-    found = read_waiting(connection, destination)
-    if found is None:
+    waiting = read_waiting(connection, destination)
+    if waiting is None:
         return
     connection.execute(delete(states).where(states.c.destination == destination))
-    if found.told_at is not None:
-        _tell(connection, found, "takes loads again")
-    if found.parked_from is not None or found.asked_at is not None:
-        detail = {"from_commit": found.parked_from, "loaded_commit": commit_number}
+    if waiting.told_at is not None:
+        _tell(connection, waiting, "takes loads again")
+    if waiting.parked_from is not None or waiting.asked_at is not None:
+        detail = {"from_commit": waiting.parked_from, "loaded_commit": commit_number}
         audit_destination(connection, LOADER, "end_parking_loads", destination, **detail)
 
 
@@ -160,22 +160,22 @@ def take_back(tracker: TrackerStore, destination: str, decision: Decision) -> Wa
 def _refuse(found: Waiting | None, destination: str) -> None:
     if found is None:
         raise InputError(
-            f"destination {destination!r} takes its loads: nothing waits for it that could be "
-            "parked (`waybill destination list`)"
+            f"destination {destination!r} takes its loads: nothing is waiting that could be parked "
+            "(`waybill destination list`)"
         )
     raise InputError(
-        f"what waits for destination {destination!r} is to be parked already: {found.asked_by} "
-        f"said so at {found.asked_at:%Y-%m-%d %H:%M} UTC ({found.reason})"
+        f"{found.asked_by} already asked to park what waits for destination {destination!r}, at "
+        f"{found.asked_at:%Y-%m-%d %H:%M} UTC ({found.reason})"
     )
 
 
 def _no_order(found: Waiting | None, destination: str) -> str:
     if found is not None and found.parked_from is not None:
         return (
-            f"what is for destination {destination!r} is parked by its settings: raise or remove "
+            f"the settings of destination {destination!r} park what waits for it: raise or remove "
             "park_after_s, and restart loading"
         )
-    return f"nobody ordered that what waits for destination {destination!r} is parked"
+    return f"nobody asked to park what waits for destination {destination!r}"
 
 
 def _select() -> Any:

@@ -73,9 +73,9 @@ class DestinationLine:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        found = asdict(self) | {"behind": self.behind, "experimental": self.experimental}
-        found["rewinds"] = [one.to_json() for one in self.rewinds]
-        return found | {"waiting": None if self.waiting is None else self.waiting.to_json()}
+        fields = asdict(self) | {"behind": self.behind, "experimental": self.experimental}
+        fields["rewinds"] = [one.to_json() for one in self.rewinds]
+        return fields | {"waiting": None if self.waiting is None else self.waiting.to_json()}
 
 
 def destination_lines(
@@ -128,8 +128,8 @@ def known_destination(
 
 def schemas_of(tracker: TrackerStore, name: str) -> list[str]:
     """Return the schemas that deployed pipelines write to; Waybill's own, where there are none."""
-    found = {p.schema_name for p in active_pipelines(tracker).values() if p.destination == name}
-    return sorted(found) or [OWN_SCHEMA]
+    schemas = {p.schema_name for p in active_pipelines(tracker).values() if p.destination == name}
+    return sorted(schemas) or [OWN_SCHEMA]
 
 
 def examine(
@@ -149,23 +149,23 @@ def examine(
             f"destination {name!r} is not configured (WAYBILL_DESTINATIONS names {listed})"
             f"{hint(name, configured)}"
         )
-    found: list[Finding] = []
+    findings: list[Finding] = []
     try:
         with open_destination(name, configured[name], s3) as destination:
             for schema in schemas:
-                found += destination.examine(schema)
-                if not found[-1].ok:
+                findings += destination.examine(schema)
+                if not findings[-1].ok:
                     break
     except (InputError, RetryError) as error:
-        found.append(Finding("open the destination", ok=False, words=str(error)))
-    return found
+        findings.append(Finding("open the destination", ok=False, words=str(error)))
+    return findings
 
 
 def rewind_findings(tracker: TrackerStore, name: str) -> list[Finding]:
     """Return a step for each time that a destination was put back, which is not over."""
     with tracker.transaction() as connection:
-        found = open_rewinds(connection).get(name, ())
-    return [Finding("hold what it took", ok=False, words=one.words) for one in found]
+        rewinds = open_rewinds(connection).get(name, ())
+    return [Finding("hold what it took", ok=False, words=one.words) for one in rewinds]
 
 
 def _numbers(connection: Connection, name: Any, number: Any) -> dict[str, int]:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from waybill.mapping_proposals.comparison import diff as diff
     from waybill.mapping_proposals.comparison import diff_folder as diff_folder
     from waybill.mapping_proposals.comparison import show as show
-    from waybill.mapping_proposals.drafts import load_draft as load_draft
     from waybill.mapping_proposals.inference import Proposal as Proposal
     from waybill.mapping_proposals.inference import Sample as Sample
     from waybill.mapping_proposals.inference import infer as infer
+    from waybill.mapping_proposals.inference import load_draft as load_draft
     from waybill.mapping_proposals.inference import take_sample as take_sample
     from waybill.mapping_proposals.yaml_file import event_lines as event_lines
     from waybill.mapping_proposals.yaml_file import write as write
@@ -25,8 +25,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "comparison": ["MappingDifference", "ShownMapping", "diff", "diff_folder", "show"],
-        "drafts": ["load_draft"],
-        "inference": ["Proposal", "Sample", "infer", "take_sample"],
+        "inference": ["Proposal", "Sample", "infer", "load_draft", "take_sample"],
         "yaml_file": ["event_lines", "write"],
     },
 )

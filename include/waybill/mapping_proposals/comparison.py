@@ -107,10 +107,10 @@ def show(
     pipeline = _deployed(tracker, name)
     if number is not None and event is None:
         event = _only_event(pipeline)
-    found = in_force(tracker, [pipeline.id])
+    versions = in_force(tracker, [pipeline.id])
     shown = []
-    for one in _chosen(pipeline, [key[1] for key in found], event):
-        newest = found.get((pipeline.id, one))
+    for one in _chosen(pipeline, [key[1] for key in versions], event):
+        newest = versions.get((pipeline.id, one))
         version = newest
         if number is not None and (newest is None or newest.number != number):
             version = _numbered(tracker, pipeline.id, one, number)
@@ -152,10 +152,10 @@ def diff_folder(
     """
     proposed = load_pipeline(folder)
     active = _newest(tracker, proposed.id)
-    found = in_force(tracker, [proposed.id])
+    versions = in_force(tracker, [proposed.id])
     made = []
     for name in _chosen(proposed, [], event):
-        kept = found.get((proposed.id, name))
+        kept = versions.get((proposed.id, name))
         before = None if active is None else active.events.get(name)
         there = before if kept is None else kept.declaration
         after = proposed.events[name]
@@ -181,8 +181,8 @@ def _newest(tracker: TrackerStore, pipeline_id: str) -> Pipeline | None:
     table = pipeline_versions.c
     query = select(table.declaration).where(table.pipeline_id == pipeline_id)
     with tracker.transaction() as connection:
-        found = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
-    return None if found is None else Pipeline.from_json(found)
+        document = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+    return None if document is None else Pipeline.from_json(document)
 
 
 def _between(

@@ -1,26 +1,29 @@
 """Mappings inferred from the first events of a source; nothing is written anywhere.
 
 The rows are read as an ingestion would, and go through the pipeline's transformation in forked
-children, as in a dry run. What comes out is what the mapping would get.
+children, as in a dry run. What comes out is what the mapping would get. A declaration need not be
+finished for that: a ``Draft`` has stand-ins for what it does not say yet.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from waybill.errors import InputError, ParkError
 from waybill.events import Event, encode, encode_data, loads
 from waybill.ingestion.connectors import Connector
-from waybill.mapping_proposals.drafts import Draft
 from waybill.mappings import (
     NameRules,
     decode_path,
     key_names,
     learn,
+    plain_name,
     propose,
     propose_key,
     propose_version,
@@ -28,7 +31,7 @@ from waybill.mappings import (
     whole_fields,
     with_table,
 )
-from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.pipelines import EventDeclaration, Pipeline, load_completed
 from waybill.processing import CodeRunner, Fault, Plan, outcomes_of
 
 SAMPLE = 1_000
@@ -176,14 +179,16 @@ def infer(draft: Draft, sample: Sample, name: str, rules: NameRules) -> Proposal
         version = propose_version(payloads, among)
         declared = declared.model_copy(update={"version": version})
     if "columns" in missing:
-        found = propose(declared, payloads, _key(declared, payloads, missing, among, rules), rules)
-        return Proposal(name, found, len(payloads), missing, _present(found, payloads), None)
+        learned = propose(
+            declared, payloads, _key(declared, payloads, missing, among, rules), rules
+        )
+        return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), None)
     if "key" in missing:
         declared = _with_key(declared, payloads, among)
     evolving = declared.model_copy(update={"policy": "evolve"})
-    found = learn(evolving, payloads, rules) or declared
-    found = found.model_copy(update={"policy": declared.policy})
-    return Proposal(name, found, len(payloads), missing, _present(found, payloads), declared)
+    learned = learn(evolving, payloads, rules) or declared
+    learned = learned.model_copy(update={"policy": declared.policy})
+    return Proposal(name, learned, len(payloads), missing, _present(learned, payloads), declared)
 
 
 def _key(
@@ -203,8 +208,8 @@ def _proposed_key(name: str, payloads: list[Any], among: set[str] | None) -> tup
     fields = propose_key(payloads, name, among)
     if not fields:
         raise InputError(
-            f"event {name!r}: neither a field nor three together are never null and tell the "
-            f"{len(payloads):,} events apart; say `key:` in the declaration"
+            f"event {name!r}: no field, and no combination of up to three, is never null and "
+            f"different in each of {len(payloads):,} events; declare the key with `key:`"
         )
     return fields
 
@@ -240,11 +245,77 @@ def _present(found: EventDeclaration, payloads: list[Any]) -> dict[str, int]:
 
 
 def _no_events(sample: Sample, name: str) -> str:
-    words = [f"{sample.read:,} records were read"]
-    words += [f"{sample.bad:,} of them are not events"] if sample.bad else []
-    words += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
+    reasons = [f"{sample.read:,} records were read"]
+    reasons += [f"{sample.bad:,} of them are not events"] if sample.bad else []
+    reasons += [f"{sample.filtered:,} were filtered"] if sample.filtered else []
     for code, number in sample.faults.most_common(3):
-        words.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")
+        reasons.append(f"{number:,} failed in the transformation: {code}: {sample.examples[code]}")
     others = sorted(set(sample.payloads) - {name})
-    words += [f"there are events {', '.join(map(repr, others))}"] if others else []
-    return f"there is no event {name!r} to infer from: {'; '.join(words)}"
+    reasons += [f"there are events {', '.join(map(repr, others))}"] if others else []
+    return f"there is no event {name!r} to infer from: {'; '.join(reasons)}"
+
+
+_STAND_IN = "key"
+
+
+@dataclass(slots=True)
+class Draft:
+    """A pipeline's folder, loaded with stand-ins for what its declaration does not say yet."""
+
+    directory: Path
+    pipeline: Pipeline
+    missing: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Event name to those of ``key``, ``version``, ``columns`` that it does not say."""
+
+
+def load_draft(directory: Path) -> Draft:
+    """Return a pipeline's folder; events may lack columns and key.
+
+    Raises:
+        DeclarationError: something else is wrong; lists all.
+    """
+    missing: dict[str, frozenset[str]] = {}
+
+    def complete(value: Any) -> Any:
+        value = deepcopy(value)
+        events = value.get("events") if isinstance(value, dict) else None
+        for name, event in events.items() if isinstance(events, dict) else ():
+            if isinstance(event, dict):
+                missing[str(name)] = _complete(event, _source_columns(value, name))
+        return value
+
+    return Draft(directory, load_completed(directory, complete), missing)
+
+
+def _source_columns(value: dict[str, Any], name: str) -> list[str]:
+    source = value.get("source")
+    if not isinstance(source, dict) or source.get("event") != name:
+        return []
+    columns = source.get("columns")
+    return [one for one in columns if isinstance(one, str)] if isinstance(columns, dict) else []
+
+
+def _complete(event: dict[str, Any], fields: list[str]) -> frozenset[str]:
+    """Put stand-ins into an event for what it does not say; return what that is."""
+    missing = {name for name in ("key", "columns") if not event.get(name)}
+    if "version" not in event:
+        missing.add("version")
+    if "columns" in missing:
+        # what is masked is checked when there are columns
+        event.pop("personal", None)
+        keys = event.get("key") or [_STAND_IN]
+        names = [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
+        event["columns"] = {key: _stand_in(key, fields) for key in names or [_STAND_IN]}
+    if "key" in missing and isinstance(event["columns"], dict):
+        event["key"] = list(event["columns"])[:1]
+    return frozenset(missing)
+
+
+def _stand_in(key: str, fields: list[str]) -> dict[str, Any]:
+    """Return a column that reads the source's column which is most likely meant."""
+    if not fields or key in fields:
+        return {"type": "string"}
+    like = [one for one in fields if plain_name(one) == key]
+    if like or key == _STAND_IN:
+        return {"type": "string", "from": (like or fields)[0]}
+    return {"type": "string"}

@@ -26,17 +26,19 @@ def event_lines(proposal: Proposal, fields: frozenset[str]) -> dict[str, list[st
         proposal: what is proposed.
         fields: those of ``key``, ``version``, ``columns`` that are wanted.
     """
-    found = proposal.declaration
+    declaration = proposal.declaration
     lines: dict[str, list[str]] = {}
     if "key" in fields:
-        lines["key"] = [f"key: [{', '.join(map(yaml_text, found.table.key))}]"]
-    if "version" in fields and found.version is not None:
-        lines["version"] = [f"version: {yaml_text(found.version)}"]
+        lines["key"] = [f"key: [{', '.join(map(yaml_text, declaration.table.key))}]"]
+    if "version" in fields and declaration.version is not None:
+        lines["version"] = [f"version: {yaml_text(declaration.version)}"]
     if "columns" in fields:
-        columns = _columns(found.table.columns, found.table.key, paths=found.nested == "flatten")
+        columns = _columns(
+            declaration.table.columns, declaration.table.key, paths=declaration.nested == "flatten"
+        )
         lines["columns"] = ["columns:", *_indented(columns)]
-        if found.table.children:
-            lines["children"] = ["children:", *_indented(_children(found.table.children))]
+        if declaration.table.children:
+            lines["children"] = ["children:", *_indented(_children(declaration.table.children))]
     return lines
 
 
@@ -110,9 +112,9 @@ def _check(directory: Path, text: str, proposals: Sequence[Proposal]) -> None:
     written = read_document(text)
     pipeline = load_completed(directory, lambda _: written.value)
     for proposal in proposals:
-        wanted, found = proposal.declaration, pipeline.events[proposal.event]
-        columns = wanted.table.columns if "columns" in proposal.missing else found.table.columns
-        if (wanted.key, columns) != (found.key, found.table.columns):
+        wanted, declared = proposal.declaration, pipeline.events[proposal.event]
+        columns = wanted.table.columns if "columns" in proposal.missing else declared.table.columns
+        if (wanted.key, columns) != (declared.key, declared.table.columns):
             raise InputError(
                 f"event {proposal.event!r} is written in a way that --write cannot add to; paste "
                 "what is printed without it"

@@ -1,4 +1,4 @@
-"""What differs between two mappings of an event name, in words."""
+"""The differences between two mappings of an event name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a declaration becomes when events bring fields and values that it has no room for.
+"""A declaration that grows: events bring fields and values that it has no column for.
 
 Under the policy ``evolve`` a field without a column gets one, a column gets the narrowest type that
 holds its values and the new one, and an array gets a table of its items where the declaration says
@@ -206,7 +206,7 @@ def _grown(
     wider = [_widened(column, values.get(column.source, ())) for column in columns]
     for source in mapped:
         values.pop(source, None)
-    kinds = ((source, type_of_all(found)) for source, found in values.items())
+    kinds = ((source, type_of_all(items)) for source, items in values.items())
     types = {source: kind for source, kind in kinds if kind is not None}
     named = names.of(types, columns)
     return (*wider, *(Column(name=named[s], type=kind, source=s) for s, kind in types.items()))

@@ -106,16 +106,16 @@ def propose(
     start = EventDeclaration.model_validate(
         {**dict(base), "table": table, "key": tuple(key), "policy": "evolve"}
     )
-    found = learn(start, payloads, rules) or start
-    whole = _taken_whole(found)
-    named = [c for c in found.table.columns if c.source and not _is_inside(c.source, whole)]
+    learned = learn(start, payloads, rules) or start
+    whole = _taken_whole(learned)
+    named = [c for c in learned.table.columns if c.source and not _is_inside(c.source, whole)]
     children = [
         _declarable(child)
-        for child in found.table.children
+        for child in learned.table.children
         if child.source and not _is_inside(child.source, whole)
     ]
-    found = with_table(found, named, children)
-    return found.model_copy(update={"policy": base.policy})
+    learned = with_table(learned, named, children)
+    return learned.model_copy(update={"policy": base.policy})
 
 
 def key_names(

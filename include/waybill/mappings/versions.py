@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, func, select, tuple_
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import Connection, Row, Select, and_, cast, func, select, tuple_
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, distinct_on
 
 from waybill.errors import InputError
-from waybill.mappings.evolution import learn
-from waybill.mappings.names_given import child_tables, names_given
+from waybill.mappings.evolution import Given, NamedField, learn
 from waybill.mappings.naming import NameRules
-from waybill.mappings.overlay import over
+from waybill.mappings.overlay import over, translated_source
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.storage import AdvisoryLock, TrackerStore
 from waybill.storage.tracker import mapping_versions, pipeline_versions
@@ -151,7 +150,7 @@ def keep_declared(
         InputError: a declared type and a kept one have no type in common, there are more columns
             than a table takes, or a table is that of another event's items; says what to do.
     """
-    made = {}
+    numbers = {}
     before = _deployed_before(connection, pipeline)
     items = child_tables(connection, pipeline.id)
     for name in sorted(pipeline.events):
@@ -165,8 +164,8 @@ def keep_declared(
             if declared == kept.declaration:
                 continue
         how = _Made(author, _DEPLOYED, pipeline.version)
-        made[name] = _insert(connection, pipeline.id, kept, declared, how)
-    return made
+        numbers[name] = _insert(connection, pipeline.id, kept, declared, how)
+    return numbers
 
 
 def learn_once(  # noqa: PLR0913, PLR0917 - what, from what, for whom
@@ -215,14 +214,14 @@ def in_words(before: EventDeclaration, after: EventDeclaration) -> str:
     new = [column.name for column in after.table.columns if column.name not in known]
     wider = [c for c in after.table.columns if known.get(c.name, c.type) != c.type]
     tables = {child.name: child for child in before.table.children}
-    words = [f"new column{'s' if len(new) > 1 else ''} {_few(new)}"] if new else []
-    words += [f"column {_few([f'{c.name} is {c.type}' for c in wider])}"] if wider else []
+    phrases = [f"new column{'s' if len(new) > 1 else ''} {_few(new)}"] if new else []
+    phrases += [f"column {_few([f'{c.name} is {c.type}' for c in wider])}"] if wider else []
     for child in after.table.children:
         if child.name not in tables:
-            words.append(f"new table {child.name}")
+            phrases.append(f"new table {child.name}")
         elif child != tables[child.name]:
-            words.append(f"table {child.name} has other columns")
-    return "; ".join(words)
+            phrases.append(f"table {child.name} has other columns")
+    return "; ".join(phrases)
 
 
 def _few(names: Sequence[str], most: int = 5) -> str:
@@ -248,8 +247,8 @@ def _deployed_before(connection: Connection, pipeline: Pipeline) -> dict[str, Ev
     query = select(table.declaration["events"]).where(
         table.pipeline_id == pipeline.id, table.version != pipeline.version
     )
-    found = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
-    return {name: EventDeclaration.from_json(one) for name, one in (found or {}).items()}
+    declaration = connection.execute(query.order_by(table.number.desc()).limit(1)).scalar()
+    return {name: EventDeclaration.from_json(one) for name, one in (declaration or {}).items()}
 
 
 def _refuse_too_many(declared: EventDeclaration, rules: NameRules) -> None:
@@ -310,3 +309,99 @@ def _version(row: Row[Any]) -> MappingVersion:
         pipeline_version=row.pipeline_version,
         created_at=row.created_at,
     )
+
+
+_TABLE = _C.declaration["table"]
+_CHILDREN = func.jsonb_path_query_array(
+    _C.declaration, cast("$.table.children[*].name", JSONPATH), type_=JSONB
+)
+
+
+def names_given(connection: Connection, pipeline_id: str, base: EventDeclaration) -> Given:
+    """Return the names that any version of an event gave, by source as ``base`` reads them.
+
+    What is learned takes nothing away: besides the newest version only those are read that a deploy
+    followed.
+    """
+    columns, children = _Names(), _Names()
+    items: dict[str, _Names] = {}
+    for content in _last_before_deploys(connection, pipeline_id, base.name):
+        nested = content.get("nested", "json")
+        columns.add(content["table"]["columns"], nested, base.nested)
+        for child in content["table"].get("children", ()):
+            children.add([child], nested, base.nested)
+            source = translated_source(child["source"], nested, base.nested)
+            if source is not None:
+                items.setdefault(source, _Names()).add(child["columns"], nested, base.nested)
+    return Given(
+        columns.named(),
+        children.named(),
+        {source: names.named() for source, names in items.items()},
+        _tables(connection, base) if base.arrays == "child" else frozenset(),
+    )
+
+
+class _Names:
+    """Gathers the names of columns, or child tables, from stored versions."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+        self._spent: set[str] = set()
+
+    def add(self, ones: Iterable[Any], nested: str, wanted: str) -> None:
+        """Add columns whose sources are read as ``nested`` says, and are wanted as ``wanted``."""
+        for one in ones:
+            source = translated_source(one["source"], nested, wanted)
+            if source is not None:
+                self._last.pop(source, None)
+                self._last[source] = one["name"]
+            self._spent.add(one["name"])
+
+    def named(self) -> NamedField:
+        return NamedField(self._last, frozenset(self._spent))
+
+
+def _last_before_deploys(
+    connection: Connection, pipeline_id: str, event_name: str
+) -> Iterable[dict[str, Any]]:
+    """Return declarations in order: the last of each deployed version of the pipeline."""
+    following = func.lead(_C.pipeline_version).over(order_by=_C.number)
+    runs = (
+        select(_C.number, _C.declaration, _C.pipeline_version, following.label("following"))
+        .where(_C.pipeline_id == pipeline_id, _C.event_name == event_name)
+        .subquery()
+    )
+    query = select(runs.c.declaration).where(
+        runs.c.following.is_distinct_from(runs.c.pipeline_version)
+    )
+    return connection.execute(query.order_by(runs.c.number)).scalars()
+
+
+def _tables(connection: Connection, base: EventDeclaration) -> frozenset[str]:
+    """Return the names of the tables in the event's schema, but its own and its children's."""
+    schema = _TABLE["schema_name"].astext
+    query = _of_newest(_TABLE["name"].astext, _CHILDREN).where(
+        schema == base.table.schema_name, _TABLE["name"].astext != base.table.name
+    )
+    names: set[str] = set()
+    for table, children in connection.execute(query):
+        names.update([table, *children])
+    return frozenset(names)
+
+
+def child_tables(connection: Connection, pipeline_id: str) -> dict[str, list[tuple[str, str]]]:
+    """Return (schema, table) of the items of each event name of a pipeline, as in force."""
+    query = _of_newest(_C.event_name, _TABLE["schema_name"].astext, _CHILDREN)
+    rows = connection.execute(query.where(_C.pipeline_id == pipeline_id))
+    return {event: [(schema, name) for name in names] for event, schema, names in rows}
+
+
+def _of_newest(*columns: Any) -> Select[Any]:
+    """Return a query of the versions in force."""
+    newest = (
+        select(_C.pipeline_id, _C.event_name, func.max(_C.number).label("number"))
+        .group_by(_C.pipeline_id, _C.event_name)
+        .subquery()
+    )
+    same = [_C[name] == newest.c[name] for name in ("pipeline_id", "event_name", "number")]
+    return select(*columns).select_from(mapping_versions.join(newest, and_(*same)))

@@ -21,12 +21,12 @@ LONGEST_TEXT = 30_000
 _LONGEST_PART = 200
 _LONGEST_SUBJECT = 150
 _TITLES = {
-    "breach": ("word of the auditor", "words of the auditor"),
+    "breach": ("message from the auditor", "messages from the auditor"),
     "topic": ("topic stopped", "topics stopped"),
     "hold": ("pipeline held", "pipelines held"),
     "missing": ("object gone", "objects gone"),
     "damage": ("damaged segment", "damaged segments"),
-    "destination": ("word of a destination", "words of a destination"),
+    "destination": ("message about a destination", "messages about destinations"),
     "log": ("write-ahead log taken over", "write-ahead logs taken over"),
     "release": ("pipeline released", "pipelines released"),
     "replay": ("replay ended", "replays ended"),

@@ -147,7 +147,7 @@ def _try(sink: Sink, message: Message) -> SinkError | None:
     except SinkError as error:
         return error
     except Exception as error:  # noqa: BLE001 - one odd message must not stop those of others
-        _LOG.exception("message %s met an error that its sink has no words for", message.id)
+        _LOG.exception("message %s: its sink failed with an unexpected error", message.id)
         return SinkError(f"unexpected: {type(error).__name__}: {error}")
     return None
 

@@ -1,22 +1,26 @@
-"""Parked events: held with their reasons until somebody decides, and how they go back or go away.
+"""Parked events: kept with their reasons until somebody decides, then replayed or discarded.
+
+The parked events of one pipeline, event name, stage and error type are a *parked group*, which
+tables and JSON call a partition. A task's parked events of all groups are one packed object; a
+*segment* is one group's byte range in it.
 
 Invariants
   I1  An event's own bytes come back byte for byte, whatever they are.
   I2  A packed object, and each segment's byte range in it, is a valid ``.jsonl.zst`` file.
   I3  A segment exists when the transaction that committed its events' offsets says so; an object
       that no such transaction names is garbage.
-  I4  Numbers of a partition are the sums of its segments, after every transaction.
+  I4  Numbers of a group are the sums of its segments, after every transaction.
   I5  A segment moves parked -> replaying -> replayed, parked -> discarded, and back by cancelling
       or undoing; parked -> replaced when it is cut; parked or replaying -> quarantined when it is
-      damaged, and back once it is mended. At most one replay of a partition runs.
+      damaged, and back once it is mended. At most one replay of a group runs.
   I6  An object is deleted only when all its segments are replayed or discarded, and nothing brings
       a segment back once its object is claimed for deletion.
   I7  What users named never becomes part of a key.
   I8  A pipeline has one active hold at most; what was held goes back once no hold is active.
   I9  No event is parked twice with the same id and version, as ``copies`` says it.
 
-The format (``event``, ``packed``, ``reading``) does no I/O; ``Parking`` is the rest. The layout of
-a packed object is in ``packed``, that of a line in ``event``, the order of locks in ``selection``.
+``Parking`` is the way in. The layout of a packed object is in ``packed``, that of a line in
+``event``; what a segment's state means, and the order of locks, in ``states``.
 """
 
 from typing import TYPE_CHECKING
@@ -31,20 +35,19 @@ if TYPE_CHECKING:
     from waybill.parking.auto_replays import read_marks as read_marks
     from waybill.parking.auto_replays import remove_mark as remove_mark
     from waybill.parking.auto_replays import set_mark as set_mark
-    from waybill.parking.damage import Damage as Damage
-    from waybill.parking.damage import Unreadable as Unreadable
     from waybill.parking.discards import TooManyCutsError as TooManyCutsError
     from waybill.parking.event import ParkedEvent as ParkedEvent
-    from waybill.parking.event_pages import read_event_page as read_event_page
     from waybill.parking.exporting import KINDS as KINDS
     from waybill.parking.exporting import ExportReport as ExportReport
     from waybill.parking.exporting import contents as contents
     from waybill.parking.exporting import export as export
     from waybill.parking.fingerprints import fingerprint as fingerprint
+    from waybill.parking.fingerprints import fingerprint_of as fingerprint_of
+    from waybill.parking.groups import Sort as Sort
     from waybill.parking.holds import Hold as Hold
     from waybill.parking.holds import begin_probe as begin_probe
     from waybill.parking.holds import end_probe as end_probe
-    from waybill.parking.holds import held_partitions as held_partitions
+    from waybill.parking.holds import held_groups as held_groups
     from waybill.parking.holds import held_pipelines as held_pipelines
     from waybill.parking.holds import read_holds as read_holds
     from waybill.parking.holds import record_storm as record_storm
@@ -55,20 +58,20 @@ if TYPE_CHECKING:
     from waybill.parking.identities import NO_ID as NO_ID
     from waybill.parking.identities import Identity as Identity
     from waybill.parking.identities import identify as identify
+    from waybill.parking.identities import split_ids as split_ids
     from waybill.parking.locations import ParkedPlace as ParkedPlace
     from waybill.parking.locations import Whereabouts as Whereabouts
     from waybill.parking.locations import whereabouts as whereabouts
     from waybill.parking.masking import MASK as MASK
     from waybill.parking.masking import masked_event as masked_event
     from waybill.parking.masking import masked_words as masked_words
-    from waybill.parking.merging import GroupReading as GroupReading
     from waybill.parking.model import CleanUpReport as CleanUpReport
     from waybill.parking.model import DiscardReport as DiscardReport
-    from waybill.parking.model import FingerprintGroup as FingerprintGroup
+    from waybill.parking.model import FailureCause as FailureCause
     from waybill.parking.model import ObjectDescriptor as ObjectDescriptor
-    from waybill.parking.model import Partition as Partition
-    from waybill.parking.model import PartitionFilter as PartitionFilter
-    from waybill.parking.model import PartitionPage as PartitionPage
+    from waybill.parking.model import ParkedGroup as ParkedGroup
+    from waybill.parking.model import ParkedGroupFilter as ParkedGroupFilter
+    from waybill.parking.model import ParkedGroupPage as ParkedGroupPage
     from waybill.parking.model import RecheckReport as RecheckReport
     from waybill.parking.model import RefreshReport as RefreshReport
     from waybill.parking.model import Replay as Replay
@@ -76,42 +79,43 @@ if TYPE_CHECKING:
     from waybill.parking.model import Segment as Segment
     from waybill.parking.names import storable as storable
     from waybill.parking.names import summary as summary
+    from waybill.parking.object_keys import new_key as new_key
     from waybill.parking.object_keys import new_refused_key as new_refused_key
     from waybill.parking.object_keys import new_unloaded_key as new_unloaded_key
+    from waybill.parking.packed import NAMES as NAMES
     from waybill.parking.packed import CorruptSegmentError as CorruptSegmentError
     from waybill.parking.packed import PackedObject as PackedObject
     from waybill.parking.packed import Packer as Packer
-    from waybill.parking.packed import PartitionKey as PartitionKey
+    from waybill.parking.packed import ParkedGroupKey as ParkedGroupKey
     from waybill.parking.packed import SegmentDescriptor as SegmentDescriptor
-    from waybill.parking.packed import new_key as new_key
     from waybill.parking.packed import read_directory as read_directory
-    from waybill.parking.pages import Sort as Sort
+    from waybill.parking.packed import read_segment as read_segment
     from waybill.parking.parking import Parking as Parking
     from waybill.parking.quarantine import park_made_again as park_made_again
     from waybill.parking.quarantine import park_mended as park_mended
     from waybill.parking.quarantine import quarantine_missing as quarantine_missing
-    from waybill.parking.queries import read_segment_events as read_segment_events
-    from waybill.parking.queries import segments_in_order as segments_in_order
-    from waybill.parking.reading import read_segment as read_segment
+    from waybill.parking.reading import Damage as Damage
+    from waybill.parking.reading import SliceReading as SliceReading
+    from waybill.parking.reading import Unreadable as Unreadable
+    from waybill.parking.reading import read_event_page as read_event_page
+    from waybill.parking.reading import read_segment_events as read_segment_events
+    from waybill.parking.reading import segments_in_order as segments_in_order
     from waybill.parking.recording import OF_LOADS as OF_LOADS
     from waybill.parking.replays import Beside as Beside
     from waybill.parking.replays import read_ended as read_ended
     from waybill.parking.request import MOST_EVENTS as MOST_EVENTS
     from waybill.parking.request import ParkedEventsRequest as ParkedEventsRequest
     from waybill.parking.request import ParkedFilter as ParkedFilter
-    from waybill.parking.request import PartitionRequest as PartitionRequest
+    from waybill.parking.request import ParkedGroupRequest as ParkedGroupRequest
     from waybill.parking.sampling import Drawn as Drawn
-    from waybill.parking.sampling import EventChoice as EventChoice
     from waybill.parking.sampling import EventSample as EventSample
     from waybill.parking.sampling import Stratum as Stratum
-    from waybill.parking.sampling import fingerprint_of as fingerprint_of
     from waybill.parking.segment_stream import SegmentStream as SegmentStream
     from waybill.parking.segment_stream import write_segments as write_segments
-    from waybill.parking.selection import HELD as HELD
-    from waybill.parking.selection import NAMES as NAMES
-    from waybill.parking.selection import lock_partitions as lock_partitions
     from waybill.parking.selection import matches as matches
     from waybill.parking.selection import read_replay as read_replay
+    from waybill.parking.states import HELD as HELD
+    from waybill.parking.states import lock_groups as lock_groups
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -125,36 +129,33 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "remove_mark",
             "set_mark",
         ],
-        "queries": ["read_segment_events", "segments_in_order"],
-        "damage": ["Damage", "Unreadable"],
         "discards": ["TooManyCutsError"],
         "event": ["ParkedEvent"],
-        "event_pages": ["read_event_page"],
         "exporting": ["ExportReport", "KINDS", "contents", "export"],
-        "fingerprints": ["fingerprint"],
+        "fingerprints": ["fingerprint", "fingerprint_of"],
+        "groups": ["Sort"],
         "holds": [
             "Hold",
             "begin_probe",
             "end_probe",
+            "held_groups",
             "held_pipelines",
             "read_holds",
             "record_storm",
             "release",
             "to_replay",
-            "held_partitions",
         ],
-        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify"],
+        "identities": ["ANY_REPLAY", "ID_BYTES", "Identity", "NO_ID", "identify", "split_ids"],
         "locations": ["ParkedPlace", "Whereabouts", "whereabouts"],
         "masking": ["MASK", "masked_event", "masked_words"],
-        "merging": ["GroupReading"],
         "model": [
             "CleanUpReport",
             "DiscardReport",
-            "FingerprintGroup",
+            "FailureCause",
             "ObjectDescriptor",
-            "Partition",
-            "PartitionFilter",
-            "PartitionPage",
+            "ParkedGroup",
+            "ParkedGroupFilter",
+            "ParkedGroupPage",
             "RecheckReport",
             "RefreshReport",
             "Replay",
@@ -162,25 +163,33 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Segment",
         ],
         "names": ["storable", "summary"],
-        "object_keys": ["new_refused_key", "new_unloaded_key"],
+        "object_keys": ["new_key", "new_refused_key", "new_unloaded_key"],
         "packed": [
             "CorruptSegmentError",
+            "NAMES",
             "PackedObject",
             "Packer",
-            "PartitionKey",
+            "ParkedGroupKey",
             "SegmentDescriptor",
-            "new_key",
             "read_directory",
+            "read_segment",
         ],
-        "pages": ["Sort"],
         "parking": ["Parking"],
         "quarantine": ["park_made_again", "park_mended", "quarantine_missing"],
-        "reading": ["read_segment"],
+        "reading": [
+            "Damage",
+            "SliceReading",
+            "Unreadable",
+            "read_event_page",
+            "read_segment_events",
+            "segments_in_order",
+        ],
         "recording": ["OF_LOADS"],
         "replays": ["Beside", "read_ended"],
-        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "PartitionRequest"],
-        "sampling": ["Drawn", "EventChoice", "EventSample", "Stratum", "fingerprint_of"],
+        "request": ["MOST_EVENTS", "ParkedEventsRequest", "ParkedFilter", "ParkedGroupRequest"],
+        "sampling": ["Drawn", "EventSample", "Stratum"],
         "segment_stream": ["SegmentStream", "write_segments"],
-        "selection": ["HELD", "NAMES", "lock_partitions", "matches", "read_replay"],
+        "selection": ["matches", "read_replay"],
+        "states": ["HELD", "lock_groups"],
     },
 )

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError
 from waybill.events import rfc3339
-from waybill.parking.selection import lock_partition
+from waybill.parking.states import lock_group
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import auto_replays as marks
 
@@ -70,10 +70,10 @@ def set_mark(
     """
     if on_change not in get_args(OnChange):
         known = ", ".join(get_args(OnChange))
-        raise InputError(f"a partition cannot replay on change of {on_change!r}; one of: {known}")
+        raise InputError(f"on_change: {on_change!r} is not one of {known}")
     values = {"on_change": on_change, "asked_by": decision.who, "seen": dict(seen)}
     with tracker.transaction() as connection:
-        lock_partition(connection, partition_id)
+        lock_group(connection, partition_id)
         statement = insert(marks).values(partition_id=partition_id, **values)
         connection.execute(
             statement.on_conflict_do_update(

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 import numpy as np
 from sqlalchemy import Connection, text
 
-from waybill.parking.identities import ANY_REPLAY, ID_BYTES, NO_ID, unpack_ids
-from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.identities import ANY_REPLAY, NO_ID, split_ids, unpack_ids
+from waybill.parking.packed import ParkedGroupKey, SegmentDescriptor
 
 CopyKey = tuple[str, str, str, int]
 """(pipeline id, event name, stage, intake minute)."""
@@ -82,8 +82,8 @@ class _Held:
 def find_copies(
     connection: Connection,
     segments: Sequence[SegmentDescriptor],
-    partitions: Mapping[PartitionKey, int],
-    known: set[PartitionKey],
+    partitions: Mapping[ParkedGroupKey, int],
+    known: set[ParkedGroupKey],
 ) -> Copies:
     """Return the copies among segments that are about to be recorded.
 
@@ -104,13 +104,13 @@ def find_copies(
     found = Copies({}, Counter())
     if not twice:
         return found
-    doubtful = [(index, s) for index, s in touching if not twice.isdisjoint(_split(ids[index]))]
+    doubtful = [(index, s) for index, s in touching if not twice.isdisjoint(split_ids(ids[index]))]
     stored = _by_identity(_held(connection, doubtful, partitions), twice)
     kept: set[tuple[int, bytes]] = set()
     for index, segment in given:
         partition_id = partitions[segment.partition]
         lines = []
-        each = zip(_split(ids[index]), _origins(segment), strict=True)
+        each = zip(split_ids(ids[index]), _origins(segment), strict=True)
         for line, (identity, (minute, replay_id)) in enumerate(each):
             if identity not in twice:
                 continue
@@ -128,7 +128,7 @@ def find_copies(
 def _stored_ids(
     connection: Connection,
     given: Sequence[tuple[int, SegmentDescriptor]],
-    partitions: Mapping[PartitionKey, int],
+    partitions: Mapping[ParkedGroupKey, int],
 ) -> Iterator[bytes]:
     """Yield the identities of all stored segments that may hold events of these, in pieces."""
     if not given:
@@ -142,7 +142,7 @@ def _stored_ids(
 def _held(
     connection: Connection,
     given: Sequence[tuple[int, SegmentDescriptor]],
-    partitions: Mapping[PartitionKey, int],
+    partitions: Mapping[ParkedGroupKey, int],
 ) -> list[_Held]:
     """Return the stored segments that may hold events of these."""
     if not given:
@@ -152,7 +152,7 @@ def _held(
 
 
 def _spans(
-    given: Sequence[tuple[int, SegmentDescriptor]], partitions: Mapping[PartitionKey, int]
+    given: Sequence[tuple[int, SegmentDescriptor]], partitions: Mapping[ParkedGroupKey, int]
 ) -> dict[str, str]:
     """Return partitions and spans as texts of arrays, ten times as quick as lists.
 
@@ -168,10 +168,6 @@ def _spans(
 
 def _array(items: Iterable[str]) -> str:
     return "{" + ",".join(items) + "}"
-
-
-def _split(ids: bytes) -> list[bytes]:
-    return [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
 
 
 def _twice(new: bytes, stored: Iterable[bytes]) -> set[bytes]:
@@ -191,7 +187,7 @@ def _by_identity(held: Sequence[_Held], wanted: set[bytes]) -> dict[tuple[int, b
     """Return (partition id, identity) to the replays of the segments that hold it."""
     found: dict[tuple[int, bytes], set[str]] = defaultdict(set)
     for item in held:
-        for line, identity in enumerate(_split(item.ids)):
+        for line, identity in enumerate(split_ids(item.ids)):
             if identity in wanted and line not in item.copies:
                 found[item.partition_id, identity].add(item.replay_id)
     return found

@@ -22,12 +22,13 @@ import binascii
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import msgspec
 import orjson
 
-from waybill.events import loads
+from waybill.events import instant, loads
 from waybill.parking.names import capped, escape, unescape
 
 _ERROR = b'{"error":'
@@ -116,6 +117,18 @@ class ParkedEvent:
     source: bytes = b""
     """The message that a transformation made it from, as that came; empty: none is kept."""
 
+    def is_within(self, since: datetime | None, until: datetime | None) -> bool | None:
+        """Tell whether it happened in a window; None: neither of its times can be read.
+
+        Where its own time is none, the time of parking counts.
+        """
+        if since is None and until is None:
+            return True
+        at = instant(self.event_at) or instant(self.parked_at)
+        if at is None:
+            return None
+        return (since is None or at >= since) and (until is None or at < until)
+
     def to_line(self, *, fingerprint: str = "") -> bytes:
         """Return the event as one JSON line, without the newline. Cost: 2-4 µs for 400 bytes.
 
@@ -136,7 +149,7 @@ class ParkedEvent:
         """
         end = line.find(_ERROR_END)
         if end < 0 or not line.startswith(_ERROR):
-            raise ValueError("a line does not begin as a parked event's does")
+            raise ValueError("the line does not begin like a parked event")
         value = _value(line, end + len(_ERROR_END))
         try:
             error = _read_error(line[len(_ERROR) : end + 1])
@@ -159,7 +172,7 @@ class ParkedEvent:
         try:
             return cls(**error, value=value, source=source)
         except TypeError as wrong:
-            raise ValueError(f"a line lacks a field or has one too many: {wrong}") from wrong
+            raise ValueError(f"the line has missing or unknown fields: {wrong}") from wrong
 
 
 def is_one_json_line(value: bytes) -> bool:
@@ -178,14 +191,14 @@ def _value(line: bytes, at: int) -> bytes:
         return line[at + len(_VERBATIM) : -1]
     if line.startswith(_ENCODED, at) and line.endswith(b'"}'):
         return _decoded(line[at + len(_ENCODED) : -2])
-    raise ValueError("a line's event is cut off")
+    raise ValueError("the line's event is cut off")
 
 
 def _decoded(text: bytes | str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"a line's base64 is damaged: {error}") from error
+        raise ValueError(f"the line's base64 is damaged: {error}") from error
 
 
 def _error(event: ParkedEvent, fingerprint: str) -> bytes:

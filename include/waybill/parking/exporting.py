@@ -8,7 +8,7 @@ an apostrophe, or a NUL, changed the event's own bytes, or where they are no tex
 holds them. The lines of the JSON forms are the parked lines themselves.
 
 What could not be read stands at the end: ``{"damaged": [...]}`` as the last line of the JSON forms,
-a row for each object in a table, its words in the first cell. A file without them has everything.
+a row for each object in a table, its message in the first cell. A file without them has everything.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pathlib import Path
 import zstandard
 
 from waybill.errors import InputError
-from waybill.parking.damage import Damage, Unreadable
 from waybill.parking.event import ParkedEvent
+from waybill.parking.reading import Damage, Unreadable
 
 KINDS = (".jsonl.zst", ".jsonl", ".csv")
 _UNSEEN = r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
@@ -91,7 +91,7 @@ def contents(
         InputError: there is no such kind.
     """
     if kind not in _CONTENTS:
-        raise InputError(f"there is no kind {kind!r} of file; choose {', '.join(KINDS)}")
+        raise InputError(f"{kind!r} is not a file type; choose one of {', '.join(KINDS)}")
     return _CONTENTS[kind](events, damage or Damage())
 
 

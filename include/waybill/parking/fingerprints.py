@@ -16,6 +16,7 @@ import re
 from functools import lru_cache
 
 from waybill.errors import InputError
+from waybill.parking.event import ParkedEvent
 
 FINGERPRINT_CHARS = 16
 _FINGERPRINT = re.compile(f"[0-9a-f]{{{FINGERPRINT_CHARS}}}")
@@ -59,6 +60,11 @@ def fingerprint(message: str, where: str) -> str:
     one that was seen lately.
     """
     return _fingerprint(message[:_READ_CHARS], where[:_PLACE_CHARS])
+
+
+def fingerprint_of(event: ParkedEvent) -> str:
+    """Return an event's fingerprint; computed where a release parked it that knew none."""
+    return event.fingerprint or fingerprint(str(event.message), str(event.where))
 
 
 def require_fingerprint(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Holds: a pipeline whose events wait as they came, because nearly all of them would park.
+"""Holds: pipelines whose events wait unprocessed, because nearly all of them would park.
 
 States of a hold: active, then released; a pipeline has one active hold at most, which an index
 sees to. Processing reads the active holds before each batch, so a hold, or a release, counts from
@@ -177,7 +177,7 @@ def end_probe(tracker: TrackerStore, found: Hold, said: Mapping[str, Any], *, pa
         return _end(connection, found.id, Decision("probe", "a probe passed"), probe=dict(said))
 
 
-def held_partitions(tracker: TrackerStore, pipeline_id: str) -> list[tuple[int, int]]:
+def held_groups(tracker: TrackerStore, pipeline_id: str) -> list[tuple[int, int]]:
     """Return (partition id, events parked) where a pipeline's held events wait, largest first."""
     query = (
         select(partitions.c.id, partitions.c.parked)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 ID_BYTES = 8
@@ -64,6 +64,12 @@ def pack_ids(identities: Sequence[Identity | None]) -> tuple[str, Origins]:
             before = origin
         runs[-1][2] += 1  # type: ignore[operator]
     return base64.b64encode(digests).decode(), tuple(tuple(run) for run in runs)  # type: ignore[misc]
+
+
+def split_ids(ids: bytes, copies: Collection[int] = ()) -> list[bytes]:
+    """Return identities one by one, without those of lines that are copies."""
+    each = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
+    return [digest for line, digest in enumerate(each) if line not in copies] if copies else each
 
 
 def unpack_ids(text: str) -> bytes:

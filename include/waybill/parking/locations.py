@@ -1,4 +1,4 @@
-"""What became of a parked event since it was parked: asked of the tracker, as no trace says it.
+"""What became of a parked event since it was parked, by the tracker: no trace says it.
 
 A discard names events by the million and reads none of them; nor do undo, quarantine and clean-up.
 So they leave no traces: the trace of parking names the object, the tracker knows the object's
@@ -18,9 +18,9 @@ from waybill.errors import ParkError
 from waybill.events import decode, instant
 from waybill.parking.model import Segment
 from waybill.parking.names import storable
-from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.queries import events_of, read_frame
-from waybill.parking.selection import NAMES, select_segments, to_segment
+from waybill.parking.packed import NAMES, CorruptSegmentError
+from waybill.parking.reading import events_of, read_frame
+from waybill.parking.selection import select_segments, to_segment
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, segments
 

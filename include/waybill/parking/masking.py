@@ -1,17 +1,17 @@
-"""Personal fields of a parked event, masked: in its payload, its key and the words of its error.
+"""Personal fields of a parked event, masked: in its payload, its key and its error messages.
 
 The source that an event was made from is left out: it holds the same values under other names. A
 masked value keeps nothing of the original but whether it is null. Messages quote values, so each
-masked value is looked for in them. What a message says in other words (a sum, a hash)
-is not found.
+masked value is searched for in them; one that a message gives in another form (a sum, a hash) is
+not found.
 
 Names are the same whatever their case and blanks (``same_name``). A path that ends before its
 field, since text or a number stands where an object was declared, masks what stands there. A
 personal object's own field names are values too: they are looked for in messages.
 
-What cannot be taken apart is masked whole: bytes that are no JSON, a payload that travels as bytes,
-values that no field names. So are then the words about it, and those about a payload that is in the
-object store: what they quote cannot be known.
+What cannot be taken apart is masked whole: bytes that are not JSON, a payload sent as bytes,
+values without a field name. So are the messages about it, and about a payload that is in the object
+store: nobody knows what they quote.
 
 How else a value may be written, and so what a message is searched for:
 
@@ -456,8 +456,8 @@ def masked_event(
     if masking.opaque:
         said = {name: _hidden(text) for name, text in _said(event).items()}
     else:
-        words = QuotedValues(masking.values)
-        said = {name: words.masked_within(text) for name, text in _said(event).items()}
+        quoted = QuotedValues(masking.values)
+        said = {name: quoted.masked_within(text) for name, text in _said(event).items()}
     return replace(event, value=value, source=b"", **said), masked
 
 
@@ -500,10 +500,10 @@ class _Masking:
         if _REFERENCE in value and (self._everything or self._fields):
             self.opaque = True
             self.found.add(_NAMELESS)
-        words = QuotedValues(self.values)
+        quoted = QuotedValues(self.values)
         for name, item in beside.items():
             if name not in _WAYBILLS and isinstance(item, str):
-                beside[name] = words.masked(item)
+                beside[name] = quoted.masked(item)
         return beside | payload
 
     def _beside(self, attributes: dict[str, Any]) -> dict[str, Any]:
@@ -591,6 +591,3 @@ def _scalars(value: Any) -> Iterator[Any]:
             yield from _scalars(item)
     elif value is not None and not isinstance(value, bool):
         yield value
-
-
-__all__ = ["KEY", "MASK", "masked_event", "masked_words", "same_name"]

@@ -1,42 +1,31 @@
-"""What the tracker says of parked events: partitions, segments, replays, and reports."""
+"""What the tracker says of parked events: groups, segments, replays, and reports.
+
+The parked events of one pipeline, event name, stage and error type are a *parked group*. Columns,
+JSON and ids call it a partition, which it was called first; it has nothing to do with those of
+Kafka, which are ``kafka_partition`` here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from waybill.events import rfc3339, window
-from waybill.parking.fingerprints import require_fingerprint
+from waybill.parking.event import ParkedEvent
+from waybill.parking.fingerprints import fingerprint_of, require_fingerprint
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionFilter:
-    """Which partitions; a field that is None matches all.
+class _Windows:
+    """A window on event time, and one on the time of parking."""
 
-    Windows go from ``since`` to before ``until``; a time without a zone is UTC. With a window or a
-    fingerprint a partition matches when one segment of it does.
-    """
-
-    pipeline_id: str | None = None
-    event_name: str | None = None
-    stage: str | None = None
-    error_type: str | None = None
-    since: datetime | str | None = None
-    """On event time."""
-    until: datetime | str | None = None
-    held: bool = False
-    """Only partitions, and in the window only segments, with events parked or replaying now."""
-    parked_since: datetime | str | None = None
-    """On the time of parking."""
-    parked_until: datetime | str | None = None
-    fingerprint: str | None = None
-    teams: tuple[str, ...] | None = None
-    """Only pipelines of these teams; of none, those without a team too."""
-    kept: bool = False
-    """As ``held``, or quarantined: whatever nobody has decided on."""
+    __slots__ = ()
+    since: datetime | str | None
+    until: datetime | str | None
+    parked_since: datetime | str | None
+    parked_until: datetime | str | None
 
     @property
     def window(self) -> tuple[datetime | None, datetime | None]:
@@ -56,9 +45,45 @@ class PartitionFilter:
         """
         return window(self.parked_since, self.parked_until, prefix="parked_")
 
+
+class _Row:
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        fields_ = asdict(self)  # type: ignore[call-overload]
+        return {name: _plain(value) for name, value in fields_.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedGroupFilter(_Windows):
+    """Which parked groups; a field that is None matches all.
+
+    Windows go from ``since`` to before ``until``; a time without a zone is UTC. With a window or a
+    fingerprint a group matches when one segment of it does.
+    """
+
+    pipeline_id: str | None = None
+    event_name: str | None = None
+    stage: str | None = None
+    error_type: str | None = None
+    since: datetime | str | None = None
+    """On event time."""
+    until: datetime | str | None = None
+    held: bool = False
+    """Only groups, and in the window only segments, with events parked or replaying now."""
+    parked_since: datetime | str | None = None
+    """On the time of parking."""
+    parked_until: datetime | str | None = None
+    fingerprint: str | None = None
+    teams: tuple[str, ...] | None = None
+    """Only pipelines of these teams; of none, those without a team too."""
+    kept: bool = False
+    """As ``held``, or quarantined: whatever nobody has decided on."""
+
     @property
     def names_nothing(self) -> bool:
-        """True: it matches every partition there is, or every one of these teams."""
+        """True: it matches every group there is, or every one of these teams."""
         own = (field.name for field in fields(self) if field.name not in ("held", "kept", "teams"))
         return all(getattr(self, name) is None for name in own)
 
@@ -69,7 +94,7 @@ class PartitionFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class ParkedGroup(_Row):
     """The parked events of one pipeline, event name, stage and error type, in numbers."""
 
     id: int
@@ -108,23 +133,19 @@ class Partition:
         """Return all four names, for messages."""
         return f"{self.pipeline}/{self.event_name or '(empty)'}/{self.stage}/{self.error_type}"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the partition as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
-class PartitionPage:
-    """Some partitions of a list, in its order."""
+class ParkedGroupPage:
+    """Some parked groups of a list, in its order."""
 
-    partitions: tuple[Partition, ...]
+    partitions: tuple[ParkedGroup, ...]
     next: str | None
     """What to give as ``after`` for those that follow; None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintGroup:
-    """The events of one partition that are parked or replaying with one fingerprint."""
+class FailureCause(_Row):
+    """A cause: the events of one group that are parked or replaying with one fingerprint."""
 
     fingerprint: str
     """Empty: mixed ones, or parked by a release that knew none."""
@@ -135,14 +156,10 @@ class FingerprintGroup:
     first_parked_at: datetime
     last_parked_at: datetime
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the group as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One partition's byte range in one parked object."""
+    """One parked group's byte range in one parked object."""
 
     id: int
     partition_id: int
@@ -167,8 +184,8 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayConditions:
-    """Which parked events of a partition a replay takes; what is None takes all.
+class ReplayConditions(_Windows):
+    """Which parked events of a group a replay takes, or a dry run; what is None takes all.
 
     A time without a zone is UTC; windows go from their first edge to before their second.
     """
@@ -185,23 +202,20 @@ class ReplayConditions:
     about: bool = False
     """``max_events`` may be exceeded by half of it where that saves cutting a segment."""
 
-    @property
-    def window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges on event time in UTC.
+    def event_filter(self) -> Callable[[ParkedEvent], bool]:
+        """Return what tells whether an event is wanted, by its own time and its fingerprint.
 
-        Raises:
-            InputError: one is no time, or the window holds nothing.
+        One whose time cannot be read is.
         """
-        return window(self.since, self.until)
+        since, until = self.window
+        cause = self.fingerprint
 
-    @property
-    def parked_window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges on the time of parking in UTC.
+        def is_wanted(event: ParkedEvent) -> bool:
+            if cause is not None and fingerprint_of(event) != cause:
+                return False
+            return event.is_within(since, until) is not False
 
-        Raises:
-            InputError: one is no time, or the window holds nothing.
-        """
-        return window(self.parked_since, self.parked_until, prefix="parked_")
+        return is_wanted
 
     def check(self) -> None:
         """Raise ``InputError`` where an edge, a window or the fingerprint is none."""
@@ -211,8 +225,8 @@ class ReplayConditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """One partition's way back, from its begin to its end."""
+class Replay(_Row):
+    """One parked group's way back, from its beginning to its end."""
 
     id: UUID
     partition_id: int
@@ -236,10 +250,6 @@ class Replay:
     started_at: datetime
     finished_at: datetime | None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the replay as JSON."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class ObjectDescriptor:
@@ -252,16 +262,8 @@ class ObjectDescriptor:
     """``SegmentDescriptor`` of each."""
 
 
-class _Report:
-    __slots__ = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
-        return asdict(self)  # type: ignore[call-overload, no-any-return]
-
-
 @dataclass(frozen=True, slots=True)
-class DiscardReport(_Report):
+class DiscardReport(_Row):
     """What a discard, or its undoing, changed."""
 
     partitions: int
@@ -295,7 +297,7 @@ class ObjectState:
 
 
 @dataclass(frozen=True, slots=True)
-class RecheckReport(_Report):
+class RecheckReport(_Row):
     """What another look at quarantined segments found."""
 
     segments: int
@@ -311,7 +313,7 @@ class RecheckReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
-class CleanUpReport(_Report):
+class CleanUpReport(_Row):
     """What a clean-up deleted."""
 
     objects: int
@@ -324,7 +326,7 @@ class CleanUpReport(_Report):
 
 
 @dataclass(frozen=True, slots=True)
-class RefreshReport(_Report):
+class RefreshReport(_Row):
     """What a comparison of tracker and bucket found."""
 
     missing: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Names and words from users, in a form that SQL can hold and an index can carry.
+"""Names and messages from users, in a form that PostgreSQL can store and index.
 
 PostgreSQL's text takes neither NUL nor lone surrogates, and an index entry at most 2,704 bytes:
 four names of 512 bytes fit. A name that is clean is stored as it is. Any other is stored escaped,

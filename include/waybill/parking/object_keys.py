@@ -1,26 +1,33 @@
-"""Keys of objects that name what they hold, and the directories inside objects.
+"""Keys of parked objects: by each, what kind of object it is and what it holds.
 
-A producer's message that Kafka refused, and a commit that was parked whole, are named in the key of
-their object: one that a killed process left, and no row names, is known for garbage once the books
-stand at that message or commit, or beyond. What acknowledged it named another object, or none.
+An object is stored before the row that names it is committed. Where its key says what it holds,
+one that a killed process left is known to be garbage once the books stand beyond that: see
+``refreshing``.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import time
+import uuid
+from datetime import UTC, datetime
 from uuid import uuid4
-
-from waybill.parking.packed import (
-    CorruptSegmentError,
-    SegmentDescriptor,
-    directory_length,
-    read_directory,
-)
-from waybill.storage import ObjectStore
 
 _REFUSED = re.compile(r"parked/refused/([0-9a-f]{32})/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
 _UNLOADED = re.compile(r"parked/unloaded/([0-9a-f]*)/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
-_TAIL_BYTES = 64 * 1024
+_CUT = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+_REWRITTEN = re.compile(r"parked/rewritten/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
+
+
+def new_key() -> str:
+    """Return a fresh key: ``parked/YYYY/MM/DD/<uuid7>.jsonl.zst``; they sort by time."""
+    now_ns = time.time_ns()
+    moment = datetime.fromtimestamp(now_ns / 1e9, UTC)
+    bits = (now_ns // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
+    bits = bits & ~(0xF << 76) | 0x7 << 76
+    bits = bits & ~(0x3 << 62) | 0x2 << 62
+    return f"parked/{moment:%Y/%m/%d}/{uuid.UUID(int=bits)}.jsonl.zst"
 
 
 def new_refused_key(wal_id: str, lsn: int) -> str:
@@ -45,33 +52,23 @@ def unloaded_commit(key: str) -> tuple[str, int] | None:
     return None if found is None else (bytes.fromhex(found[1]).decode(), int(found[2]))
 
 
-def read_object_directory(
-    objects: ObjectStore, key: str, size: int
-) -> tuple[SegmentDescriptor, ...]:
-    """Return the segments that an object's directory names.
-
-    Args:
-        objects: where it is.
-        key: which.
-        size: its bytes.
-
-    Cost: one request, two for a directory of more than 64 KiB.
-
-    Raises:
-        CorruptSegmentError: it has no directory, or a damaged one.
-        ObjectMissingError: it is gone.
-    """
-    tail = _tail(objects, key, size, _TAIL_BYTES)
-    needed = directory_length(tail) or 0
-    if needed > size:
-        raise CorruptSegmentError(key, size, "is shorter than its directory says")
-    if needed > len(tail):
-        tail = _tail(objects, key, size, needed)
-    return read_directory(tail, key=key)
+def new_cut_key(segment_id: int) -> str:
+    """Return a fresh key: ``parked/cut/<segment id>/<uuid4>.jsonl.zst``."""
+    return f"parked/cut/{segment_id}/{uuid4().hex}.jsonl.zst"
 
 
-def _tail(objects: ObjectStore, key: str, size: int, most: int) -> bytes:
-    length = min(most, size)
-    if length == 0:
-        return b""
-    return objects.get(key, position=size - length, length=length)
+def cut_segment(key: str) -> int | None:
+    """Return the id of the segment whose parts an object holds; None: it is another kind."""
+    found = _CUT.fullmatch(key)
+    return None if found is None else int(found[1])
+
+
+def new_rewritten_key(segment_id: int) -> str:
+    """Return a fresh key: ``parked/rewritten/<segment id>/<uuid4>.jsonl.zst``."""
+    return f"parked/rewritten/{segment_id}/{uuid4().hex}.jsonl.zst"
+
+
+def first_moved(key: str) -> int | None:
+    """Return the id of the first segment that an object took over; None: it is another kind."""
+    found = _REWRITTEN.fullmatch(key)
+    return None if found is None else int(found[1])

@@ -22,12 +22,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import struct
-import time
-import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from sys import intern
@@ -39,9 +36,10 @@ import zstandard
 from waybill.errors import StopError
 from waybill.events import instant, rfc3339
 from waybill.parking.event import ParkedEvent
-from waybill.parking.fingerprints import fingerprint
+from waybill.parking.fingerprints import fingerprint_of
 from waybill.parking.identities import Identity, Origins, pack_ids
 from waybill.parking.names import storable, summary
+from waybill.storage import ObjectStore
 
 LARGEST_SEGMENT_BYTES = 8 * 1024**2
 """Lines of one segment before the next begins; one larger event still is one segment."""
@@ -54,10 +52,10 @@ _LENGTH = struct.Struct("<I")
 TRAILER_BYTES = _LENGTH.size + len(MAGIC)
 _VERSION = 1
 _UNSEEN = object()
-
-PartitionKey = tuple[str, str, str, str]
+ParkedGroupKey = tuple[str, str, str, str]
 """(pipeline id, event name, stage, error type)."""
-_KEY_FIELDS = ("pipeline_id", "event_name", "stage", "error_type")
+NAMES = ("pipeline_id", "event_name", "stage", "error_type")
+"""Its columns."""
 
 
 class CorruptSegmentError(StopError):
@@ -108,7 +106,7 @@ class SegmentDescriptor:
     """Lines, from 0, that are copies of parked events: not counted, found when it is recorded."""
 
     @property
-    def partition(self) -> PartitionKey:
+    def partition(self) -> ParkedGroupKey:
         """Return the partition's four names, as the tracker holds them."""
         return (self.pipeline_id, self.event_name, self.stage, self.error_type)
 
@@ -142,8 +140,8 @@ class Packer:
 
     def __init__(self, level: int = 3) -> None:
         self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
-        self._builders: dict[tuple[PartitionKey, str], _Builder] = {}
-        self._fingerprints: Counter[PartitionKey] = Counter()
+        self._builders: dict[tuple[ParkedGroupKey, str], _Builder] = {}
+        self._fingerprints: Counter[ParkedGroupKey] = Counter()
         self.count = 0
 
     def add(self, event: ParkedEvent, identity: Identity | None = None) -> None:
@@ -155,13 +153,13 @@ class Packer:
 
         Cost: 5-8 µs for 400 bytes, and a fingerprint.
         """
-        cause = event.fingerprint or fingerprint(str(event.message), str(event.where))
+        cause = fingerprint_of(event)
         key = (event.pipeline_id, event.event_name, event.stage, event.error_type)
         builder = self._builders.get((key, cause)) or self._builder(key, cause)
         builder.add(event, event.to_line(fingerprint=cause), identity, self._compressor)
         self.count += 1
 
-    def _builder(self, key: PartitionKey, cause: str) -> _Builder:
+    def _builder(self, key: ParkedGroupKey, cause: str) -> _Builder:
         """Return the builder of a fingerprint that has none yet: a new one, or the mixed one."""
         if self._fingerprints[key] == MOST_FINGERPRINTS:
             cause = ""
@@ -200,9 +198,9 @@ class _Builder:
         "_last_at", "_lines", "_message", "_start", "key",
     )  # fmt: skip
 
-    def __init__(self, key: PartitionKey, cause: str) -> None:
+    def __init__(self, key: ParkedGroupKey, cause: str) -> None:
         a, b, c, d = map(_shared, key)
-        self.key: PartitionKey = (a, b, c, d)
+        self.key: ParkedGroupKey = (a, b, c, d)
         self._fingerprint = cause
         self._identities: list[Identity | None] = []
         self._closed: list[tuple[bytes, dict[str, Any]]] | None = None
@@ -255,7 +253,7 @@ class _Builder:
         frame = compressor.compress(self._lines)
         ids, origins = pack_ids(self._identities)
         descriptor = {
-            **dict(zip(_KEY_FIELDS, map(storable, self.key), strict=True)),
+            **dict(zip(NAMES, map(storable, self.key), strict=True)),
             "length": len(frame),
             "count": self._count,
             "bytes": len(self._lines),
@@ -314,7 +312,7 @@ def read_directory(body: bytes, *, key: str = "") -> tuple[SegmentDescriptor, ..
     """
     needed = directory_length(body)
     if needed is None or needed > len(body):
-        raise CorruptSegmentError(key, len(body), "does not end as a parked object does")
+        raise CorruptSegmentError(key, len(body), "does not end like a parked object")
     start = len(body) - needed
     try:
         listing = zstandard.ZstdDecompressor().decompress(body[start:-TRAILER_BYTES])
@@ -323,11 +321,140 @@ def read_directory(body: bytes, *, key: str = "") -> tuple[SegmentDescriptor, ..
         raise CorruptSegmentError(key, start, f"its directory is damaged: {error}") from error
 
 
-def new_key() -> str:
-    """Return a fresh key: ``parked/YYYY/MM/DD/<uuid7>.jsonl.zst``; they sort by time."""
-    now_ns = time.time_ns()
-    moment = datetime.fromtimestamp(now_ns / 1e9, UTC)
-    bits = (now_ns // 1_000_000) << 80 | int.from_bytes(os.urandom(10), "big")
-    bits = bits & ~(0xF << 76) | 0x7 << 76
-    bits = bits & ~(0x3 << 62) | 0x2 << 62
-    return f"parked/{moment:%Y/%m/%d}/{uuid.UUID(int=bits)}.jsonl.zst"
+_TAIL_BYTES = 64 * 1024
+
+
+def read_object_directory(
+    objects: ObjectStore, key: str, size: int
+) -> tuple[SegmentDescriptor, ...]:
+    """Return the segments that an object's directory names.
+
+    Args:
+        objects: where it is.
+        key: which.
+        size: its bytes.
+
+    Cost: one request, two for a directory of more than 64 KiB.
+
+    Raises:
+        CorruptSegmentError: it has no directory, or a damaged one.
+        ObjectMissingError: it is gone.
+    """
+    tail = _tail(objects, key, size, _TAIL_BYTES)
+    needed = directory_length(tail) or 0
+    if needed > size:
+        raise CorruptSegmentError(key, size, "is shorter than its directory says")
+    if needed > len(tail):
+        tail = _tail(objects, key, size, needed)
+    return read_directory(tail, key=key)
+
+
+def _tail(objects: ObjectStore, key: str, size: int, most: int) -> bytes:
+    length = min(most, size)
+    if length == 0:
+        return b""
+    return objects.get(key, position=size - length, length=length)
+
+
+_CHUNK_BYTES = 1024**2
+_UNKNOWN_SIZE = zstandard.CONTENTSIZE_UNKNOWN
+_BLOCK_HEADER_BYTES = 3
+_RLE = 1
+_CHECKSUM_BYTES = 4
+
+
+def read_segment(
+    frame: bytes,
+    *,
+    sha256: str | None = None,
+    key: str = "",
+    position: int = 0,
+    copies: Sequence[int] = (),
+) -> Iterator[ParkedEvent]:
+    """Yield the events of one segment in the order they came.
+
+    Args:
+        frame: the segment's bytes.
+        sha256: what the tracker says of them; checked before the first event is given.
+        key: names the object in errors.
+        position: names the segment in errors.
+        copies: lines, from 0, that are left out.
+
+    Memory: the frame and about 1 MiB, or its largest line.
+
+    Raises:
+        CorruptSegmentError: the frame is damaged or cut. With ``sha256`` before the first event,
+            without it perhaps after some.
+    """
+    if sha256 is not None and hashlib.sha256(frame).hexdigest() != sha256:
+        raise CorruptSegmentError(key, position, "these are not the bytes that were parked")
+    return _events(frame, key, position, frozenset(copies))
+
+
+def check_segment(frame: bytes, sha256: str, lines: int, key: str, position: int) -> None:
+    """Check a frame whole: its bytes, that zstd can read them, and how many lines they are.
+
+    Cost: a hash and a decompression; the lines are not parsed.
+
+    Raises:
+        CorruptSegmentError: something is not as it was parked.
+    """
+    read_segment(frame, sha256=sha256, key=key, position=position)
+    try:
+        found = sum(chunk.count(b"\n") for chunk in _chunks(frame))
+    except (zstandard.ZstdError, ValueError) as error:
+        raise CorruptSegmentError(key, position, f"the frame is damaged: {error}") from error
+    if found != lines:
+        raise CorruptSegmentError(key, position, f"it holds {found} lines, not {lines}")
+
+
+def _events(frame: bytes, key: str, position: int, copies: frozenset[int]) -> Iterator[ParkedEvent]:
+    try:
+        for ordinal, line in enumerate(_lines(frame)):
+            if ordinal not in copies:
+                yield ParkedEvent.from_line(line)
+    except (zstandard.ZstdError, ValueError) as error:
+        raise CorruptSegmentError(key, position, f"the frame is damaged: {error}") from error
+
+
+def _lines(frame: bytes) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    for chunk in _chunks(frame):
+        first, *lines = chunk.split(b"\n")
+        rest.append(first)
+        if lines:
+            yield b"".join(rest)
+            rest = [lines.pop()]
+            yield from lines
+
+
+def _chunks(frame: bytes) -> Iterator[bytes]:
+    """Yield the bytes of all lines, each with its newline.
+
+    A zstd reader ends silently where a frame is cut, so sizes are compared.
+    """
+    parameters = zstandard.get_frame_parameters(frame)
+    size = parameters.content_size
+    if len(frame) < _length(frame, checksum=parameters.has_checksum):
+        raise ValueError("it is cut")
+    total = 0
+    last = b"\n"
+    reader = zstandard.ZstdDecompressor().stream_reader(frame)
+    while chunk := reader.read(_CHUNK_BYTES):
+        total += len(chunk)
+        last = chunk[-1:]
+        yield chunk
+    if last != b"\n" or size not in (_UNKNOWN_SIZE, total):
+        raise ValueError(f"it ends after {total} of {size} bytes")
+
+
+def _length(frame: bytes, *, checksum: bool) -> int:
+    """Return the bytes that a frame's blocks and checksum take. Source: RFC 8878, 3.1.1."""
+    end = zstandard.frame_header_size(frame)
+    last = False
+    while not last and end < len(frame):
+        header = int.from_bytes(frame[end : end + _BLOCK_HEADER_BYTES], "little")
+        last = bool(header & 1)
+        size = 1 if header >> 1 & 3 == _RLE else header >> 3
+        end += _BLOCK_HEADER_BYTES + size
+    return end + (_CHECKSUM_BYTES if checksum else 0)

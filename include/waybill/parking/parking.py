@@ -1,4 +1,4 @@
-"""``Parking``: all that is done with parked events once they are stored."""
+"""``Parking``: all that can be done with parked events once they are stored."""
 
 from __future__ import annotations
 
@@ -15,28 +15,26 @@ from waybill.events import window
 from waybill.parking import (
     cleanup,
     discards,
+    groups,
     holds,
-    merging,
-    pages,
     quarantine,
-    queries,
+    reading,
     refreshing,
     replays,
     sampling,
 )
-from waybill.parking.damage import Damage
+from waybill.parking.cleanup import Rewriting
 from waybill.parking.event import ParkedEvent
+from waybill.parking.groups import Sort
 from waybill.parking.holds import Hold
-from waybill.parking.marks import IS_UNMARKED_ALONE
-from waybill.parking.merging import GroupReading
 from waybill.parking.model import (
     CleanUpReport,
     DiscardReport,
-    FingerprintGroup,
+    FailureCause,
     ObjectDescriptor,
-    Partition,
-    PartitionFilter,
-    PartitionPage,
+    ParkedGroup,
+    ParkedGroupFilter,
+    ParkedGroupPage,
     RecheckReport,
     RefreshReport,
     Replay,
@@ -44,11 +42,11 @@ from waybill.parking.model import (
     Segment,
 )
 from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
-from waybill.parking.pages import Sort
+from waybill.parking.reading import Damage, SliceReading
 from waybill.parking.refreshing import ObjectCheck
 from waybill.parking.replays import Beside
-from waybill.parking.rewriting import Rewriting
-from waybill.parking.sampling import EventChoice, EventSample
+from waybill.parking.sampling import EventSample
+from waybill.parking.states import IS_UNMARKED_ALONE
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 
@@ -73,23 +71,23 @@ class Parking:
         self._tracker = tracker
         self._objects = objects
 
-    # What only looks
+    # Reading
 
     def partitions(
-        self, wanted: PartitionFilter | None = None, *, limit: int | None = None
-    ) -> list[Partition]:
+        self, wanted: ParkedGroupFilter | None = None, *, limit: int | None = None
+    ) -> list[ParkedGroup]:
         """Return the partitions that match, sorted by name; without a filter all of them."""
-        return queries.read_partitions(self._tracker, wanted or PartitionFilter(), limit=limit)
+        return groups.read_groups(self._tracker, wanted or ParkedGroupFilter(), limit=limit)
 
     def page(
         self,
-        wanted: PartitionFilter | None = None,
+        wanted: ParkedGroupFilter | None = None,
         *,
         sort: Sort = "name",
         descending: bool = False,
         limit: int = 50,
         after: str | None = None,
-    ) -> PartitionPage:
+    ) -> ParkedGroupPage:
         """Return some of the partitions that match, in an order, and where the next ones begin.
 
         Args:
@@ -105,29 +103,29 @@ class Parking:
         Raises:
             InputError: a cursor that is none or of another order, a wrong limit, sort or time.
         """
-        return pages.read_page(
+        return groups.read_page(
             self._tracker,
-            wanted or PartitionFilter(),
+            wanted or ParkedGroupFilter(),
             sort=sort,
             descending=descending,
             limit=limit,
             after=after,
         )
 
-    def totals(self, wanted: PartitionFilter | None = None) -> tuple[int, int, int]:
+    def totals(self, wanted: ParkedGroupFilter | None = None) -> tuple[int, int, int]:
         """Return (partitions, events parked in them, bytes held in them) of all that match.
 
         Cost: a look at each partition that matches; 0.1 s at 500,000.
         """
-        return pages.read_totals(self._tracker, wanted or PartitionFilter())
+        return groups.read_totals(self._tracker, wanted or ParkedGroupFilter())
 
-    def groups(self, partition_id: int) -> list[FingerprintGroup]:
+    def causes(self, partition_id: int) -> list[FailureCause]:
         """Return a partition's parked and replaying events by fingerprint, most events first."""
-        return queries.read_groups(self._tracker, partition_id)
+        return groups.read_causes(self._tracker, partition_id)
 
     def object_keys(self, partition_id: int, *, limit: int) -> list[str]:
         """Return objects that hold what is parked, replaying or quarantined, the newest first."""
-        return queries.read_object_keys(self._tracker, partition_id, limit=limit)
+        return groups.read_object_keys(self._tracker, partition_id, limit=limit)
 
     def timelines(
         self,
@@ -143,17 +141,17 @@ class Parking:
         Raises:
             InputError: an edge is no time, or the window is empty.
         """
-        return queries.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
+        return groups.read_timelines(self._tracker, ids, since=since, until=until, buckets=buckets)
 
-    def partition(self, partition_id: int) -> Partition:
+    def partition(self, partition_id: int) -> ParkedGroup:
         """Return one partition.
 
         Raises:
             InputError: there is none with this id.
         """
-        return queries.read_partition(self._tracker, partition_id)
+        return groups.read_group(self._tracker, partition_id)
 
-    def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> Partition:
+    def find(self, pipeline: str, *, event_name: str, stage: str, error_type: str) -> ParkedGroup:
         """Return the partition with these names.
 
         Args:
@@ -166,18 +164,18 @@ class Parking:
             InputError: there is none; names the first name that is wrong, and the nearest right
             one.
         """
-        return queries.find_partition(
+        return groups.find_group(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
     def find_exactly(
         self, pipeline: str, *, event_name: str, stage: str, error_type: str
-    ) -> Partition | None:
+    ) -> ParkedGroup | None:
         """Return the partition with these names, as ``find`` does; None: there is none.
 
         Cost: two look-ups by index, however much is parked.
         """
-        return queries.find_exactly(
+        return groups.find_exactly(
             self._tracker, pipeline, event_name=event_name, stage=stage, error_type=error_type
         )
 
@@ -187,7 +185,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        return queries.resolve_pipeline(self._tracker, name)
+        return groups.resolve_pipeline(self._tracker, name)
 
     def require_names(self, stage: str | None, error_type: str | None) -> None:
         """Refuse a stage or error type that is neither Waybill's own nor ever parked anything.
@@ -195,7 +193,7 @@ class Parking:
         Raises:
             InputError: there is none; names the nearest.
         """
-        queries.require_names(self._tracker, stage, error_type)
+        groups.require_names(self._tracker, stage, error_type)
 
     def events(  # noqa: PLR0913 - each may be left out
         self,
@@ -218,11 +216,11 @@ class Parking:
             CorruptSegmentError: without ``damage``: a segment is damaged, or its object is gone
                 though its row stands.
         """
-        return queries.read_events(
+        return reading.read_events(
             self._tracker,
             self._objects,
             partition_id,
-            queries.Wanted(states, *window(since, until), limit, fingerprint),
+            reading.Wanted(states, *window(since, until), limit, fingerprint),
             damage,
         )
 
@@ -241,7 +239,7 @@ class Parking:
 
         Cost: one read of the store for each of at most ``n`` segments.
         """
-        return queries.read_sample(
+        return sampling.read_sample(
             self._tracker,
             self._objects,
             partition_id,
@@ -254,7 +252,7 @@ class Parking:
     def draw(
         self,
         partition_id: int,
-        choice: EventChoice | None = None,
+        choice: ReplayConditions | None = None,
         *,
         n: int | None = None,
         seed: int | None = None,
@@ -271,7 +269,7 @@ class Parking:
             InputError: an edge of a window is no time.
         """
         return sampling.draw(
-            self._tracker, self._objects, partition_id, choice or EventChoice(), n, seed
+            self._tracker, self._objects, partition_id, choice or ReplayConditions(), n, seed
         )
 
     def read(self, segment: Segment) -> Iterator[ParkedEvent]:
@@ -280,9 +278,9 @@ class Parking:
         Raises:
             CorruptSegmentError: it is damaged, or its object is gone though its row stands.
         """
-        return queries.read_segment_events(self._tracker, self._objects, segment)
+        return reading.read_segment_events(self._tracker, self._objects, segment)
 
-    # What changes something
+    # Changes
 
     def record(
         self,
@@ -387,30 +385,30 @@ class Parking:
 
     def replay_size(self, replay_id: UUID) -> int:
         """Return how many segments a replay took; of those cut or rewritten since, the parts."""
-        return queries.count_segments(self._tracker, *_own(replay_id))
+        return reading.count_segments(self._tracker, *_own(replay_id))
 
-    def replay_groups(self, replay_id: UUID) -> Iterator[list[Segment]]:
-        """Yield what a replay has still to send: groups of segments whose events go out merged.
+    def replay_slices(self, replay_id: UUID) -> Iterator[list[Segment]]:
+        """Yield what a replay has still to send: slices of segments whose events go out merged.
 
-        In replay order. Memory: a page of rows, and one group's.
+        In replay order. Memory: a page of rows, and one slice's.
         """
         own = segments.c.replay_id == replay_id, segments.c.state == "replaying"
-        return merging.groups(queries.segments_in_order(self._tracker, *own))
+        return reading.slices(reading.segments_in_order(self._tracker, *own))
 
-    def read_group(self, group: Sequence[Segment]) -> GroupReading:
-        """Read a group of segments, each checked whole before the first event is given.
+    def read_slice(self, some: Sequence[Segment]) -> SliceReading:
+        """Read a slice, each segment checked whole before the first event is given.
 
-        Memory: the group's frames, compressed, and the lines of segments that overlap.
+        Memory: the slice's frames, compressed, and the lines of segments that overlap.
         """
-        return merging.read_group(self._tracker, self._objects, group)
+        return reading.read_slice(self._tracker, self._objects, some)
 
-    def read_groups(self, groups: Iterable[list[Segment]]) -> Generator[GroupReading]:
-        """Yield groups as ``read_group`` reads them; a few are read ahead, side by side.
+    def read_slices(self, slices: Iterable[list[Segment]]) -> Generator[SliceReading]:
+        """Yield slices as ``read_slice`` reads them; a few are read ahead, side by side.
 
-        To be closed when it is not read to its end. Memory: the frames of the next group, whatever
-        its size, and of more groups up to 8 MiB.
+        To be closed when it is not read to its end. Memory: the frames of the next slice, whatever
+        its size, and of more slices up to 8 MiB.
         """
-        return merging.read_groups(self._tracker, self._objects, groups)
+        return reading.read_slices(self._tracker, self._objects, slices)
 
     def quarantine(
         self, replay_id: UUID, damaged: Sequence[tuple[Segment, CorruptSegmentError]]
@@ -448,7 +446,7 @@ class Parking:
 
         Of those that were cut or rewritten since, the parts.
         """
-        return list(queries.segments_in_order(self._tracker, *_own(replay_id)))
+        return list(reading.segments_in_order(self._tracker, *_own(replay_id)))
 
     def mark_replayed(
         self, replay_id: UUID, segment_ids: Sequence[int], beside: Beside | None = None
@@ -489,7 +487,7 @@ class Parking:
 
     def discard(
         self,
-        wanted: PartitionFilter,
+        wanted: ParkedGroupFilter,
         decision: Decision,
         *,
         most_cuts: int | None = None,
@@ -503,11 +501,13 @@ class Parking:
             InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.discard(self._tracker, self._objects, wanted, decision, most_cuts=most_cuts)
+        return discards.decide(
+            self._tracker, self._objects, "discard", wanted, decision, most_cuts=most_cuts
+        )
 
     def undo_discard(
         self,
-        wanted: PartitionFilter,
+        wanted: ParkedGroupFilter,
         decision: Decision,
         *,
         most_cuts: int | None = None,
@@ -521,8 +521,8 @@ class Parking:
             InputError: the filter is empty, or the decision says not why.
             TooManyCutsError: the window cuts through more than ``most_cuts`` segments.
         """
-        return discards.undo_discard(
-            self._tracker, self._objects, wanted, decision, most_cuts=most_cuts
+        return discards.decide(
+            self._tracker, self._objects, "undo_discard", wanted, decision, most_cuts=most_cuts
         )
 
     def hold(self, pipeline: str, decision: Decision) -> Hold:

@@ -4,11 +4,10 @@ A quarantined segment is kept, counted, and left out of replays. ``recheck`` loo
 its bytes are those that were parked, as after the object was restored, it is parked again; so it is
 once its events were made again from Kafka (``waybill.recovery.parked_objects``).
 
-The alarm for rows whose object is gone: raised once an object, to each owner of events in it.
-
-A notice for each pipeline that has events in the object, and one line in the audit log, both in the
-transaction that finds that neither was written before. The rows stay as they are: the object may
-be restored, and a replay that comes to it says so.
+For an object that is gone an alarm is raised, once: a notice for each pipeline that has events in
+it, and one line in the audit log, both in the transaction that finds that neither was written
+before. The rows stay as they are: the object may be restored, and a replay that comes to it says
+so.
 """
 
 from __future__ import annotations
@@ -25,59 +24,21 @@ from sqlalchemy.dialects.postgresql import insert
 from waybill.access import Decision, write_audit
 from waybill.errors import InputError, StopError
 from waybill.notices import Kind, write_notice
-from waybill.parking.marks import IS_UNMARKED, now_in
 from waybill.parking.model import ObjectState, RecheckReport, Segment
 from waybill.parking.names import storable
+from waybill.parking.object_keys import new_cut_key
 from waybill.parking.packed import CorruptSegmentError, PackedObject
-from waybill.parking.queries import read_segment_events, segments_in_order
-from waybill.parking.selection import lock_partition, lock_partitions, select_segments, to_segment
-from waybill.parking.splits import new_cut_key, swap
-from waybill.parking.transitions import move
+from waybill.parking.reading import read_segment_events, segments_in_order
+from waybill.parking.selection import select_segments, to_segment
+from waybill.parking.splits import swap
+from waybill.parking.states import IS_UNMARKED, lock_group, lock_groups, move, now_in
 from waybill.storage import AdvisoryLock, ObjectStore, TrackerStore
 from waybill.storage.tracker import audit_log, notices, replays, segments
 from waybill.storage.tracker import parked_partitions as partitions
 
+_LOG = logging.getLogger(__name__)
 KIND = "missing"
 _ACTION = "object_missing"
-
-
-def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
-    """Tell of objects that rows name and the store does not have; again changes nothing."""
-    if not keys:
-        return
-    with tracker.transaction() as connection:
-        # two refreshes at once would both find nothing written
-        AdvisoryLock.MISSING_OBJECTS.take(connection)
-        _write_notices(connection, keys)
-        told = select(audit_log.c.target).where(
-            audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))
-        )
-        known = {str(row[0]) for row in connection.execute(told)}
-        for key in keys:
-            if key not in known:
-                write_audit(connection, who="refresh_tracker", action=_ACTION, target=key)
-
-
-def _write_notices(connection: Connection, keys: Sequence[str]) -> None:
-    own = segments.c
-    there = or_(
-        own.state == "quarantined", and_(own.state.in_(("parked", "replaying")), IS_UNMARKED)
-    )
-    held: Any = func.coalesce(func.sum(own.count).filter(there), 0)
-    detail = func.jsonb_build_object(
-        "object_key", own.object_key, "segments", func.count(), "events_held", held
-    )
-    each = (
-        select(literal(KIND), partitions.c.pipeline_id, detail)
-        .join_from(segments, partitions, partitions.c.id == own.partition_id)
-        .where(own.object_key.in_(list(keys)), own.state.not_in(("replaced", "deleted")))
-        .group_by(own.object_key, partitions.c.pipeline_id)
-    )
-    statement = insert(notices).from_select(["kind", "pipeline_id", "detail"], each)
-    connection.execute(statement.on_conflict_do_nothing())
-
-
-_LOG = logging.getLogger(__name__)
 
 
 def quarantine_all(
@@ -87,7 +48,7 @@ def quarantine_all(
     number = 0
     for segment, error in damaged:
         with tracker.transaction() as connection:
-            lock_partition(connection, segment.partition_id)
+            lock_group(connection, segment.partition_id)
             query = select(replays.c.requested_by).where(replays.c.id == replay_id)
             who = str(connection.execute(query).scalar_one())
             number += quarantine(
@@ -213,14 +174,14 @@ def park_mended(
 def quarantine_missing(tracker: TrackerStore, keys: Sequence[str], *, who: str) -> int:
     """Set apart what is parked in objects that are gone; returns the events. Again: nothing more.
 
-    Their owners are told by ``missing.raise_alarm``.
+    Their owners are told by ``raise_alarm``.
     """
     events = 0
     for key in keys:
         own = segments.c.object_key == key
         with tracker.transaction() as connection:
             inside = select(segments.c.partition_id).where(own, segments.c.state == "parked")
-            lock_partitions(connection, [partitions.c.id.in_(inside)])
+            lock_groups(connection, [partitions.c.id.in_(inside)])
             moved = move(connection, "parked", "quarantined", own)
             if moved.segments:
                 write_audit(
@@ -259,7 +220,7 @@ def _set_apart(
     tracker: TrackerStore, segment: Segment, error: CorruptSegmentError, *, who: str
 ) -> int:
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         moved = move(connection, "parked", "quarantined", segments.c.id == segment.id)
         if moved.segments:
             _tell(connection, segment, error, who=who)
@@ -274,12 +235,13 @@ def park_made_again(
     Raises:
         StopError: they are not as many.
     """
-    if sum(one.count for one in packed.segments) != segment.count:
-        raise StopError(f"segment {segment.id} has {segment.count} events, not those given")
+    number = sum(one.count for one in packed.segments)
+    if number != segment.count:
+        raise StopError(f"segment {segment.id} has {segment.count} events, not {number}")
     key = new_cut_key(segment.id)
     objects.put(key, packed.body)
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         own = segments.c.id == segment.id
         if not move(connection, "quarantined", "parked", own, replay_id=None).segments:
             return 0
@@ -347,7 +309,7 @@ def _read_whole(tracker: TrackerStore, objects: ObjectStore, segment: Segment) -
 
 def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         own = segments.c.id == segment.id
         moved = move(connection, "quarantined", "parked", own, replay_id=None, problem="")
         if moved.segments:
@@ -361,3 +323,39 @@ def _mend(tracker: TrackerStore, segment: Segment, decision: Decision) -> int:
                 events=moved.events,
             )
     return moved.events
+
+
+def raise_alarm(tracker: TrackerStore, keys: Sequence[str]) -> None:
+    """Tell of objects that rows name and the store does not have; again changes nothing."""
+    if not keys:
+        return
+    with tracker.transaction() as connection:
+        # two refreshes at once would both find nothing written
+        AdvisoryLock.MISSING_OBJECTS.take(connection)
+        _write_notices(connection, keys)
+        alarms = select(audit_log.c.target).where(
+            audit_log.c.action == _ACTION, audit_log.c.target.in_(list(keys))
+        )
+        known = {str(row[0]) for row in connection.execute(alarms)}
+        for key in keys:
+            if key not in known:
+                write_audit(connection, who="refresh_tracker", action=_ACTION, target=key)
+
+
+def _write_notices(connection: Connection, keys: Sequence[str]) -> None:
+    own = segments.c
+    there = or_(
+        own.state == "quarantined", and_(own.state.in_(("parked", "replaying")), IS_UNMARKED)
+    )
+    held: Any = func.coalesce(func.sum(own.count).filter(there), 0)
+    detail = func.jsonb_build_object(
+        "object_key", own.object_key, "segments", func.count(), "events_held", held
+    )
+    each = (
+        select(literal(KIND), partitions.c.pipeline_id, detail)
+        .join_from(segments, partitions, partitions.c.id == own.partition_id)
+        .where(own.object_key.in_(list(keys)), own.state.not_in(("replaced", "deleted")))
+        .group_by(own.object_key, partitions.c.pipeline_id)
+    )
+    statement = insert(notices).from_select(["kind", "pipeline_id", "detail"], each)
+    connection.execute(statement.on_conflict_do_nothing())

@@ -35,9 +35,8 @@ from waybill.notices import write_first
 from waybill.parking.copies import Copies, CopyKey, find_copies
 from waybill.parking.identities import unpack_ids
 from waybill.parking.model import ObjectDescriptor
-from waybill.parking.packed import PartitionKey, SegmentDescriptor
+from waybill.parking.packed import NAMES, ParkedGroupKey, SegmentDescriptor
 from waybill.parking.segment_stream import SegmentStream
-from waybill.parking.selection import NAMES
 from waybill.storage.tracker import (
     COPY,
     HELD_AGAIN,
@@ -128,7 +127,7 @@ def record_objects(
     named, kept = set[str](), set[str]()
     for portion in _portions(objects):
         rows, lines = portion, dict[int, tuple[int, ...]]()
-        ids, known = _upsert_partitions(connection, [segment for _, segment in rows])
+        ids, known = _upsert_groups(connection, [segment for _, segment in rows])
         if once:
             found = find_copies(connection, [segment for _, segment in rows], ids, known)
             counts += found.counts
@@ -168,7 +167,7 @@ def _ordered(item: ObjectDescriptor) -> Iterator[_Row]:
     return iter(sorted(((item.key, segment) for segment in item.segments), key=_partition))
 
 
-def _partition(row: _Row) -> PartitionKey:
+def _partition(row: _Row) -> ParkedGroupKey:
     return row[1].partition
 
 
@@ -193,7 +192,7 @@ def _without(
     connection: Connection,
     rows: Sequence[_Row],
     found: Copies,
-    ids: dict[PartitionKey, int],
+    ids: dict[ParkedGroupKey, int],
 ) -> list[_Row]:
     """Take copies off the partitions' numbers; return the segments that are left, marked."""
     left = []
@@ -231,7 +230,7 @@ def _give_up(connection: Connection, keys: set[str]) -> None:
 def _write_segments(
     connection: Connection,
     rows: Sequence[_Row],
-    ids: dict[PartitionKey, int],
+    ids: dict[ParkedGroupKey, int],
     scope: str,
     commit_number: int,
 ) -> None:
@@ -260,16 +259,16 @@ def _write_segments(
     )
 
 
-def _upsert_partitions(
+def _upsert_groups(
     connection: Connection, found: Sequence[SegmentDescriptor]
-) -> tuple[dict[PartitionKey, int], set[PartitionKey]]:
+) -> tuple[dict[ParkedGroupKey, int], set[ParkedGroupKey]]:
     """Add up per partition, lock in the order of names.
 
     Returns {partition: id}, and the partitions that were there before.
     """
     if not found:
         return {}, set()
-    sums: dict[PartitionKey, _Sum] = {}
+    sums: dict[ParkedGroupKey, _Sum] = {}
     for segment in found:
         if segment.count < 1:
             raise StopError(f"a segment of {segment.partition} has {segment.count} events")
@@ -293,7 +292,7 @@ def _upsert_partitions(
     return ids, {(row[1], row[2], row[3], row[4]) for row in rows if row.was_there}
 
 
-def _was_empty(row: Any, sums: dict[PartitionKey, _Sum]) -> bool:
+def _was_empty(row: Any, sums: dict[ParkedGroupKey, _Sum]) -> bool:
     """Tell whether nothing was parked or replaying in a partition before this commit."""
     return bool(row.parked == sums[row[1], row[2], row[3], row[4]].parked and not row.replaying)
 

@@ -1,4 +1,4 @@
-"""Refresh: tracker and bucket compared both ways.
+"""Refresh: tracker and bucket compared both ways, and the numbers of groups with their segments.
 
 Row without object    alarm, never repaired by deleting the row: see ``quarantine``
 Object without row    garbage, once it is older than the grace and *decided*: no commit can name it
@@ -13,8 +13,8 @@ a frozen process may wake up after any grace; the ledger fences it, so the ledge
 - staged: once each processing consumer, after the object was written, has committed a batch or was
   taken over: batches of one consumer follow each other;
 - parked, a message that Kafka refused: once its row names another object;
-- parked, the parts of a segment that was cut: once no cut of that segment can commit;
-- parked, by a rewriting: once a segment that it would move has moved, was replayed or deleted;
+- parked, the parts of a segment that was cut, or segments moved by a rewriting: once no swap of
+  that segment, or of the first that moves, can commit;
 - parked, commits that were parked whole: once their destination stands at them or beyond;
 - parked, otherwise not from Kafka: never. Ingestion's mark in the write-ahead log, and a load's
   outcome in the destination, name it for as long as they wait for the tracker. Kept, counted.
@@ -22,9 +22,7 @@ An empty or a wrong tracker decides nothing, so it deletes nothing.
 
 The listing goes into a temporary table; both comparisons then go a thousand keys at a time.
 
-The aggregates of partitions, recomputed from their segments: a check that should find nothing.
-
-What each number is the sum of
+Aggregates: a check that should find nothing. What each number is the sum of:
   parked, replaying   segments in that state
   replayed            segments replayed, and deleted ones that have a replay id
   discarded           segments discarded, by row or mark, and deleted ones that have none
@@ -73,15 +71,11 @@ from sqlalchemy.schema import CreateTable
 
 from waybill.access import write_audit
 from waybill.parking.cleanup import tracker_now
-from waybill.parking.marks import IS_MARKED, IS_UNMARKED
 from waybill.parking.model import RefreshReport
-from waybill.parking.object_keys import read_object_directory, refused_message, unloaded_commit
-from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor
+from waybill.parking.object_keys import cut_segment, first_moved, refused_message, unloaded_commit
+from waybill.parking.packed import CorruptSegmentError, SegmentDescriptor, read_object_directory
 from waybill.parking.quarantine import raise_alarm
-from waybill.parking.rewriting import can_commit, first_moved
-from waybill.parking.selection import HELD, lock_partition
-from waybill.parking.splits import cut_segment
-from waybill.parking.splits import is_decided as cut_is_decided
+from waybill.parking.states import HELD, IS_MARKED, IS_UNMARKED, lock_group
 from waybill.storage import ObjectInfo, ObjectMissingError, ObjectStore, TrackerStore
 from waybill.storage.tracker import (
     consumers,
@@ -95,113 +89,6 @@ from waybill.storage.tracker import (
 from waybill.storage.tracker import parked_partitions as partitions
 
 _LOG = logging.getLogger(__name__)
-_NUMBERS = ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
-_EDGES = {"first_event_at": func.least, "last_event_at": func.greatest}
-_TRIMMED = ("replayed", "discarded", *_EDGES)
-
-
-def correct_aggregates(tracker: TrackerStore) -> int:
-    """Correct the partitions whose numbers are wrong; returns how many were.
-
-    The look is one statement, so one snapshot: segments and sums change together, and work that
-    goes on meanwhile is no difference. Cost: one pass over all segments.
-    """
-    with tracker.transaction(long_statements=True) as connection:
-        wrong = [int(row[0]) for row in connection.execute(_differing())]
-    return sum(_correct(tracker, partition_id) for partition_id in wrong)
-
-
-def _sums() -> Select[Any]:
-    deleted = segments.c.state == "deleted"
-    was_replayed = segments.c.replay_id.is_not(None)
-    parts: dict[str, ColumnElement[Any]] = {
-        "parked": _sum(segments.c.count, and_(segments.c.state == "parked", IS_UNMARKED)),
-        "replaying": _sum(segments.c.count, segments.c.state == "replaying"),
-        "replayed": _sum(
-            segments.c.count, or_(segments.c.state == "replayed", and_(deleted, was_replayed))
-        ),
-        "discarded": _sum(
-            segments.c.count,
-            or_(segments.c.state == "discarded", IS_MARKED, and_(deleted, ~was_replayed)),
-        ),
-        "quarantined": _sum(segments.c.count, segments.c.state == "quarantined"),
-        "bytes": _sum(segments.c.bytes, and_(segments.c.state.in_(HELD), IS_UNMARKED)),
-        "first_event_at": func.min(segments.c.first_event_at),
-        "last_event_at": func.max(segments.c.last_event_at),
-    }
-    columns = [part.label(name) for name, part in parts.items()]
-    return (
-        select(segments.c.partition_id, *columns)
-        .join_from(segments, partitions, partitions.c.id == segments.c.partition_id)
-        .group_by(segments.c.partition_id)
-    )
-
-
-def _sum(column: ColumnElement[int], which: ColumnElement[bool]) -> ColumnElement[int]:
-    return func.coalesce(func.sum(column * cast(which, Integer)), 0)
-
-
-def _differing() -> Select[Any]:
-    sums = _sums().subquery()
-    differs = or_(
-        *[partitions.c[n] != func.coalesce(sums.c[n], 0) + _trimmed(n) for n in _NUMBERS],
-        *[partitions.c[n].is_distinct_from(_EDGES[n](sums.c[n], _trimmed(n))) for n in _EDGES],
-    )
-    joined = partitions.outerjoin(sums, sums.c.partition_id == partitions.c.id)
-    return select(partitions.c.id).select_from(joined).where(differs).order_by(partitions.c.id)
-
-
-def _trimmed(name: str) -> ColumnElement[Any]:
-    """Return what deleted segments had in a number or edge of their partition."""
-    return partitions.c[f"trimmed_{name}"] if name in _TRIMMED else literal(0)
-
-
-def _correct(tracker: TrackerStore, partition_id: int) -> bool:
-    with tracker.transaction(long_statements=True) as connection:
-        lock_partition(connection, partition_id)
-        before = _numbers(connection, partition_id)
-        row = connection.execute(_sums().where(segments.c.partition_id == partition_id)).first()
-        right = dict.fromkeys(_NUMBERS, 0) | dict.fromkeys(_EDGES)
-        if row is not None:
-            right = {name: row._mapping[name] for name in right}  # noqa: SLF001 - SQLAlchemy's API
-        gone = _gone(connection, partition_id)
-        numbers = {name: int(right[name] or 0) + (gone.get(name) or 0) for name in _NUMBERS}
-        edges = {
-            name: best((one for one in (right[name], gone[name]) if one is not None), default=None)
-            for name, best in (("first_event_at", min), ("last_event_at", max))
-        }
-        if before == {**numbers, **edges}:
-            return False
-        connection.execute(
-            update(partitions).where(partitions.c.id == partition_id).values(**numbers, **edges)
-        )
-        detail = {n: [before[n], numbers[n]] for n in _NUMBERS if before[n] != numbers[n]}
-        write_audit(
-            connection,
-            who="refresh_tracker",
-            action="correct_aggregates",
-            target=f"partition {partition_id}",
-            **detail,
-        )
-    _LOG.error(
-        "partition %d: its numbers were not the sum of its segments: %s", partition_id, detail
-    )
-    return True
-
-
-def _gone(connection: Connection, partition_id: int) -> dict[str, Any]:
-    """Return what is left of deleted segments, by the names of numbers and edges."""
-    query = select(*[partitions.c[f"trimmed_{n}"].label(n) for n in _TRIMMED])
-    row = connection.execute(query.where(partitions.c.id == partition_id)).one()
-    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
-
-
-def _numbers(connection: Connection, partition_id: int) -> dict[str, Any]:
-    query = select(*[partitions.c[n] for n in (*_NUMBERS, *_EDGES)])
-    row = connection.execute(query.where(partitions.c.id == partition_id)).one()
-    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
-
-
 _BATCH = 1000
 _PREFIXES = ("parked/", "staged/")
 STAGED_KEPT_S = 7 * 86_400.0
@@ -209,16 +96,15 @@ STAGED_KEPT_S = 7 * 86_400.0
 _DAY = re.compile(r"parked/(\d{4})/(\d{2})/(\d{2})/")
 _MOST_NAMED = 1000
 """Missing objects that a report names."""
+_FINAL = ("replayed", "replaced", "deleted")
 _LARGEST_SKEW_S = 60.0
 """How far the store's clock and the tracker's may be apart; at most the grace."""
-
 _ANY_PARKED = text("""
 WITH start AS (SELECT floor(random() * last_value)::bigint + 1 AS id FROM segments_id_seq)
 SELECT object_key FROM segments, start
 WHERE segments.id >= start.id AND segments.id < start.id + 10000 AND state = 'parked'
 ORDER BY segments.id LIMIT 1
 """)
-
 _LISTED = Table(
     "waybill_listed_objects",
     MetaData(),
@@ -228,6 +114,9 @@ _LISTED = Table(
     prefixes=["TEMPORARY"],
     postgresql_on_commit="DROP",
 )
+_NUMBERS = ("parked", "replaying", "replayed", "discarded", "quarantined", "bytes")
+_EDGES = {"first_event_at": func.least, "last_event_at": func.greatest}
+_TRIMMED = ("replayed", "discarded", *_EDGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,10 +349,10 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     """Tell whether no commit can name a parked object any more."""
     source = cut_segment(item.key)
     if source is not None:
-        return cut_is_decided(tracker, source)
+        return _is_final(tracker, source)
     moved = first_moved(item.key)
     if moved is not None:
-        return not can_commit(tracker, moved)
+        return _is_final(tracker, moved)
     message = refused_message(item.key)
     if message is not None:
         return _is_parked_elsewhere(tracker, message, item.key)
@@ -471,6 +360,17 @@ def _is_decided(tracker: TrackerStore, objects: ObjectStore, item: _Unnamed) -> 
     if commit is not None:
         return _stands_at(tracker, *commit)
     return _ledger_is_beyond(tracker, _directory(objects, item))
+
+
+def _is_final(tracker: TrackerStore, segment_id: int) -> bool:
+    """Tell whether no cut or rewriting of a segment can commit: no state leads back to parked.
+
+    A process that froze between storing an object and the swap may wake up after any time; asking
+    for the offset that the ledger stands at would not stop it.
+    """
+    query = select(segments.c.state).where(segments.c.id == segment_id)
+    with tracker.transaction() as connection:
+        return connection.execute(query).scalar() in _FINAL
 
 
 def _stands_at(tracker: TrackerStore, destination: str, commit_number: int) -> bool:
@@ -514,23 +414,125 @@ def _directory(objects: ObjectStore, item: _Unnamed) -> Sequence[SegmentDescript
         return ()
 
 
-def _ledger_is_beyond(tracker: TrackerStore, found: Iterable[SegmentDescriptor]) -> bool:
+def _ledger_is_beyond(tracker: TrackerStore, described: Iterable[SegmentDescriptor]) -> bool:
     """Tell whether the ledger stands beyond all of these segments; False when it cannot know."""
-    places: dict[tuple[str, int], int] = {}
-    for segment in found:
+    offsets: dict[tuple[str, int], int] = {}
+    for segment in described:
         if not segment.topic or segment.kafka_partition < 0:
             return False
-        place = (segment.topic, segment.kafka_partition)
-        places[place] = max(places.get(place, 0), segment.first_offset)
-    if not places:
+        where = (segment.topic, segment.kafka_partition)
+        offsets[where] = max(offsets.get(where, 0), segment.first_offset)
+    if not offsets:
         return False
     at = tuple_(topic_offsets.c.topic, topic_offsets.c.partition)
     lowest = func.min(topic_offsets.c.next_offset)
     query = (
         select(topic_offsets.c.topic, topic_offsets.c.partition, lowest)
-        .where(at.in_(list(places)))
+        .where(at.in_(list(offsets)))
         .group_by(topic_offsets.c.topic, topic_offsets.c.partition)
     )
     with tracker.transaction() as connection:
         stands = {(str(row[0]), int(row[1])): int(row[2]) for row in connection.execute(query)}
-    return all(stands.get(place, 0) > offset for place, offset in places.items())
+    return all(stands.get(where, 0) > offset for where, offset in offsets.items())
+
+
+def correct_aggregates(tracker: TrackerStore) -> int:
+    """Correct the partitions whose numbers are wrong; returns how many were.
+
+    The look is one statement, so one snapshot: segments and sums change together, and work that
+    goes on meanwhile is no difference. Cost: one pass over all segments.
+    """
+    with tracker.transaction(long_statements=True) as connection:
+        wrong = [int(row[0]) for row in connection.execute(_differing())]
+    return sum(_correct(tracker, partition_id) for partition_id in wrong)
+
+
+def _sums() -> Select[Any]:
+    deleted = segments.c.state == "deleted"
+    was_replayed = segments.c.replay_id.is_not(None)
+    parts: dict[str, ColumnElement[Any]] = {
+        "parked": _sum(segments.c.count, and_(segments.c.state == "parked", IS_UNMARKED)),
+        "replaying": _sum(segments.c.count, segments.c.state == "replaying"),
+        "replayed": _sum(
+            segments.c.count, or_(segments.c.state == "replayed", and_(deleted, was_replayed))
+        ),
+        "discarded": _sum(
+            segments.c.count,
+            or_(segments.c.state == "discarded", IS_MARKED, and_(deleted, ~was_replayed)),
+        ),
+        "quarantined": _sum(segments.c.count, segments.c.state == "quarantined"),
+        "bytes": _sum(segments.c.bytes, and_(segments.c.state.in_(HELD), IS_UNMARKED)),
+        "first_event_at": func.min(segments.c.first_event_at),
+        "last_event_at": func.max(segments.c.last_event_at),
+    }
+    columns = [part.label(name) for name, part in parts.items()]
+    return (
+        select(segments.c.partition_id, *columns)
+        .join_from(segments, partitions, partitions.c.id == segments.c.partition_id)
+        .group_by(segments.c.partition_id)
+    )
+
+
+def _sum(column: ColumnElement[int], which: ColumnElement[bool]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(column * cast(which, Integer)), 0)
+
+
+def _differing() -> Select[Any]:
+    sums = _sums().subquery()
+    differs = or_(
+        *[partitions.c[n] != func.coalesce(sums.c[n], 0) + _trimmed(n) for n in _NUMBERS],
+        *[partitions.c[n].is_distinct_from(_EDGES[n](sums.c[n], _trimmed(n))) for n in _EDGES],
+    )
+    joined = partitions.outerjoin(sums, sums.c.partition_id == partitions.c.id)
+    return select(partitions.c.id).select_from(joined).where(differs).order_by(partitions.c.id)
+
+
+def _trimmed(name: str) -> ColumnElement[Any]:
+    """Return what deleted segments had in a number or edge of their partition."""
+    return partitions.c[f"trimmed_{name}"] if name in _TRIMMED else literal(0)
+
+
+def _correct(tracker: TrackerStore, partition_id: int) -> bool:
+    with tracker.transaction(long_statements=True) as connection:
+        lock_group(connection, partition_id)
+        before = _numbers(connection, partition_id)
+        row = connection.execute(_sums().where(segments.c.partition_id == partition_id)).first()
+        right = dict.fromkeys(_NUMBERS, 0) | dict.fromkeys(_EDGES)
+        if row is not None:
+            right = {name: row._mapping[name] for name in right}  # noqa: SLF001 - SQLAlchemy's API
+        gone = _gone(connection, partition_id)
+        numbers = {name: int(right[name] or 0) + (gone.get(name) or 0) for name in _NUMBERS}
+        edges = {
+            name: best((one for one in (right[name], gone[name]) if one is not None), default=None)
+            for name, best in (("first_event_at", min), ("last_event_at", max))
+        }
+        if before == {**numbers, **edges}:
+            return False
+        connection.execute(
+            update(partitions).where(partitions.c.id == partition_id).values(**numbers, **edges)
+        )
+        detail = {n: [before[n], numbers[n]] for n in _NUMBERS if before[n] != numbers[n]}
+        write_audit(
+            connection,
+            who="refresh_tracker",
+            action="correct_aggregates",
+            target=f"partition {partition_id}",
+            **detail,
+        )
+    _LOG.error(
+        "partition %d: its numbers were not the sum of its segments: %s", partition_id, detail
+    )
+    return True
+
+
+def _gone(connection: Connection, partition_id: int) -> dict[str, Any]:
+    """Return what is left of deleted segments, by the names of numbers and edges."""
+    query = select(*[partitions.c[f"trimmed_{n}"].label(n) for n in _TRIMMED])
+    row = connection.execute(query.where(partitions.c.id == partition_id)).one()
+    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API
+
+
+def _numbers(connection: Connection, partition_id: int) -> dict[str, Any]:
+    query = select(*[partitions.c[n] for n in (*_NUMBERS, *_EDGES)])
+    row = connection.execute(query.where(partitions.c.id == partition_id)).one()
+    return dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's API

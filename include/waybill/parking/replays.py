@@ -17,10 +17,9 @@ quarantined in the transaction that takes the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -44,31 +43,29 @@ from sqlalchemy import (
 
 from waybill.access import required_text, write_audit
 from waybill.errors import InputError, RetryError
-from waybill.events import instant
-from waybill.parking import queries
 from waybill.parking.event import ParkedEvent
-from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.marks import IS_UNMARKED_ALONE
-from waybill.parking.merging import group_of, merged
 from waybill.parking.model import Replay, ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
 from waybill.parking.quarantine import quarantine
+from waybill.parking.reading import merged, read_segment_events, slice_of, slices
 from waybill.parking.selection import (
     REPLAY_ORDER,
     inside,
-    lock_partition,
-    overlaps,
+    may_match,
     read_replay,
     select_segments,
     to_segment,
 )
 from waybill.parking.splits import Sides, cut
-from waybill.parking.transitions import move
+from waybill.parking.states import IS_UNMARKED_ALONE, lock_group, move
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import replays, segments
 
 Beside = Callable[[Connection, int], None]
 """Writes what else a mark says, in its transaction; told how many events it marked."""
+_PAGE = 500
+_SLICE = REPLAY_ORDER[:3]
+_ABOUT = 1.5
 
 
 def mark_replayed(
@@ -166,7 +163,7 @@ def _write(connection: Connection, replay: Replay, action: str, *, who: str) -> 
 def _locked(connection: Connection, replay_id: UUID) -> Replay:
     """Return a replay as it stands once its partition's row is held."""
     found = read_known(connection, replay_id)
-    lock_partition(connection, found.partition_id)
+    lock_group(connection, found.partition_id)
     return read_known(connection, replay_id)
 
 
@@ -212,11 +209,6 @@ def was_cancelled(replay: Replay) -> InputError:
     )
 
 
-_PAGE = 500
-_GROUP = REPLAY_ORDER[:3]
-_ABOUT = 1.5
-
-
 @dataclass(frozen=True, slots=True)
 class ReplayAsked:
     """Who begins a replay, and how it is to go."""
@@ -241,11 +233,11 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """Where ``max_events`` ends: whole groups before one, and segments of that one."""
+    """Where ``max_events`` ends: whole slices before one, and segments of that one."""
 
-    group: tuple[int, str, int]
+    slice: tuple[int, str, int]
     segments: tuple[int, ...]
-    """Ids, those of the group that are wanted."""
+    """Ids, those of the slice that are wanted."""
 
 
 def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: ReplayAsked) -> Replay:
@@ -256,7 +248,7 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: ReplayAsked
     known = _Known(as_of)
     while True:
         with tracker.transaction(long_statements=True) as connection:
-            lock_partition(connection, asked.partition_id)
+            lock_group(connection, asked.partition_id)
             found = _already(connection, asked)
             if found is not None:
                 return found
@@ -266,7 +258,7 @@ def begin_replay(tracker: TrackerStore, objects: ObjectStore, asked: ReplayAsked
                 if cut_through is None:
                     return _take(connection, asked, known)
         if doubtful:
-            _resolve(tracker, objects, doubtful, _is_wanted(asked.conditions), known)
+            _resolve(tracker, objects, doubtful, asked.conditions.event_filter(), known)
         else:
             assert cut_through is not None  # noqa: S101 - narrows a type
             _cut_at_limit(tracker, objects, cut_through, known)
@@ -277,7 +269,7 @@ def _check(asked: ReplayAsked) -> None:
     required_text(asked.run_id, "run_id")
     most = asked.conditions.max_events
     if most is not None and most < 1:
-        raise InputError(f"a replay of {most} events sends nothing; the limit is 1 or more")
+        raise InputError(f"max_events: a replay sends at least 1 event, not {most}")
     _ = asked.conditions.window, asked.conditions.parked_window
 
 
@@ -308,21 +300,11 @@ def _already(connection: Connection, asked: ReplayAsked) -> Replay | None:
 
 def _maybe(asked: ReplayAsked, known: _Known) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment: it is parked, and some of it may be wanted."""
-    conditions = asked.conditions
-    since, until = conditions.parked_window
-    found = [
-        segments.c.partition_id == asked.partition_id,
+    return [
+        *may_match(asked.partition_id, asked.conditions),
         segments.c.state == "parked",
         segments.c.parked_at <= known.as_of,
-        *overlaps(*conditions.window),
     ]
-    if since is not None:
-        found.append(segments.c.parked_at >= since)
-    if until is not None:
-        found.append(segments.c.parked_at < until)
-    if conditions.fingerprint is not None:
-        found.append(segments.c.fingerprint.in_(["", require_fingerprint(conditions.fingerprint)]))
-    return found
 
 
 def count_parked(tracker: TrackerStore, partition_id: int, conditions: ReplayConditions) -> int:
@@ -368,36 +350,16 @@ def _among(ids: Sequence[int]) -> ColumnElement[bool]:
     return segments.c.id == any_(cast(list(ids), ARRAY(BigInteger)))
 
 
-def _is_wanted(conditions: ReplayConditions) -> Callable[[int, ParkedEvent], bool]:
-    since, until = conditions.window
-    wanted = conditions.fingerprint
-
-    def is_wanted(_index: int, event: ParkedEvent) -> bool:
-        if wanted is not None and fingerprint_of(event) != wanted:
-            return False
-        at = instant(event.event_at) or instant(event.parked_at)
-        if at is None:
-            return True
-        return (since is None or at >= since) and (until is None or at < until)
-
-    return is_wanted
-
-
-def fingerprint_of(event: ParkedEvent) -> str:
-    """Return an event's fingerprint, computed where its line is of a release that knew none."""
-    return event.fingerprint or fingerprint(event.message, event.where)
-
-
 def _resolve(
     tracker: TrackerStore,
     objects: ObjectStore,
     doubtful: Sequence[Segment],
-    is_wanted: Callable[[int, ParkedEvent], bool],
+    is_wanted: Callable[[ParkedEvent], bool],
     known: _Known,
 ) -> None:
     for segment in doubtful:
         try:
-            known.sides |= cut(tracker, objects, segment, is_wanted)
+            known.sides |= cut(tracker, objects, segment, lambda _, event: is_wanted(event))
         except CorruptSegmentError as error:
             known.damaged[segment.id] = error
 
@@ -408,7 +370,7 @@ def _resolve(
 def _cut_through_limit(
     connection: Connection, asked: ReplayAsked, known: _Known
 ) -> tuple[list[Segment], int] | None:
-    """Find where the limit ends; return the group that it cuts through, and how much of it is in.
+    """Find where the limit ends; return the slice that it cuts through, and how much of it is in.
 
     None: nothing has to be cut. Then ``known.limit`` says what to take, or is None: all.
     """
@@ -416,67 +378,59 @@ def _cut_through_limit(
     if most is None:
         return None
     before = 0
-    for group in _groups_of(connection, asked, known):
-        number = sum(segment.count for segment in group)
+    query = select_segments(*_wanted(asked, known)).execution_options(yield_per=_PAGE)
+    for some in slices(to_segment(row) for row in connection.execute(query)):
+        number = sum(segment.count for segment in some)
         if before + number >= most:
-            return _within(group, before, most, asked.conditions, known)
+            return _within(some, before, most, asked.conditions, known)
         before += number
     known.limit = None
     return None
 
 
-def _groups_of(
-    connection: Connection, asked: ReplayAsked, known: _Known
-) -> Iterator[list[Segment]]:
-    query = select_segments(*_wanted(asked, known)).execution_options(yield_per=_PAGE)
-    rows = (to_segment(row) for row in connection.execute(query))
-    for _, group in groupby(rows, group_of):
-        yield list(group)
-
-
 def _within(
-    group: list[Segment], before: int, most: int, conditions: ReplayConditions, known: _Known
+    some: list[Segment], before: int, most: int, conditions: ReplayConditions, known: _Known
 ) -> tuple[list[Segment], int] | None:
-    """Settle the limit inside of one group, or return it to be cut."""
-    number = sum(segment.count for segment in group)
-    place = group_of(group[0])
+    """Settle the limit inside of one slice, or return it to be cut."""
+    number = sum(segment.count for segment in some)
+    place = slice_of(some[0])
     if before + number == most or (conditions.about and before + number <= most * _ABOUT):
-        everything = tuple(segment.id for segment in group)
+        everything = tuple(segment.id for segment in some)
         known.limit = _Limit(place, everything)
         return None
     limit = known.limit
-    if limit is not None and limit.group == place:
-        chosen = [segment for segment in group if segment.id in limit.segments]
+    if limit is not None and limit.slice == place:
+        chosen = [segment for segment in some if segment.id in limit.segments]
         if before + sum(segment.count for segment in chosen) == most:
             return None
-    return group, most - before
+    return some, most - before
 
 
 def _cut_at_limit(
     tracker: TrackerStore, objects: ObjectStore, found: tuple[list[Segment], int], known: _Known
 ) -> None:
-    """Cut a group behind its first events, in merged order, and note which segments are in."""
-    group, number = found
-    quotas = dict.fromkeys((segment.id for segment in group), 0)
-    readable = [segment for segment in group if _is_readable(tracker, objects, segment, known)]
-    if len(readable) < len(group):
+    """Cut a slice behind its first events, in merged order, and note which segments are in."""
+    some, number = found
+    quotas = dict.fromkeys((segment.id for segment in some), 0)
+    readable = [segment for segment in some if _is_readable(tracker, objects, segment, known)]
+    if len(readable) < len(some):
         return
-    stream = merged(group, lambda segment: queries.read_segment_events(tracker, objects, segment))
+    stream = merged(some, lambda segment: read_segment_events(tracker, objects, segment))
     for _, (segment, _event) in zip(range(number), stream, strict=False):
         quotas[segment.id] += 1
     chosen: list[int] = []
-    for segment in group:
+    for segment in some:
         sides = _cut_first(tracker, objects, segment, quotas[segment.id])
         chosen += [part for part, side in sides.items() if side == "in"]
         known.sides |= {part: "in" for part in sides if segment.id in known.sides}
-    known.limit = _Limit(group_of(group[0]), tuple(chosen))
+    known.limit = _Limit(slice_of(some[0]), tuple(chosen))
 
 
 def _is_readable(
     tracker: TrackerStore, objects: ObjectStore, segment: Segment, known: _Known
 ) -> bool:
     try:
-        for _ in queries.read_segment_events(tracker, objects, segment):
+        for _ in read_segment_events(tracker, objects, segment):
             pass
     except CorruptSegmentError as error:
         known.damaged[segment.id] = error
@@ -488,7 +442,7 @@ def _cut_first(tracker: TrackerStore, objects: ObjectStore, segment: Segment, qu
     return cut(tracker, objects, segment, lambda index, _event: index < quota)
 
 
-# Taking
+# Taking them
 
 
 def _take(connection: Connection, asked: ReplayAsked, known: _Known) -> Replay:
@@ -512,8 +466,8 @@ def _take(connection: Connection, asked: ReplayAsked, known: _Known) -> Replay:
     )
     wanted = _wanted(asked, known)
     if known.limit is not None:
-        group = tuple_(*_GROUP)
-        wanted.append(or_(group < tuple_(*known.limit.group), _among(known.limit.segments)))
+        before = tuple_(*_SLICE) < tuple_(*known.limit.slice)
+        wanted.append(or_(before, _among(known.limit.segments)))
     taken = move(connection, "parked", "replaying", *wanted, replay_id=replay_id)
     connection.execute(update(replays).where(replays.c.id == replay_id).values(events=taken.events))
     for segment_id, error in known.damaged.items():

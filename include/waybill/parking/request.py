@@ -1,18 +1,15 @@
-"""What users ask of parked events: which partitions, and which events of one."""
+"""What users ask of parked events: which groups, and which events of one."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, model_validator
 
 from waybill.events import CATALOGUE, STAGES, window
-from waybill.parking.model import PartitionFilter, ReplayConditions
+from waybill.parking.model import ParkedGroupFilter, ReplayConditions
 from waybill.request import Request
-
-if TYPE_CHECKING:
-    from waybill.parking.sampling import EventChoice
 
 MOST_EVENTS = 10**15
 """That anybody may ask for: what the tracker, Airflow and JSON can all hold."""
@@ -84,20 +81,20 @@ class _OptionalNames(Request):
 
 
 class ParkedFilter(WindowRequest, _OptionalNames):
-    """Which partitions of parked events; what is not given matches all.
+    """Which parked groups; what is not given matches all.
 
-    With a window or a fingerprint a partition matches when one segment of it does.
+    With a window or a fingerprint a group matches when one segment of it does.
     """
 
-    def partitions(self, pipeline_id: str | None, **more: Any) -> PartitionFilter:
-        """Return what the tracker is asked; ``more``: other fields of a ``PartitionFilter``."""
+    def partitions(self, pipeline_id: str | None, **more: Any) -> ParkedGroupFilter:
+        """Return what the tracker is asked; ``more``: other fields of a ``ParkedGroupFilter``."""
         own = {name: getattr(self, name) for name in ParkedFilter.model_fields}
         del own["pipeline"]
-        return PartitionFilter(pipeline_id=pipeline_id, **own, **more)
+        return ParkedGroupFilter(pipeline_id=pipeline_id, **own, **more)
 
 
-class PartitionRequest(Request):
-    """A parked partition, by its four names."""
+class ParkedGroupRequest(Request):
+    """A parked group, by its four names."""
 
     pipeline: str = Field(
         min_length=1,
@@ -110,8 +107,8 @@ class PartitionRequest(Request):
     )
     stage: str = Field(
         title="Stage",
-        description="The stage that parked. Of what parked at ingestion, only what Kafka refused "
-        "can be replayed.",
+        description="The stage that parked them. Of events parked at ingestion, only those that "
+        "Kafka refused can be replayed.",
         json_schema_extra={**_PARTITION, "enum": list(STAGES)},
     )
     error_type: str = Field(
@@ -124,39 +121,29 @@ class PartitionRequest(Request):
     @property
     def names(self) -> dict[str, str]:
         """Return the four names."""
-        return {name: getattr(self, name) for name in PartitionRequest.model_fields}
+        return {name: getattr(self, name) for name in ParkedGroupRequest.model_fields}
 
 
-class ParkedEventsRequest(WindowRequest, PartitionRequest):
-    """Some parked events of one partition."""
+class ParkedEventsRequest(WindowRequest, ParkedGroupRequest):
+    """Some parked events of one group."""
 
     max_events: int | None = Field(
         None,
         ge=1,
         le=MOST_EVENTS,
         title="Most events",
-        description="Most events: the first in the order parked.",
+        description="At most this many events: the first ones in the order of replay.",
     )
     enter: str | None = Field(
         None,
         title="Enter at",
-        description="`transformation`: take what mapping parked as what it was made from, where "
-        "the pipeline keeps sources. Empty: enter at the stage that parked.",
+        description="`transformation`: send what the events parked at mapping were made "
+        "from, where the pipeline keeps sources. Empty: enter at the stage that parked them.",
         json_schema_extra={"enum": [None, "transformation"]},
     )
 
     @property
     def conditions(self) -> ReplayConditions:
-        """Return what of the partition a replay takes."""
-        return ReplayConditions(*self._conditions())
-
-    @property
-    def choice(self) -> EventChoice:
-        """Return what of the partition a dry run takes."""
-        from waybill.parking.sampling import EventChoice
-
-        return EventChoice(*self._conditions())
-
-    def _conditions(self) -> tuple[Any, ...]:
-        window_fields = (getattr(self, name) for name in WindowRequest.model_fields)
-        return (*window_fields, self.max_events)
+        """Return what of the partition a replay, or a dry run, takes."""
+        windows = {name: getattr(self, name) for name in WindowRequest.model_fields}
+        return ReplayConditions(**windows, max_events=self.max_events)

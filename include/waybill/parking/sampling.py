@@ -18,24 +18,23 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, select, text
 
-from waybill.events import instant, window
-from waybill.parking.damage import Damage
 from waybill.parking.event import ParkedEvent
-from waybill.parking.fingerprints import fingerprint, require_fingerprint
-from waybill.parking.marks import now_in
-from waybill.parking.model import Segment
+from waybill.parking.fingerprints import fingerprint_of
+from waybill.parking.model import ReplayConditions, Segment
 from waybill.parking.packed import CorruptSegmentError
-from waybill.parking.queries import read_segment_events, segments_in_order
-from waybill.parking.selection import REPLAY_ORDER, overlaps, select_segments, to_segment
+from waybill.parking.reading import Damage, of_partition, read_segment_events, segments_in_order
+from waybill.parking.selection import REPLAY_ORDER, may_match, select_segments, to_segment
+from waybill.parking.states import now_in
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import segments
 
 K = TypeVar("K", bound=Hashable)
-
 _FLOOR = 30
 """A group gets as many at least, where the sample has room: enough for a rate of its own."""
 _ROOM = 5
 """Groups get one in five of the sample's places at most; the smallest beyond are one group."""
+_ROWS_A_FETCH = 5_000
+_SEGMENTS_A_QUERY = 500
 
 
 def merged(sizes: Mapping[K, int], n: int, rest: K) -> dict[K, K]:
@@ -77,47 +76,6 @@ def allocated(sizes: Mapping[K, int], n: int) -> dict[K, int]:
     return shares
 
 
-_ROWS_A_FETCH = 5_000
-_SEGMENTS_A_QUERY = 500
-
-
-@dataclass(frozen=True, slots=True)
-class EventChoice:
-    """Which of a partition's parked events; what is not given matches all."""
-
-    since: datetime | str | None = None
-    """Event time from; one that is no time counts as the time of parking."""
-    until: datetime | str | None = None
-    parked_since: datetime | str | None = None
-    """From when on they were parked: as their segment was committed."""
-    parked_until: datetime | str | None = None
-    fingerprint: str | None = None
-    limit: int | None = None
-    """The first so many in replay order. In a sample, a segment that is cut or mixed counts whole
-    towards it."""
-
-    @property
-    def window(self) -> tuple[datetime | None, datetime | None]:
-        """Return the edges of event time in UTC.
-
-        Raises:
-            InputError: one is no time, or the window holds nothing.
-        """
-        return window(self.since, self.until)
-
-    def wants(self, event: ParkedEvent) -> bool:
-        """Tell whether one event is wanted; not asked of the time it was parked, nor the limit."""
-        if self.fingerprint is not None and fingerprint_of(event) != self.fingerprint:
-            return False
-        since, until = self.window
-        if since is None and until is None:
-            return True
-        at = instant(event.event_at) or instant(event.parked_at)
-        if at is None:
-            return True
-        return (since is None or at >= since) and (until is None or at < until)
-
-
 class Stratum(NamedTuple):
     """Segments that are sampled together."""
 
@@ -151,21 +109,19 @@ class EventSample:
     """What could not be read: damaged segments, and those whose object is gone."""
 
 
-def fingerprint_of(event: ParkedEvent) -> str:
-    """Return an event's fingerprint; computed where a release parked it that knew none."""
-    return event.fingerprint or fingerprint(event.message, event.where)
-
-
 def draw(
     tracker: TrackerStore,
     objects: ObjectStore,
     partition_id: int,
-    choice: EventChoice,
+    choice: ReplayConditions,
     n: int | None,
     seed: int | None,
 ) -> EventSample:
-    """Return all events of a choice, or a sample of them; see ``Parking.draw``."""
-    conditions = _conditions(partition_id, choice)
+    """Return all events of a choice, or a sample of them; see ``Parking.draw``.
+
+    In a sample, a segment that is cut or mixed counts whole towards ``max_events``.
+    """
+    conditions = [*may_match(partition_id, choice), *now_in(["parked"])]
     sample = EventSample(iter(()))
     if n is None:
         sample.events = _all(tracker, objects, conditions, choice, sample)
@@ -186,23 +142,6 @@ def draw(
     return sample
 
 
-def _conditions(partition_id: int, choice: EventChoice) -> list[ColumnElement[bool]]:
-    columns = segments.c
-    conditions = [
-        columns.partition_id == partition_id,
-        *now_in(["parked"]),
-        *overlaps(*choice.window),
-    ]
-    since, until = window(choice.parked_since, choice.parked_until, prefix="parked_")
-    if since is not None:
-        conditions.append(columns.parked_at >= since)
-    if until is not None:
-        conditions.append(columns.parked_at < until)
-    if choice.fingerprint is not None:
-        conditions.append(columns.fingerprint.in_([require_fingerprint(choice.fingerprint), ""]))
-    return conditions
-
-
 class _Row(NamedTuple):
     id: int
     events: int
@@ -210,13 +149,13 @@ class _Row(NamedTuple):
 
 
 def _rows(
-    connection: Connection, conditions: Sequence[ColumnElement[bool]], choice: EventChoice
+    connection: Connection, conditions: Sequence[ColumnElement[bool]], choice: ReplayConditions
 ) -> Iterator[_Row]:
     """Yield segments in replay order, up to the limit; the last one's count is cut to it."""
     names = ("id", "count", "fingerprint", "first_event_at", "last_event_at")
     query = select(*[segments.c[name] for name in names]).where(*conditions)
     ordered = query.order_by(*REPLAY_ORDER).execution_options(yield_per=_ROWS_A_FETCH)
-    left = choice.limit
+    left = choice.max_events
     for number, count, known, first, last in connection.execute(ordered):
         taken = count if left is None else min(count, left)
         if taken:
@@ -228,7 +167,7 @@ def _rows(
                 return
 
 
-def _is_whole(choice: EventChoice, known: str, first: datetime, last: datetime) -> bool:
+def _is_whole(choice: ReplayConditions, known: str, first: datetime, last: datetime) -> bool:
     since, until = choice.window
     in_window = (since is None or first >= since) and (until is None or last < until)
     return in_window and (choice.fingerprint is None or choice.fingerprint == known)
@@ -269,9 +208,10 @@ def _picked(
     tracker: TrackerStore,
     objects: ObjectStore,
     picks: _Picks,
-    choice: EventChoice,
+    choice: ReplayConditions,
     sample: EventSample,
 ) -> Iterator[tuple[Stratum, ParkedEvent]]:
+    is_wanted = choice.event_filter()
     left = iter(picks)
     while ids := list(islice(left, _SEGMENTS_A_QUERY)):
         with tracker.transaction() as connection:
@@ -284,7 +224,7 @@ def _picked(
             for number, event in enumerate(events):
                 if number in wanted:
                     sample.strata[stratum].drawn += 1
-                    if stratum.whole or choice.wants(event):
+                    if stratum.whole or is_wanted(event):
                         yield stratum, event
                 if number >= numbers[-1]:
                     break
@@ -294,15 +234,16 @@ def _all(
     tracker: TrackerStore,
     objects: ObjectStore,
     conditions: Sequence[ColumnElement[bool]],
-    choice: EventChoice,
+    choice: ReplayConditions,
     sample: EventSample,
 ) -> Iterator[tuple[Stratum, ParkedEvent]]:
+    is_wanted = choice.event_filter()
     given = 0
     for segment in segments_in_order(tracker, *conditions):
         for event in _read(tracker, objects, segment, sample, segment.count):
-            if choice.limit is not None and given >= choice.limit:
+            if choice.max_events is not None and given >= choice.max_events:
                 return
-            if choice.wants(event):
+            if is_wanted(event):
                 given += 1
                 stratum = Stratum(fingerprint_of(event), whole=True)
                 numbers = sample.strata.setdefault(stratum, Drawn(0))
@@ -324,3 +265,47 @@ def _read(
     except CorruptSegmentError as error:
         sample.damage.note(error, needed)
         return iter(())
+
+
+def read_sample(  # noqa: PLR0913 - conditions of one partition's events
+    tracker: TrackerStore,
+    objects: ObjectStore,
+    partition_id: int,
+    n: int,
+    *,
+    states: Sequence[str],
+    damage: Damage | None = None,
+    fingerprint: str | None = None,
+) -> list[ParkedEvent]:
+    """Return up to ``n`` events spread over a partition; see ``Parking.sample``."""
+    wanted = of_partition(partition_id, states, fingerprint)
+    listing = select(segments.c.id, segments.c.count).where(*wanted).order_by(*REPLAY_ORDER)
+    with tracker.transaction() as connection:
+        found = [(int(row[0]), int(row[1])) for row in connection.execute(listing)]
+        chosen = _spread(found, min(n, len(found)))
+        quotas = _quotas(chosen, n)
+        query = select_segments(segments.c.id.in_(list(quotas)))
+        picked = [to_segment(row) for row in connection.execute(query)]
+    events: list[ParkedEvent] = []
+    for segment in picked:
+        quota = quotas[segment.id]
+        wanted_lines = {index * segment.count // quota for index in range(quota)}
+        lines = enumerate(read_segment_events(tracker, objects, segment, damage))
+        events.extend(event for index, event in lines if index in wanted_lines)
+    return events
+
+
+def _spread(found: list[tuple[int, int]], number: int) -> list[tuple[int, int]]:
+    """Pick ``number`` items, evenly apart."""
+    return [found[index * len(found) // number] for index in range(number)]
+
+
+def _quotas(chosen: list[tuple[int, int]], n: int) -> dict[int, int]:
+    """Share ``n`` events out over segments (id, count), as evenly as their counts allow."""
+    quotas: dict[int, int] = {}
+    left = n
+    for done, (segment_id, count) in enumerate(sorted(chosen, key=lambda item: item[1])):
+        share = -(-left // (len(chosen) - done))
+        quotas[segment_id] = min(share, count)
+        left -= quotas[segment_id]
+    return {segment_id: quota for segment_id, quota in quotas.items() if quota}

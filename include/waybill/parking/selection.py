@@ -1,13 +1,7 @@
-"""Which rows: filters as SQL conditions, the order of a replay, the order of locks.
-
-Order of locks, kept by all that changes more than one row: partitions, by their four names in code
-point order; then objects, by key; then segments. Whoever moves a partition's segments holds its
-row.
-"""
+"""Which rows: filters as SQL conditions, and segments in the order of a replay."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,16 +19,14 @@ from sqlalchemy import (
     select,
 )
 
-from waybill.errors import InputError
 from waybill.parking.fingerprints import require_fingerprint
-from waybill.parking.marks import IS_UNMARKED, STATE_NOW, settle
-from waybill.parking.model import PartitionFilter, Replay, Segment
+from waybill.parking.model import ParkedGroupFilter, Replay, ReplayConditions, Segment
 from waybill.parking.names import storable
+from waybill.parking.packed import NAMES
+from waybill.parking.states import IS_UNMARKED, STATE_NOW
 from waybill.storage.tracker import parked_partitions as partitions
 from waybill.storage.tracker import pipelines, replays, segments
 
-NAMES = ("pipeline_id", "event_name", "stage", "error_type")
-HELD = ("parked", "replaying")
 IS_HELD: ColumnElement[bool] = literal_column("segments.state IN ('parked', 'replaying')", Boolean)
 """In words, not as parameters: only so the planner sees that the partial indexes serve."""
 IS_KEPT = or_(IS_HELD, segments.c.state == "quarantined")
@@ -52,25 +44,13 @@ REPLAY_ORDER = (
     segments.c.position,
     segments.c.id,
 )
-LOCK_ORDER = tuple(partitions.c[name].collate("C") for name in NAMES)
 _SEGMENT_FIELDS = tuple(
     STATE_NOW if name == "state" else segments.c[name] for name in Segment.__slots__
-)
-_LOCKED = (
-    "id",
-    "parked",
-    "replaying",
-    "discarded",
-    "bytes",
-    "discarded_to",
-    "marked_segments",
-    "marked_events",
-    "marked_bytes",
 )
 _REPLAY_FIELDS = tuple(replays.c[name] for name in Replay.__slots__)
 
 
-def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def matches(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row, without windows and fingerprint."""
     conditions: list[ColumnElement[bool]] = []
     for name in NAMES:
@@ -87,7 +67,7 @@ def matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
-def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def in_window(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row: one segment of it matches the rest."""
     some = segment_matches(wanted)
     if not some:
@@ -102,25 +82,42 @@ def in_window(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
     ]
 
 
-def segment_matches(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def segment_matches(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment: windows (some of its events may be in), fingerprint."""
     return [*overlaps(*wanted.window), *parked_with(wanted)]
 
 
-def parked_with(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def parked_with(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a segment that hold for all of its events or for none."""
-    since, until = wanted.parked_window
-    conditions: list[ColumnElement[bool]] = []
-    if since is not None:
-        conditions.append(segments.c.parked_at >= since)
-    if until is not None:
-        conditions.append(segments.c.parked_at < until)
+    conditions = _parked_in(*wanted.parked_window)
     if wanted.fingerprint is not None:
         conditions.append(segments.c.fingerprint == require_fingerprint(wanted.fingerprint))
     return conditions
 
 
-def spans_touch(wanted: PartitionFilter) -> list[ColumnElement[bool]]:
+def may_match(partition_id: int, wanted: ReplayConditions) -> list[ColumnElement[bool]]:
+    """Return the conditions on a segment of a partition: some of its events may be wanted."""
+    conditions = [
+        segments.c.partition_id == partition_id,
+        *overlaps(*wanted.window),
+        *_parked_in(*wanted.parked_window),
+    ]
+    if wanted.fingerprint is not None:
+        causes = [require_fingerprint(wanted.fingerprint), ""]
+        conditions.append(segments.c.fingerprint.in_(causes))
+    return conditions
+
+
+def _parked_in(since: datetime | None, until: datetime | None) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if since is not None:
+        conditions.append(segments.c.parked_at >= since)
+    if until is not None:
+        conditions.append(segments.c.parked_at < until)
+    return conditions
+
+
+def spans_touch(wanted: ParkedGroupFilter) -> list[ColumnElement[bool]]:
     """Return the conditions on a partition's row without which no segment of it matches."""
     conditions = _touches(partitions, *wanted.window)
     since, until = wanted.parked_window
@@ -176,40 +173,3 @@ def read_replay(connection: Connection, *conditions: ColumnElement[bool]) -> Rep
     query = select(*_REPLAY_FIELDS).where(*conditions).order_by(replays.c.started_at.desc())
     row = connection.execute(query.limit(1)).first()
     return None if row is None else Replay(*row)
-
-
-def lock_partition(connection: Connection, partition_id: int) -> None:
-    """Hold one partition's row until the transaction ends; its segments' rows are settled.
-
-    Raises:
-        InputError: there is no such partition.
-    """
-    query = select(partitions.c.discarded_to).where(partitions.c.id == partition_id)
-    row = connection.execute(query.with_for_update(key_share=True)).first()
-    if row is None:
-        raise no_partition(partition_id)
-    if row[0]:
-        settle(connection, [partition_id])
-
-
-def lock_partitions(
-    connection: Connection, conditions: Sequence[ColumnElement[bool]], *, settled: bool = True
-) -> Sequence[Row[Any]]:
-    """Hold the rows of all partitions that match, taken in lock order, and return them.
-
-    Their segments' rows are settled unless the caller does not want that.
-    """
-    columns = [partitions.c[name] for name in _LOCKED]
-    locked = select(*columns).where(*conditions).order_by(*LOCK_ORDER)
-    rows = connection.execute(locked.with_for_update(key_share=True)).all()
-    marked = [row.id for row in rows if row.discarded_to]
-    if settled and marked:
-        settle(connection, marked)
-    return rows
-
-
-def no_partition(partition_id: int) -> InputError:
-    """Return the error for an id that no partition has."""
-    return InputError(
-        f"there is no parked partition {partition_id}; `waybill parked list` shows all"
-    )

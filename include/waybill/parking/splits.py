@@ -6,7 +6,7 @@ Steps
   3  swap    parked -> replaced by compare-and-set, the parts parked in its place  (one transaction)
 A discarded segment is cut alike, before a part of it is brought back: its parts are discarded.
 A kill after 2 leaves an object that no row names; so does a segment that somebody took, discarded
-or cut meanwhile. Such an object is garbage once its segment can be cut no more: ``is_decided``.
+or cut meanwhile. Such an object is garbage once its segment can be cut no more, see ``refreshing``.
 The parts keep the commit number, the place in Kafka and the time of parking, so that they stand in
 the order of replay where the segment stood; and the cancelled replay that may have sent them, whose
 last mark may be settled later (``replays``).
@@ -14,18 +14,17 @@ last mark may be settled later (``replays``).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any, Literal
-from uuid import uuid4
 
 from sqlalchemy import Connection, func, select, update
 
 from waybill.parking.event import ParkedEvent
-from waybill.parking.identities import ID_BYTES, NO_ID, Identity, unpack_ids
+from waybill.parking.identities import NO_ID, Identity, split_ids, unpack_ids
 from waybill.parking.model import Segment
+from waybill.parking.object_keys import new_cut_key
 from waybill.parking.packed import (
     CorruptSegmentError,
     PackedObject,
@@ -33,14 +32,12 @@ from waybill.parking.packed import (
     SegmentDescriptor,
     directory,
 )
-from waybill.parking.queries import events_of, read_frame
-from waybill.parking.selection import HELD, lock_partition
+from waybill.parking.reading import events_of, read_frame
+from waybill.parking.states import HELD, lock_group
 from waybill.storage import ObjectStore, TrackerStore
 from waybill.storage.tracker import parked_objects, segments
 from waybill.storage.tracker import parked_partitions as partitions
 
-_KEY = re.compile(r"parked/cut/([0-9]{1,19})/[0-9a-f]{32}\.jsonl\.zst")
-_FINAL = ("replaced", "replayed", "deleted")
 _GIVEN = [field.name for field in fields(SegmentDescriptor) if field.name in segments.c]
 
 Side = Literal["in", "out"]
@@ -91,7 +88,7 @@ def cut(
     key = new_cut_key(segment.id)
     objects.put(key, joined.body)
     with tracker.transaction() as connection:
-        lock_partition(connection, segment.partition_id)
+        lock_group(connection, segment.partition_id)
         ids = swap(connection, segment, key, joined)
     names = [side for side, part in parts.items() for _ in part.segments]
     return dict(zip(ids, names, strict=True)) if ids else {}
@@ -105,12 +102,9 @@ def _identities(tracker: TrackerStore, segment: Segment) -> list[Identity | None
     query = select(segments.c.ids).where(segments.c.id == segment.id)
     with tracker.transaction() as connection:
         ids = connection.execute(query).scalar() or b""
-    copies = set(segment.copies)
-    digests = [ids[at : at + ID_BYTES] for at in range(0, len(ids), ID_BYTES)]
     return [
         None if digest == NO_ID else Identity(digest, 0, "")
-        for line, digest in enumerate(digests)
-        if line not in copies
+        for digest in split_ids(ids, set(segment.copies))
     ]
 
 
@@ -177,25 +171,3 @@ def _insert(
     }
     statement = segments.insert().values(given | kept | placed).returning(segments.c.id)
     return int(connection.execute(statement).scalar_one())
-
-
-def new_cut_key(segment_id: int) -> str:
-    """Return a fresh key: ``parked/cut/<segment id>/<uuid4>.jsonl.zst``."""
-    return f"parked/cut/{segment_id}/{uuid4().hex}.jsonl.zst"
-
-
-def cut_segment(key: str) -> int | None:
-    """Return the id of the segment whose parts an object holds; None: it is another kind."""
-    found = _KEY.fullmatch(key)
-    return None if found is None else int(found[1])
-
-
-def is_decided(tracker: TrackerStore, segment_id: int) -> bool:
-    """Tell whether no cut of a segment can commit any more: no state leads back to parked.
-
-    A process that froze between storing the parts and the swap may wake up after any time; asking
-    for the offset that the ledger stands at would not stop it.
-    """
-    query = select(segments.c.state).where(segments.c.id == segment_id)
-    with tracker.transaction() as connection:
-        return connection.execute(query).scalar() in _FINAL

@@ -43,10 +43,10 @@ def _check_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple
     if isinstance(node, ast.AsyncFunctionDef):
         return [(node.lineno, f"expected 'def {FUNCTION}(event)'; found an async function")]
     taken = node.args
-    places = len(taken.posonlyargs) + len(taken.args)
-    needed = places - len(taken.defaults)
+    positional = len(taken.posonlyargs) + len(taken.args)
+    needed = positional - len(taken.defaults)
     named = sum(default is None for default in taken.kw_defaults)
-    if needed > 1 or named or (places == 0 and taken.vararg is None):
+    if needed > 1 or named or (positional == 0 and taken.vararg is None):
         return [
             (
                 node.lineno,

@@ -109,9 +109,9 @@ def _too_deep(text: str) -> bool:
 
 def _not_yaml(error: yaml.YAMLError) -> tuple[int, Path, str]:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    words = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     context = getattr(error, "context", None)
-    said = f"{words} {context}" if context else str(words)
+    said = f"{problem} {context}" if context else str(problem)
     if "alias" in said:
         said += " (text that begins with * goes in quotes)"
     return (mark.line + 1 if mark else 1, (), f"expected YAML; {said}")

@@ -1,4 +1,4 @@
-"""A mistake in a declaration, and the words for it."""
+"""A mistake in a declaration, and how it is worded for users."""
 
 from __future__ import annotations
 

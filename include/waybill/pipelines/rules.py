@@ -1,4 +1,4 @@
-"""What a shape cannot say: names that must agree with each other.
+"""Rules between the fields of a declaration, which its shape alone cannot express.
 
 The rules read the plain document, not the form, so that they also speak when the shape is wrong
 elsewhere; what has the wrong shape they pass over.
@@ -6,12 +6,12 @@ elsewhere; what has the wrong shape they pass over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from waybill.pipelines.nesting_rules import check_nesting, flattens, source_of, unescaped
+from waybill.pipelines.form import Finding
 from waybill.pipelines.problems import hint, shown_name
-from waybill.pipelines.shape import Finding
 
 
 def check_rules(document: Any) -> Iterator[Finding]:
@@ -164,7 +164,146 @@ def _mapping(value: Any, *path: str) -> dict[str, Any]:
 
 def _texts(value: Any, name: str) -> list[str]:
     """Return a list of texts, or nothing when it is not one."""
-    found = _mapping(value).get(name)
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    texts = _mapping(value).get(name)
+    if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
         return []
+    return texts
+
+
+_PATH = re.compile(r"(?:[^\\]|\\[\\.])*", re.DOTALL)
+_ESCAPED = re.compile(r"\\([\\.])")
+_SEPARATOR = re.compile(r"(?:[^\\.]|\\.)*\.", re.DOTALL)
+
+
+def escaped(name: str) -> str:
+    """Return the path of a field at a payload's top, of a flattened event."""
+    return name.replace("\\", "\\\\").replace(".", "\\.")
+
+
+def unescaped(path: str) -> str:
+    """Return the name of the field that a path of one part means."""
+    return _ESCAPED.sub(r"\1", path)
+
+
+def flattens(event: Any) -> bool:
+    """Tell whether an event's ``from`` are paths."""
+    return isinstance(event, dict) and event.get("nested") == "flatten"
+
+
+def source_of(event: Any, column: str, shape: Any) -> str:
+    """Return the payload field that a column is read from; its path where that is one."""
+    given = _mapping(shape).get("from")
+    if isinstance(given, str):
+        return given
+    return escaped(column) if flattens(event) else column
+
+
+def check_nesting(events: dict[str, Any]) -> Iterator[Finding]:
+    """Yield what does not agree in the events of one declaration."""
+    tables = _tables(events)
+    for name, event in events.items():
+        yield from _depth(name, event)
+        if flattens(event):
+            yield from _paths(name, event)
+        yield from _children(name, event, tables)
+    yield from _evolving(events)
+
+
+def _tables(events: dict[str, Any]) -> dict[str, str]:
+    """Return the tables of the events, each with the first that writes it."""
+    found: dict[str, str] = {}
+    for name, event in events.items():
+        if isinstance(table := _mapping(event).get("table"), str):
+            found.setdefault(table, name)
     return found
+
+
+def _depth(name: str, event: Any) -> Iterator[Finding]:
+    if "depth" in _mapping(event) and not flattens(event):
+        message = "expected `nested: flatten` beside it: a depth is that of flattening; found none"
+        yield ("events", name, "depth"), message
+
+
+def _paths(name: str, event: dict[str, Any]) -> Iterator[Finding]:
+    keys = event.get("key")
+    json_paths: dict[str, str] = {}
+    paths: dict[str, str] = {}
+    for column, shape in _mapping(event.get("columns")).items():
+        path = source_of(event, column, shape)
+        place = ("events", name, "columns", column)
+        if not _PATH.fullmatch(path):
+            message = 'expected a path of fields: a.b, with "\\" before a "." or "\\" in a name'
+            yield (*place, "from"), f"{message}; found {shown_name(path)!r}"
+        elif isinstance(keys, list) and column in keys and _SEPARATOR.match(path):
+            message = "expected a field of the payload itself, for keys are read before anything is"
+            yield (*place, "from"), f"{message} flattened; found the path {shown_name(path)!r}"
+        paths[column] = path
+        if (shape if isinstance(shape, str) else _mapping(shape).get("type")) == "json":
+            json_paths[path] = column
+    for column, path in paths.items():
+        for around in _around(path):
+            if around in json_paths:
+                yield (
+                    ("events", name, "columns", column),
+                    "expected a field of its own: it is inside the one that column"
+                    f" {shown_name(json_paths[around])!r} takes whole, as json",
+                )
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield the paths that a path is inside of."""
+    end = 0
+    while (match := _SEPARATOR.match(path, end)) is not None:
+        end = match.end()
+        yield path[: end - 1]
+
+
+def _children(name: str, event: Any, tables: dict[str, str]) -> Iterator[Finding]:
+    given = _mapping(event).get("key")
+    found = given if isinstance(given, list) else ()
+    keys = {key.casefold() for key in found if isinstance(key, str)}
+    arrays: dict[str, str] = {}
+    for table, child in _mapping(_mapping(event).get("children")).items():
+        place = ("events", name, "children", table)
+        other = tables.setdefault(table, name)
+        if other != name or table == event.get("table"):
+            message = f"expected a table of its own; event {shown_name(other)!r} writes it too"
+            yield place, message
+        array = _mapping(child).get("from")
+        if isinstance(array, str) and arrays.setdefault(array, table) != table:
+            message = f"expected each array once; found that of {shown_name(arrays[array])!r} again"
+            yield (*place, "from"), message
+        yield from _child_columns(place, _mapping(_mapping(child).get("columns")), keys)
+
+
+def _child_columns(
+    place: tuple[str, ...], columns: dict[str, Any], keys: set[str]
+) -> Iterator[Finding]:
+    folded: dict[str, str] = {}
+    for column, shape in columns.items():
+        where = (*place, "columns", column)
+        twin = folded.setdefault(column.casefold(), column)
+        if column.casefold() in keys:
+            message = (
+                "expected a name that the event's key does not have: a child table has the key"
+            )
+            yield where, f"{message}'s columns too; found {shown_name(column)!r}"
+        elif twin != column:
+            message = f"expected names that differ by more than case; found {shown_name(column)!r}"
+            yield where, f"{message} beside {shown_name(twin)!r}, which warehouses take as one"
+        if _mapping(shape).get("from") == "" and len(columns) > 1:
+            message = 'expected no column beside one with `from: ""`, which is the whole item'
+            yield where, f"{message}; found {len(columns) - 1}"
+
+
+def _evolving(events: dict[str, Any]) -> Iterator[Finding]:
+    """Refuse a table of two events of which one learns by itself: their columns would differ."""
+    first: dict[str, tuple[str, bool]] = {}
+    for name, event in events.items():
+        table, evolves = _mapping(event).get("table"), _mapping(event).get("policy") == "evolve"
+        if not isinstance(table, str):
+            continue
+        other, other_evolves = first.setdefault(table, (name, evolves))
+        if other != name and (evolves or other_evolves):
+            message = "expected a table of its own under `policy: evolve`; event"
+            yield ("events", name, "table"), f"{message} {shown_name(other)!r} writes it too"

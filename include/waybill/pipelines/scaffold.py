@@ -19,11 +19,10 @@ from pydantic import Field
 
 from waybill.errors import InputError
 from waybill.pipelines.document import read_document, yaml_text
-from waybill.pipelines.form import CONNECTORS, brought_connectors
+from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
-from waybill.pipelines.shape import check_shape
 from waybill.pipelines.validation import DECLARATION, check, find_collisions, load_pipeline
 from waybill.request import Request
 
@@ -122,8 +121,8 @@ def write_new(root: Path, new: NewPipeline, destinations: Collection[str] = ()) 
         _write(root, folder, files)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    made = load_pipeline(folder)
-    return WrittenPipeline(folder, made.id, made.team, made.destination, tuple(files))
+    pipeline = load_pipeline(folder)
+    return WrittenPipeline(folder, pipeline.id, pipeline.team, pipeline.destination, tuple(files))
 
 
 def _refuse(mistakes: Sequence[str]) -> None:
@@ -138,8 +137,8 @@ def _no_text(new: NewPipeline) -> list[str]:
         try:
             value.encode()
         except UnicodeEncodeError:
-            found = shown_name(value)
-            mistakes.append(f"{_option((name,))}: expected text in UTF-8; found {found!r}")
+            shown = shown_name(value)
+            mistakes.append(f"{_option((name,))}: expected text in UTF-8; found {shown!r}")
     if not all(new.key_columns):
         mistakes.append(f"--key: expected names with commas between them; found {new.key!r}")
     return mistakes
@@ -164,8 +163,8 @@ def _mistakes(declaration: str, new: NewPipeline) -> list[str]:
     known = (*CONNECTORS, *brought_connectors())
     if new.connector not in known:
         there = f"there are {', '.join(map(shown_name, known))}"
-        found = shown_name(new.connector)
-        return [f"--connector: there is no {found!r}; {there}{hint(new.connector, known)}"]
+        connector = shown_name(new.connector)
+        return [f"--connector: there is no {connector!r}; {there}{hint(new.connector, known)}"]
     document = read_document(declaration)
     _, findings = check_shape(document.value)
     if not findings:

@@ -1,4 +1,4 @@
-"""Where the file of a source may lie: what a declaration names is outside input.
+"""Where the file of a source may lie: a path in a declaration is untrusted input.
 
 A pipeline's author is not the machine's administrator: a worker can read files (passwords among
 them) that the author of a declaration must not get at. A file may lie in the pipeline's own folder,

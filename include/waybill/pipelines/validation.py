@@ -11,7 +11,7 @@ from typing import Any
 from waybill.errors import InputError
 from waybill.pipelines.code_check import MAX_CODE_BYTES, check_code
 from waybill.pipelines.document import Document, read_document
-from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm
+from waybill.pipelines.form import PACKAGE, ChildForm, PipelineForm, check_shape
 from waybill.pipelines.model import (
     ChildTable,
     Column,
@@ -20,10 +20,8 @@ from waybill.pipelines.model import (
     Source,
     TableSpec,
 )
-from waybill.pipelines.nesting_rules import flattens, source_of, unescaped
 from waybill.pipelines.problems import Problem, field_name, hint, shown_name
-from waybill.pipelines.rules import check_rules
-from waybill.pipelines.shape import check_shape
+from waybill.pipelines.rules import check_rules, flattens, source_of, unescaped
 from waybill.pipelines.source_path import find_file, package_folder
 
 DECLARATION = "pipeline.yaml"

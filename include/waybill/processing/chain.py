@@ -7,6 +7,7 @@ Results pile up in a ``ChainResult`` that the caller turns into objects, a descr
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,12 +27,11 @@ from waybill.pipelines import UNKNOWN_PIPELINE
 from waybill.processing.code_runner import CodeRunner, InProcess, Results
 from waybill.processing.failures import Fault, describe
 from waybill.processing.mapping import MappingFault
-from waybill.processing.outcomes import sort_out
 from waybill.processing.payload_columns import PayloadColumns
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.processing.staged import staged_batch, system_columns
-from waybill.processing.transformation import Retries
+from waybill.processing.transformation import Outcome, Retries
 from waybill.storage import ObjectMissingError
 
 _FIRST_STAGE = "transformation"
@@ -208,7 +208,7 @@ class Chain:
         if isinstance(results, PayloadColumns):  # the way of nearly all
             faults, filtered = self._map_children(plan, name, items, results), list[int]()
         else:
-            sorted_out = sort_out(plan, results, items)
+            sorted_out = _sort_out(plan, results, items)
             faults, filtered = sorted_out.faults, sorted_out.filtered
             for child_name, children in sorted_out.children.items():
                 payloads = [event.data for event in children.events]
@@ -332,6 +332,41 @@ class Chain:
         """Keep what the traces of these events will say."""
         mapped = self.result.mapped.setdefault((pipeline_id, name, outcome), Mapped())
         mapped.parts.append(items.columns(self._chunk))
+
+
+@dataclass(slots=True)
+class _SortedOut:
+    """Outcomes of a group of events."""
+
+    faults: dict[int, Fault] = field(default_factory=dict)
+    """By place in the chunk."""
+    filtered: list[int] = field(default_factory=list)
+    """Indexes in the group."""
+    children: dict[str, Items] = field(default_factory=dict)
+    """What goes on, by event name, each with its parent's place; an event may go on itself."""
+
+
+def _sort_out(plan: Plan, outcomes: Sequence[Outcome], items: Items) -> _SortedOut:
+    """Sort the outcomes of ``items``; children of one parent that are one row are its fault."""
+    found = _SortedOut()
+    going_on: dict[str, tuple[list[Event], list[int]]] = {}
+    for index, outcome in enumerate(outcomes):
+        place = items.places[index]
+        if isinstance(outcome, list) and len(outcome) > 1:
+            fault = plan.same_key(outcome)
+            outcome = outcome if fault is None else fault  # noqa: PLW2901 - it is one now
+        if isinstance(outcome, Fault):
+            found.faults[place] = outcome
+        elif outcome is None:
+            found.filtered.append(index)
+        else:
+            children = outcome if isinstance(outcome, list) else [outcome]
+            for child in children:
+                events, places = going_on.setdefault(child.name, ([], []))
+                events.append(child)
+                places.append(place)
+    found.children = {name: Items(*columns) for name, columns in going_on.items()}
+    return found
 
 
 def _mapped(

@@ -1,9 +1,9 @@
-"""Payloads that have the same fields, column by column: so have nearly all of a slice."""
+"""Payloads with the same fields in the same order, column by column: nearly all of a slice."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_, itemgetter
+from operator import is_
 from typing import Any, overload
 
 from waybill.events import Event
@@ -54,17 +54,13 @@ def payloads_of(events: Sequence[Event], outcomes: Sequence[object]) -> PayloadC
 
 
 def columns_of(payloads: Sequence[Any]) -> PayloadColumns | None:
-    """Return payloads by column, fields in the first one's order; None: they are not alike.
-
-    Cost: 0.03 µs a value.
-    """
-    if not payloads or set(map(type, payloads)) != {dict}:
-        return None
-    names = list(payloads[0])
-    if set(map(type, names)) != {str} or set(map(len, payloads)) != {len(names)}:
-        return None
+    """Return payloads by column; None: they are not alike. Cost: 0.05 µs a value."""
     try:
-        columns = [list(map(itemgetter(name), payloads)) for name in names]
-    except KeyError:
+        if not payloads or set(map(type, payloads)) != {dict}:
+            return None
+        names = list(payloads[0])
+        if set(map(type, names)) != {str} or len(set(map(tuple, payloads))) > 1:
+            return None
+    except Exception:  # noqa: BLE001 - names that are no texts compare as user code has them do
         return None
-    return PayloadColumns(names, columns, len(payloads))
+    return PayloadColumns(names, list(zip(*map(dict.values, payloads), strict=True)), len(payloads))

@@ -1,11 +1,12 @@
 """The auditor: asks of every intake minute whether the books balance, before anybody else does.
 
-breaches   opened, updated, explained, closed by name
-states     how each minute stands, for pages
-rounds     one round: all that changed and all that moves, in one moment; on it snapshot (that
-           moment), verdicts (what the counts say), sums, ranges (beside the minutes), to_do (what
-           there is to do), writing (what is written, and told)
-missing_ids     the ids of a breach's events, once the minute's traces are in (ids)
+breaches        opened, updated, explained, closed by name
+minutes         how each minute stands, for pages
+rounds          one round: all that changed and all that moves, in one moment; it stands on
+                snapshot (that moment), verdicts (what the counts say), segment_sums and
+                offset_ranges (beside the minutes) and queue (what there is to do)
+missing_ids     the ids of a breach's events, once the minute's traces are in (id_comparison)
+balance_report  the books of all minutes together, for `waybill balance`
 """
 
 from typing import TYPE_CHECKING

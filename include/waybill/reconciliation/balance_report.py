@@ -13,9 +13,9 @@ from waybill.deployment import active_pipelines
 from waybill.ledger import BalanceRow, ParkedEvents, StageCounts, fold, read_books
 from waybill.processing import COUNT_NAMES
 from waybill.reconciliation.breaches import read_breaches
-from waybill.reconciliation.parked_sums import STAGES, check_segments
-from waybill.reconciliation.snapshot import InLog, Moment, take_moment
-from waybill.reconciliation.verdicts import Sight, judge
+from waybill.reconciliation.segment_sums import STAGES, check_segments
+from waybill.reconciliation.snapshot import InLog, Snapshot, take_snapshot
+from waybill.reconciliation.verdicts import Evidence, judge
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.storage.tracker import parked_partitions, segments
 
@@ -145,7 +145,7 @@ def balance(
         lost = read_unrecoverable(connection, None if pipeline_id is None else [pipeline_id])
         return rows, parked, states, lost, accounted
 
-    found, moment = take_moment(tracker, log, pipelines.values(), read, strict=True)
+    found, snapshot = take_snapshot(tracker, log, pipelines.values(), read, strict=True)
     rows, parked, states, lost, accounted = found
     names = {pipeline.id: pipeline.name for pipeline in pipelines.values()}
     totals: dict[tuple[str, str], dict[str, StageCounts]] = {}
@@ -155,8 +155,8 @@ def balance(
         stages = totals.setdefault(key, {name: StageCounts() for name in STAGES})
         for name in STAGES:
             _add(stages[name], row.stage(name))
-        breaches.setdefault(key, Counter()).update(_settled_breaches(row, moment))
-    unaccounted = sum(abs(gap) for row in rows for gap in _settled_breaches(row, moment).values())
+        breaches.setdefault(key, Counter()).update(_settled_breaches(row, snapshot))
+    unaccounted = sum(abs(gap) for row in rows for gap in _settled_breaches(row, snapshot).values())
     if since_minute is None:
         unaccounted += check_segments(totals, breaches, parked)
     groups = [
@@ -180,13 +180,13 @@ def balance(
         uncounted=-sum(
             row.on_the_way("transformation")
             for row in rows
-            if not moment.of(row.pipeline_id).holds(row.minute)
+            if not snapshot.of(row.pipeline_id).holds(row.minute)
         ),
-        missed=sum(gap for row in rows for gap in _settled_breaches(row, moment).values()),
-        in_wal=sum(one.waiting for one in moment.whole.values()),
-        settling=_settling(rows, moment, names),
+        missed=sum(gap for row in rows for gap in _settled_breaches(row, snapshot).values()),
+        in_wal=sum(one.waiting for one in snapshot.whole.values()),
+        settling=_settling(rows, snapshot, names),
         accounted=min(unaccounted, accounted),
-        verdicts=_verdicts(rows, moment),
+        verdicts=_verdicts(rows, snapshot),
         open_breaches=[
             one.to_json() for one in read_breaches(tracker, pipeline_ids=asked, states=["open"])
         ],
@@ -201,10 +201,10 @@ def _unrecoverable(stages: dict[str, StageCounts], parked: dict[str, int]) -> di
     return {name: number for name, number in found.items() if number}
 
 
-def _verdicts(rows: list[BalanceRow], moment: Moment) -> dict[str, int]:
+def _verdicts(rows: list[BalanceRow], snapshot: Snapshot) -> dict[str, int]:
     found: Counter[str] = Counter()
     for row in rows:
-        judged = judge(row, Sight(moment.of(row.pipeline_id), log_known=True))
+        judged = judge(row, Evidence(snapshot.of(row.pipeline_id), log_known=True))
         found.update(one.verdict for one in judged.stages.values())
     return dict(found)
 
@@ -214,10 +214,10 @@ def _accounted(connection: Connection, pipeline_id: str | None, since: int | Non
     return int(connection.execute(_ACCOUNTED, asked).scalar_one())
 
 
-def _settled_breaches(row: BalanceRow, moment: Moment) -> dict[str, int]:
+def _settled_breaches(row: BalanceRow, snapshot: Snapshot) -> dict[str, int]:
     """Return a minute's breaches; what lies between ingestion and the log only once it is whole."""
     found = row.breaches()
-    if moment.of(row.pipeline_id).holds(row.minute):
+    if snapshot.of(row.pipeline_id).holds(row.minute):
         return found
     if within := row.stage("transformation").left_over():
         return {**found, "transformation": within}
@@ -225,12 +225,12 @@ def _settled_breaches(row: BalanceRow, moment: Moment) -> dict[str, int]:
     return found
 
 
-def _settling(rows: list[BalanceRow], moment: Moment, names: dict[str, str]) -> dict[str, str]:
+def _settling(rows: list[BalanceRow], snapshot: Snapshot, names: dict[str, str]) -> dict[str, str]:
     """Return {pipeline: what goes on} of those with minutes that are not whole."""
     return {
-        names.get(row.pipeline_id, row.pipeline_id): moment.of(row.pipeline_id).why
+        names.get(row.pipeline_id, row.pipeline_id): snapshot.of(row.pipeline_id).why
         for row in rows
-        if not moment.of(row.pipeline_id).holds(row.minute)
+        if not snapshot.of(row.pipeline_id).holds(row.minute)
     }
 
 

@@ -4,7 +4,7 @@ The balance as a heat map: minutes put together to a grid, with counts and verdi
 
 A row is a pipeline or one of its event names, a column some minutes. A cell's verdict is the worst
 of its minutes: a breach, else one on the way, else balanced; where nothing came in there is none.
-The verdicts are the auditor's (``auditing.states``): a minute it is through with is in balance.
+The verdicts are the auditor's (``verdicts``): a minute it is through with is in balance.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ from waybill.reconciliation.queue import (
     take_turn,
     write_seen,
 )
-from waybill.reconciliation.snapshot import InLog, Moment, take_moment
-from waybill.reconciliation.sums import sum_gaps
-from waybill.reconciliation.verdicts import Judgement, Sight, judge
+from waybill.reconciliation.segment_sums import sum_gaps
+from waybill.reconciliation.snapshot import InLog, Snapshot, take_snapshot
+from waybill.reconciliation.verdicts import Evidence, MinuteVerdict, judge
 from waybill.storage import KafkaLog, TrackerStore
 
 
@@ -119,7 +119,7 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
             return AuditReport()
         fold(tracker)
         pipelines = active_pipelines(tracker)
-        books, moment = take_moment(
+        books, snapshot = take_snapshot(
             tracker,
             log,
             pipelines.values(),
@@ -127,8 +127,8 @@ def audit(tracker: TrackerStore, log: KafkaLog, limits: AuditLimits | None = Non
             most_records=limits.log_records,
         )
         with tracker.transaction(long_statements=True, long_idle=True) as connection:
-            report = AuditReport(begin_round(connection, moment.in_log))
-            _Round(connection, pipelines, books, moment, limits, report).run()
+            report = AuditReport(begin_round(connection, snapshot.in_log))
+            _Round(connection, pipelines, books, snapshot, limits, report).run()
             report.seconds = round(time.monotonic() - began, 3)
             said = {**report.to_json(), "ranges": books.reached.to_json()}
             end_round(connection, report.number, said)
@@ -184,14 +184,14 @@ class _Round:
         connection: Connection,
         pipelines: dict[str, Pipeline],
         books: _Books,
-        moment: Moment,
+        snapshot: Snapshot,
         limits: AuditLimits,
         report: AuditReport,
     ) -> None:
         self._connection = connection
         self._pipelines = pipelines
         self._books = books
-        self._moment = moment
+        self._snapshot = snapshot
         self._limits = limits
         self._report = report
         self._writer = Writer(connection)
@@ -213,8 +213,8 @@ class _Round:
         report.explained = self._writer.explained
 
     def _minute(self, due: Due) -> Seen:
-        sight = self._sight(due)
-        judgement = judge(self._books.rows[due.key], sight)
+        evidence = self._evidence(due)
+        judgement = judge(self._books.rows[due.key], evidence)
         stands = self._writer.minute(due.key, judgement.gaps)
         stages = {name: one.to_json() for name, one in judgement.stages.items()}
         for gap in stands:
@@ -222,16 +222,16 @@ class _Round:
         state = _state(stages)
         if state == "balanced" and not self._limits.compare_ids:
             state = ""
-        return Seen(due, state, stages, fenced=sight.whole.holds(due.key[2]))
+        return Seen(due, state, stages, fenced=evidence.whole.holds(due.key[2]))
 
-    def _sight(self, due: Due) -> Sight:
-        whole, behind = self._moment.of(due.key[0]), self._behind(due.key[0])
+    def _evidence(self, due: Due) -> Evidence:
+        whole, behind = self._snapshot.of(due.key[0]), self._behind(due.key[0])
         pipeline = self._pipelines.get(due.key[0])
         topic = "" if pipeline is None else topic_of(pipeline)
-        in_log = self._moment.in_log
+        in_log = self._snapshot.in_log
         known = topic not in in_log.unread and topic not in in_log.strange
         waiting = in_log.topics[topic].waiting if topic in in_log.topics else 0
-        return Sight(
+        return Evidence(
             whole=whole,
             log_known=known or has_passed(in_log, topic, due.fence),
             log_why=in_log.strange.get(topic)
@@ -249,7 +249,7 @@ class _Round:
 
     def _sums(self) -> None:
         """Hold what was counted as parked, and as replayed, against the segments."""
-        unread = self._moment.in_log.unread | self._moment.in_log.strange.keys()
+        unread = self._snapshot.in_log.unread | self._snapshot.in_log.strange.keys()
         lagging = {one.id for one in self._pipelines.values() if topic_of(one) in unread}
         gaps = sum_gaps(self._books.totals, self._books.parked)
         for (pipeline_id, event_name), found in gaps.items():
@@ -259,7 +259,7 @@ class _Round:
                     self._writer.one(Found(pipeline_id, kind, gap, words, event_name, stage))
 
     def _ranges(self) -> None:
-        strange = [RangeFault(t, 0, words) for t, words in self._moment.in_log.strange.items()]
+        strange = [RangeFault(t, 0, words) for t, words in self._snapshot.in_log.strange.items()]
         faults: dict[str, list[RangeFault]] = {}
         for fault in [*self._books.faults, *strange]:
             faults.setdefault(fault.topic, []).append(fault)
@@ -300,4 +300,4 @@ def _state(stages: dict[str, dict[str, object]]) -> str:
     return next((v for v in ("breach", "moving") if v in verdicts), "balanced")
 
 
-__all__ = ["AuditLimits", "AuditReport", "Judgement", "audit"]
+__all__ = ["AuditLimits", "AuditReport", "MinuteVerdict", "audit"]

@@ -97,7 +97,7 @@ WHOLE = Whole(None, "")
 
 
 @dataclass(slots=True)
-class Moment:
+class Snapshot:
     """What was measured beside the books."""
 
     in_log: InLog
@@ -109,7 +109,7 @@ class Moment:
         return self.whole.get(pipeline_id, WHOLE)
 
 
-def take_moment(
+def take_snapshot(
     tracker: TrackerStore,
     log: KafkaLog,
     pipelines: Collection[Pipeline],
@@ -117,7 +117,7 @@ def take_moment(
     *,
     most_records: int = _ALL,
     strict: bool = False,
-) -> tuple[Read, Moment]:
+) -> tuple[Read, Snapshot]:
     """Read the books and what is in flight, as of one moment.
 
     Args:
@@ -145,7 +145,7 @@ def take_moment(
         found = read(connection, in_log)
     with tracker.transaction() as connection:
         second = read_watermarks(connection)
-    return found, Moment(in_log, whole_below(first, second))
+    return found, Snapshot(in_log, whole_below(first, second))
 
 
 def whole_below(
@@ -173,7 +173,7 @@ def _why(watermark: IntakeWatermark) -> str:
             f"{watermark.waiting:,} events were in ingestion's write-ahead log and not "
             f"acknowledged by Kafka at {told}"
         )
-    return f"ingestion goes on, or died: its last word is of {told}"
+    return f"ingestion goes on, or died: it last reported at {told}"
 
 
 def _measure(connection: Connection, log: KafkaLog, topics: set[str], most_records: int) -> InLog:
@@ -216,7 +216,7 @@ def _strange(
         )
     positions = known.get(own, {})
     if gone := sum(max(0, low - positions.get(n, 0)) for n, (low, _) in marks.items()):
-        return f"{gone:,} records of {topic.name!r} are gone that nobody processed"
+        return f"{gone:,} records of {topic.name!r} are gone, unprocessed"
     if gone := sum(max(0, positions.get(n, 0) - high) for n, (_, high) in marks.items()):
         return f"the log of {topic.name!r} ends {gone:,} records below the ledger: it was cut"
     return ""

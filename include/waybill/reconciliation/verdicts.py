@@ -34,7 +34,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Judged:
+class StageVerdict:
     """One stage's verdict."""
 
     verdict: Verdict
@@ -47,15 +47,15 @@ class Judged:
 
 
 @dataclass(slots=True)
-class Judgement:
+class MinuteVerdict:
     """What the counts of a minute say."""
 
-    stages: dict[str, Judged]
+    stages: dict[str, StageVerdict]
     gaps: list[Gap] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Evidence:
     """What was seen beside the counts of a minute."""
 
     whole: Whole
@@ -68,14 +68,14 @@ class Sight:
     staged_why: str = ""
 
 
-def judge(row: BalanceRow, sight: Sight) -> Judgement:
+def judge(row: BalanceRow, evidence: Evidence) -> MinuteVerdict:
     """Judge a minute."""
-    found = Judgement({})
+    found = MinuteVerdict({})
     for stage in STAGES:
         counts = row.stage(stage)
-        if not sight.staged_known and stage == "destination":
+        if not evidence.staged_known and stage == "destination":
             counts.in_flight = counts.in_flight_replayed = 0
-        wait = _wait(row, stage, sight)
+        wait = _wait(row, stage, evidence)
         gaps = [Gap(stage, "in_stage", counts.left_over(), "")]
         if wait is None:
             gaps.append(Gap(stage, "on_the_way", row.on_the_way(stage), ""))
@@ -85,24 +85,26 @@ def judge(row: BalanceRow, sight: Sight) -> Judgement:
     return found
 
 
-def _judged(counts: StageCounts, gaps: list[Gap], wait: str | None) -> Judged:
+def _judged(counts: StageCounts, gaps: list[Gap], wait: str | None) -> StageVerdict:
     if gaps:
-        return Judged("breach", sum(one.gap for one in gaps), "; ".join(g.words for g in gaps))
+        return StageVerdict(
+            "breach", sum(one.gap for one in gaps), "; ".join(g.words for g in gaps)
+        )
     if wait is not None:
-        return Judged("moving", 0, wait)
+        return StageVerdict("moving", 0, wait)
     if moving := counts.in_flight + counts.in_flight_replayed:
-        return Judged("moving", 0, f"{moving:,} are on their way to it")
-    return Judged("balanced")
+        return StageVerdict("moving", 0, f"{moving:,} are on their way to it")
+    return StageVerdict("balanced")
 
 
-def _wait(row: BalanceRow, stage: str, sight: Sight) -> str | None:
+def _wait(row: BalanceRow, stage: str, evidence: Evidence) -> str | None:
     """Return why the way to a stage cannot be judged yet; None: it can."""
     if stage == "transformation":
-        if not sight.whole.holds(row.minute):
-            return sight.whole.why
-        return None if sight.log_known else sight.log_why
-    if stage == "destination" and not sight.staged_known:
-        return sight.staged_why
+        if not evidence.whole.holds(row.minute):
+            return evidence.whole.why
+        return None if evidence.log_known else evidence.log_why
+    if stage == "destination" and not evidence.staged_known:
+        return evidence.staged_why
     return None
 
 

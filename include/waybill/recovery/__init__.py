@@ -1,4 +1,4 @@
-"""Recovery: what is lost with an object is made again from the records in Kafka."""
+"""Recovery: what was lost with a parked object is made again from its records in Kafka."""
 
 from typing import TYPE_CHECKING
 

@@ -149,6 +149,3 @@ def _windows(
         keys.append(key)
     if since is not None and until is not None:
         yield keys, since, until
-
-
-__all__ = ["LostIds", "parked_ids", "staged_ids"]

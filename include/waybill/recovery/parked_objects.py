@@ -30,20 +30,20 @@ from waybill.events import HELD_ERROR, rfc3339
 from waybill.loading import KeptRange, LeftError, WaitingError, kept_ranges
 from waybill.notices import write_notice
 from waybill.parking import (
-    ID_BYTES,
     NAMES,
     NO_ID,
     Damage,
     Identity,
     Packer,
     ParkedEvent,
-    PartitionKey,
+    ParkedGroupKey,
     Segment,
     fingerprint,
     park_made_again,
     park_mended,
     read_segment_events,
     segments_in_order,
+    split_ids,
     storable,
 )
 from waybill.processing import Chunk, identity_of, parked_event
@@ -110,7 +110,7 @@ class _Lost(NamedTuple):
     """A segment, and what its row says beyond it."""
 
     segment: Segment
-    partition: PartitionKey
+    partition: ParkedGroupKey
     digests: tuple[bytes, ...]
     """Who its events are, without copies; empty: they have no ids."""
 
@@ -219,7 +219,7 @@ def _put_back(
     tracker: TrackerStore,
     objects: ObjectStore,
     lost: Sequence[_Lost],
-    events: Mapping[PartitionKey, list[_Event]],
+    events: Mapping[ParkedGroupKey, list[_Event]],
     gone: str,
 ) -> ParkedRecovery:
     """Park segments of one Kafka partition again, those that have all their events.
@@ -249,9 +249,7 @@ def _described(tracker: TrackerStore, some: Sequence[Segment]) -> list[_Lost]:
     lost: list[_Lost] = []
     for segment in some:
         _, ids, *names = rows[segment.id]
-        given, copies = ids or b"", set(segment.copies)
-        digests = [given[at : at + ID_BYTES] for at in range(0, len(given), ID_BYTES)]
-        kept = tuple(digest for line, digest in enumerate(digests) if line not in copies)
+        kept = tuple(split_ids(ids or b"", set(segment.copies)))
         a, b, c, d = names
         lost.append(_Lost(segment, (a, b, c, d), kept))
     return lost
@@ -263,11 +261,11 @@ def _failed_again(
     batch: _Batch,
     kept: Sequence[KeptRange],
     lost: Sequence[_Lost],
-) -> list[tuple[PartitionKey, list[_Event]]]:
+) -> list[tuple[ParkedGroupKey, list[_Event]]]:
     """Return what fails of the records that are there, by parked partition, in log order."""
     held = {one.partition[0] for one in lost if one.partition[3] == HELD_ERROR}
     at = rfc3339(batch.committed_at)
-    events: dict[PartitionKey, list[_Event]] = defaultdict(list)
+    events: dict[ParkedGroupKey, list[_Event]] = defaultdict(list)
     for topic, ranges in _by_topic(kept).items():
         records = list(log.records(topic, ranges))
         chunk = Chunk(
@@ -298,8 +296,7 @@ def _batch(tracker: TrackerStore, segment: Segment) -> _Batch:
         row = connection.execute(query).first()
     if row is None or not row.offsets:
         raise LeftError(
-            f"the offsets of commit {segment.commit_number} of {segment.scope} are not known (any "
-            "more)"
+            f"the offsets of commit {segment.commit_number} of {segment.scope} are no longer known"
         )
     took = timedelta(milliseconds=row.took_ms or 0)
     return _Batch(row.committed_at - took, row.committed_at, row.offsets)
@@ -317,16 +314,16 @@ def _chosen(
     tracker: TrackerStore,
     objects: ObjectStore,
     lost: Sequence[_Lost],
-    events: Mapping[PartitionKey, list[_Event]],
+    events: Mapping[ParkedGroupKey, list[_Event]],
 ) -> tuple[list[tuple[_Lost, list[_Event]]], list[tuple[_Lost, str]]]:
     """Give each segment its events; return those that have all, and the others with the reason."""
     found: list[tuple[_Lost, list[_Event]]] = []
     problems: list[tuple[_Lost, str]] = []
-    by_id: dict[tuple[PartitionKey, bytes], deque[_Event]] = defaultdict(deque)
+    by_id: dict[tuple[ParkedGroupKey, bytes], deque[_Event]] = defaultdict(deque)
     for key, its in events.items():
         for one in its:
             by_id[key, NO_ID if one[1] is None else one[1].digest].append(one)
-    nameless: dict[tuple[PartitionKey, str], list[_Lost]] = defaultdict(list)
+    nameless: dict[tuple[ParkedGroupKey, str], list[_Lost]] = defaultdict(list)
     for item in lost:
         if not item.digests:
             nameless[item.partition, item.cause].append(item)
@@ -355,8 +352,8 @@ def _chosen(
 
 def _other(had: int, now: int) -> str:
     return (
-        f"of its records {now} fail now as they did, not {had}: the pipeline, its mapping or what "
-        "it depends on is another one"
+        f"of its records {now} fail now as they did, not {had}: the pipeline, its mapping or "
+        "something they depend on has changed"
     )
 
 
@@ -395,7 +392,7 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
     """Keep why segments cannot be made again, and have their owners told, once."""
     events = 0
     for one, problem in problems:
-        segment, words = one.segment, text_value(problem, longest=_LONGEST)
+        segment, message = one.segment, text_value(problem, longest=_LONGEST)
         detail = {
             "segment": segment.id,
             "object_key": segment.object_key,
@@ -410,15 +407,20 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
                 .where(
                     segments.c.id == segment.id,
                     segments.c.state == "quarantined",
-                    segments.c.problem != words,
+                    segments.c.problem != message,
                 )
-                .values(problem=words)
+                .values(problem=message)
             )
             if not changed.rowcount:
                 continue
             target = f"partition {segment.partition_id}"
             write_audit(
-                connection, who=WHO, action="not_recovered", target=target, problem=words, **detail
+                connection,
+                who=WHO,
+                action="not_recovered",
+                target=target,
+                problem=message,
+                **detail,
             )
             write_notice(
                 connection,
@@ -426,11 +428,8 @@ def _note_problems(tracker: TrackerStore, problems: Sequence[tuple[_Lost, str]])
                 pipeline_id=one.partition[0],
                 partition_id=segment.partition_id,
                 **{"object" if name == "object_key" else name: its for name, its in detail.items()},
-                message=words,
+                message=message,
                 see="waybill parked lost",
             )
         events += segment.count
     return ParkedRecovery(unrecoverable=events)
-
-
-__all__ = ["LostParked", "ParkedRecovery", "lost_parked", "recover_parked"]

@@ -23,8 +23,8 @@ FindFailures = Callable[[Chunk, datetime, Collection[str]], list[Failure]]
 def stages_at(tracker: TrackerStore, *, fetch: Callable[[str], bytes], code: CodeRunner) -> Run:
     """Return what runs events through the versions that were active at a time.
 
-    Mappings are those in force now: they only
-    widen. What parks or is filtered is left out, for it was so the first time.
+    Mappings are those in force now, as mappings only widen. What parks or is filtered is left out:
+    it was so the first time.
 
     Args:
         tracker: with the versions.

@@ -1,7 +1,7 @@
 """Replay: parked events back to their topic.
 
-What may go (eligibility), where it enters (entry), how fast (throttle, canary), what became of it
-(outcome), what would (dry_run), and what goes by itself (auto_replay, probing).
+What may go (eligibility), as which messages (messages), how fast (throttle, canary), what became of
+it (outcome), what would (dry_run), and what goes by itself (auto_replay, probing).
 
 Invariants
   I1  A segment is whole in the write-ahead log, with its mark, before the tracker hears of it; a

@@ -1,7 +1,7 @@
 """Auto-replay: partitions marked for it are replayed when what made them park has changed.
 
 A cause has changed when a new version of the pipeline is active, or when its destination answers
-again after it was away. Each look reads how things stand, tells which partitions to replay (with a
+again after it was away. Each look reads how they stand, tells which partitions to replay (with a
 canary first), and keeps for the next look what is not to be acted on. While a pipeline is held,
 nothing of it is replayed and no change is used up: it is acted on after the release. Who launches
 the replays calls ``launched`` afterwards: until then each look names the same replay again, with
@@ -22,8 +22,8 @@ from waybill.destinations import open_destination
 from waybill.errors import InputError, RetryError
 from waybill.parking import (
     AutoReplay,
+    ParkedGroup,
     Parking,
-    Partition,
     held_pipelines,
     note_seen,
     read_marks,
@@ -50,7 +50,7 @@ class AutoLaunch:
     stage: str
     error_type: str
     why: str
-    """Words: what has changed."""
+    """What has changed, as a sentence."""
     before: dict[str, Any]
     """How the cause stood; with ``seen`` it makes the run id, and ``launched`` takes both back."""
     seen: dict[str, Any]
@@ -80,10 +80,10 @@ def mark_for_auto_replay(
     pipeline = active_pipelines(tracker).get(partition.pipeline_id)
     if pipeline is None:
         raise InputError(
-            f"{partition.name}: no pipeline {partition.pipeline_id!r} is deployed, so no new "
-            "version of it can be waited for; deploy it first"
+            f"{partition.name}: pipeline {partition.pipeline_id!r} is not deployed, so there is "
+            "no new version to wait for; deploy it first"
         )
-    seen = _stand(pipeline, _Once(healthy), {})
+    seen = _read_cause(pipeline, _Once(healthy), {})
     return set_mark(tracker, partition_id, on_change=on_change, seen=seen, decision=decision)
 
 
@@ -105,7 +105,7 @@ def due_auto_replays(
             _LOG.warning("%s is marked, but its pipeline is not deployed", partition.name)
             continue
         before = dict(mark.seen)
-        seen = _stand(pipeline, asked, before)
+        seen = _read_cause(pipeline, asked, before)
         if pipeline.id in held and seen["destination"] == HEALTHY:
             _LOG.info("%s waits: its pipeline is held", partition.name)
             continue
@@ -155,7 +155,7 @@ def answering(
 
 
 class _Once:
-    """Asks each destination once a look."""
+    """Asks each destination once, and remembers the answer."""
 
     def __init__(self, healthy: Healthy) -> None:
         self._healthy = healthy
@@ -167,7 +167,7 @@ class _Once:
         return self._known[name]
 
 
-def _stand(pipeline: Pipeline, healthy: Healthy, before: Mapping[str, Any]) -> dict[str, Any]:
+def _read_cause(pipeline: Pipeline, healthy: Healthy, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return how a pipeline's causes stand.
 
     While the destination is away, a new version is not seen: it is acted on afterwards.
@@ -192,7 +192,7 @@ def _changed(mark: AutoReplay, seen: Mapping[str, Any]) -> str:
 
 
 def _launch(
-    partition: Partition, why: str, before: dict[str, Any], seen: dict[str, Any]
+    partition: ParkedGroup, why: str, before: dict[str, Any], seen: dict[str, Any]
 ) -> AutoLaunch:
     return AutoLaunch(
         partition.id,

@@ -73,12 +73,12 @@ class CanaryReport:
 
 @dataclass(frozen=True, slots=True)
 class CanaryParts:
-    """What a canary stands on."""
+    """What a canary needs."""
 
     send: Callable[[ReplayRun], ReplayReport]
     """Runs one step to its end."""
     watch: Callable[[str], ReplayOutcome]
-    """Waits until all of a step was processed and loaded, as long as it may, and tells."""
+    """Waits until all of a step is processed and loaded, up to a limit; returns what is known."""
     known: Callable[[str], Replay | None]
     """Returns a step of this run that began."""
     parked: Callable[[ReplayConditions], int]
@@ -86,7 +86,7 @@ class CanaryParts:
     threshold: float
     """Largest share that may be parked again."""
     held: Callable[[], str] = str
-    """Returns that the pipeline is held, in words; empty: it is not."""
+    """Returns the message that the pipeline is held; empty: it is not."""
 
 
 def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
@@ -102,10 +102,10 @@ def canary(parts: CanaryParts, run: ReplayRun) -> CanaryReport:
         step = _step_of(parts, run, name, share, taken=sum(r.events for r in reports))
         if step is None:
             continue
-        if parts.known(name) is None and (words := parts.held()):
+        if parts.known(name) is None and (reason := parts.held()):
             if not reports:
-                raise InputError(words)
-            return _report(reports, steps, f"the canary stopped before its step of {name}: {words}")
+                raise InputError(reason)
+            return _report(reports, steps, f"the canary stopped before its {name} step: {reason}")
         reports.append(parts.send(step))
         if share == 1:
             steps.append(CanaryStep(name, reports[-1].events, 0, 0.0, {}))
@@ -145,9 +145,9 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
     outcome = parts.watch(name)
     if outcome.waits_for:
         raise RetryError(
-            f"the canary's step of {name} waits for {outcome.waits_for}: {outcome.in_flight:,} of "
-            f"its {outcome.sent:,} events are not processed yet, or not all are loaded. The next "
-            "try goes on from here; see `waybill status`"
+            f"the canary's {name} step waits for {outcome.waits_for}: {outcome.in_flight:,} of its "
+            f"{outcome.sent:,} events are not processed yet, or not all are loaded. The next try "
+            "continues from here; see `waybill status`"
         )
     ways = outcome.parked_again
     held = sum(events for way, events in ways.items() if way.endswith(f"/{HELD_ERROR}"))
@@ -157,25 +157,25 @@ def _judged(parts: CanaryParts, name: str) -> CanaryStep:
 
 
 def _stopped(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
-    """Return why the canary stops after a step, in words; empty: it goes on."""
+    """Return why the canary stops after a step; empty: it goes on."""
     if step.share > parts.threshold:
-        return _words(parts, run, step)
+        return _over_threshold(parts, run, step)
     if not step.held:
         return ""
     return (
-        f"the canary stopped: the pipeline was held while its step of {step.step} was on its way, "
-        f"and {step.held:,} of {step.events:,} events of partition {run.partition_id} wait "
-        "there; they go back by themselves after the release. The rest stays parked: once the "
-        "pipeline is released (`waybill pipelines holds`), start a new replay"
+        f"the canary stopped: the pipeline was held during its {step.step} step, and {step.held:,} "
+        f"of {step.events:,} events of partition {run.partition_id} wait; they go back by "
+        "themselves after the release. The rest stays parked: once the pipeline is released "
+        "(`waybill pipelines holds`), start a new replay"
     )
 
 
-def _words(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
+def _over_threshold(parts: CanaryParts, run: ReplayRun, step: CanaryStep) -> str:
     ways = ", ".join(f"{number:,} {way}" for way, number in sorted(step.ways.items()))
     return (
         f"the canary stopped: of {step.events:,} events of partition {run.partition_id} that "
-        f"its step of {step.step} sent back, {step.parked_again:,} are parked again ({ways}), more "
-        f"than {parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
+        f"its {step.step} step sent, {step.parked_again:,} parked again ({ways}), more than "
+        f"{parts.threshold:.1%}. The rest stays parked: fix the cause, try it with a dry "
         "run, and start a new replay"
     )
 

@@ -1,10 +1,17 @@
-"""Dry run: the active or a proposed pipeline over parked events; nothing is written."""
+"""Dry run: the active or a proposed pipeline over parked events; nothing is written.
+
+Where a sample is tried, the rate of all is the rates of its strata, weighted by their sizes. Its
+interval is put together from Wilson's of each stratum (Newcombe 2001; Zou and Donner 2008: the
+method of variance estimates recovery), each narrowed by the share of the stratum that was looked
+at: a stratum looked at whole adds nothing.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +38,13 @@ from waybill.processing import (
     rules_for,
 )
 from waybill.replay.eligibility import find_replayable
-from waybill.replay.entry import enters_earlier, parent_of, refuse_without_source
-from waybill.replay.estimate import EstimateTally, Rate, rate
-from waybill.replay.messages import encode_again, next_attempt
+from waybill.replay.messages import (
+    encode_again,
+    enters_earlier,
+    next_attempt,
+    parent_of,
+    refuse_without_source,
+)
 from waybill.replay.recent_events import GoodReport, ReadableLog, compare, recent_events
 from waybill.replay.request import DryRunRequest
 from waybill.settings import DestinationSettings
@@ -226,7 +237,10 @@ def _report(pipeline: Pipeline, seen: _Seen, sample: EventSample, good: GoodRepo
         filtered += weight * group.filtered
         for way, number in group.ways.items():
             expected[way] = expected.get(way, 0.0) + weight * number
-    found = _rate(seen, weights)
+    found = rate(
+        EstimateTally(weights[stratum] * group.tried, group.tried, group.passed)
+        for stratum, group in seen.strata.items()
+    )
     return DryRunReport(
         pipeline=pipeline.name,
         version=pipeline.version,
@@ -253,13 +267,6 @@ def _weight(drawn: Drawn) -> float:
     return drawn.population / drawn.drawn if drawn.drawn else 0.0
 
 
-def _rate(seen: _Seen, weights: dict[Stratum, float]) -> Rate:
-    return rate(
-        EstimateTally(weights[stratum] * group.tried, group.tried, group.passed)
-        for stratum, group in seen.strata.items()
-    )
-
-
 def _by_fingerprint(seen: _Seen, weights: dict[Stratum, float]) -> dict[str, dict[str, Any]]:
     rows: list[tuple[str, dict[str, Any]]] = []
     for name, group in seen.fingerprints.items():
@@ -276,7 +283,7 @@ def _by_fingerprint(seen: _Seen, weights: dict[Stratum, float]) -> dict[str, dic
 
 @dataclass(frozen=True, slots=True)
 class DryRunParts:
-    """What a dry run stands on, opened."""
+    """What a dry run needs, opened."""
 
     tracker: TrackerStore
     objects: ObjectStore
@@ -285,7 +292,7 @@ class DryRunParts:
     code: CodeRunner
     """Runs user code."""
     destinations: Mapping[str, DestinationSettings] = field(default_factory=dict)
-    """Whose rules new columns are named by."""
+    """Their rules name new columns."""
 
 
 def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
@@ -311,9 +318,9 @@ def try_out(parts: DryRunParts, request: DryRunRequest) -> DryRunReport:
         good = _good(runners, request, version, found.event_name, personal)
     earlier = enters_earlier(request.enter, found.stage, active)
     if earlier:
-        everything = parking.draw(found.id, request.choice)
+        everything = parking.draw(found.id, request.conditions)
         refuse_without_source(event for _, event in everything.events)
-    sample = parking.draw(found.id, request.choice, n=request.sample, seed=request.seed)
+    sample = parking.draw(found.id, request.conditions, n=request.sample, seed=request.seed)
     runner = runners.of(version)
     report = dry_run(version, runner, sample, good, personal=personal, earlier=earlier)
     return replace(report, quarantined=found.quarantined)
@@ -366,3 +373,54 @@ class _DryRunners:
             mappings=mappings_once_deployed(parts.tracker, self.active, version),
             learner=DryRunLearner(rules_for(version, parts.destinations)),
         )
+
+
+_Z = 1.96
+"""Of a 95 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateTally:
+    """What was seen of one stratum."""
+
+    events: float
+    """It stands for so many."""
+    tried: int
+    passed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A share from 0 to 1, and the interval that holds the true one in 95 of 100 samples."""
+
+    value: float
+    low: float
+    high: float
+
+
+def rate(tallies: Iterable[EstimateTally]) -> Rate:
+    """Return the weighted rate; nothing tried says nothing: 0, somewhere from 0 to 1."""
+    seen = [tally for tally in tallies if tally.tried]
+    whole = sum(tally.events for tally in seen)
+    if not whole:
+        return Rate(0.0, 0.0, 1.0)
+    value = below = above = 0.0
+    for tally in seen:
+        weight = tally.events / whole
+        share = tally.passed / tally.tried
+        low, high = _wilson(share, tally)
+        value += weight * share
+        below += (weight * (share - low)) ** 2
+        above += (weight * (high - share)) ** 2
+    value = min(1.0, value)
+    return Rate(value, max(0.0, value - sqrt(below)), min(1.0, value + sqrt(above)))
+
+
+def _wilson(share: float, tally: EstimateTally) -> tuple[float, float]:
+    n = tally.tried
+    if tally.events <= n:
+        return share, share
+    z2 = _Z**2 * (tally.events - n) / (tally.events - 1)
+    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
+    reach = sqrt(z2 * share * (1 - share) / n + z2**2 / (4 * n**2)) / (1 + z2 / n)
+    return min(share, middle - reach), max(share, middle + reach)

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from waybill.errors import InputError
 from waybill.events import DELIVERY_ERRORS
-from waybill.parking import Parking, Partition, PartitionFilter, PartitionRequest
+from waybill.parking import ParkedGroup, ParkedGroupFilter, ParkedGroupRequest, Parking
 
 
-def find_replayable(parking: Parking, request: PartitionRequest) -> Partition:
+def find_replayable(parking: Parking, request: ParkedGroupRequest) -> ParkedGroup:
     """Return the partition that is asked for.
 
     Raises:
@@ -34,21 +34,21 @@ def refuse_ingestion(stage: str, error_type: str) -> None:
     """
     if not are_events(stage, error_type):
         raise InputError(
-            "events parked at ingestion never were events: correct the source and let the "
-            "connector read it again, then discard these. Those that Kafka refused can be "
-            f"replayed: {', '.join(sorted(DELIVERY_ERRORS))}"
+            "what was parked at ingestion never were events: correct the source and let the "
+            "connector read it again, then discard what is parked. Only events that Kafka refused "
+            f"can be replayed: {', '.join(sorted(DELIVERY_ERRORS))}"
         )
 
 
 def held_words(parking: Parking, pipeline_id: str) -> str:
-    """Return that a pipeline is held, since when and what to do; empty: it is not."""
+    """Return the message that a pipeline is held, since when and what to do; empty: it is not."""
     hold = next((one for one in parking.holds() if one.pipeline_id == pipeline_id), None)
     if hold is None:
         return ""
     return (
-        f"the pipeline {hold.pipeline!r} is held since {hold.held_at:%Y-%m-%d %H:%M:%S} (UTC) by "
-        f"{hold.held_by}, and what is sent back now would only wait there; release it "
-        "(`waybill pipelines release`), or wait"
+        f"pipeline {hold.pipeline!r} is held since {hold.held_at:%Y-%m-%d %H:%M:%S} (UTC) by "
+        f"{hold.held_by}: events sent back now would only wait; release it "
+        "(`waybill pipelines release`), or wait for its release"
     )
 
 
@@ -64,7 +64,7 @@ def refuse_held(parking: Parking, pipeline_id: str) -> None:
 
 def require_parked(
     parking: Parking,
-    partition: Partition,
+    partition: ParkedGroup,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -78,7 +78,7 @@ def require_parked(
         apart = partition.quarantined
         ways = (
             f", {apart:,} quarantined, as their files are damaged or gone: `waybill parked lost` "
-            "says which and why; restore them, then `waybill parked recheck`"
+            "lists the files and why; restore them, then run `waybill parked recheck`"
             if apart
             else ""
         )
@@ -86,7 +86,7 @@ def require_parked(
             f"nothing of {partition.name} is parked now: {partition.replaying:,} events replaying, "
             f"{partition.replayed:,} replayed, {partition.discarded:,} discarded{ways}"
         )
-    wanted = PartitionFilter(
+    wanted = ParkedGroupFilter(
         pipeline_id=partition.pipeline_id,
         event_name=partition.event_name,
         stage=partition.stage,

@@ -1,7 +1,7 @@
-"""The marks of one replay: written behind groups that were sent, settled once Kafka has them.
+"""The marks of one replay: written behind slices that were sent, settled once Kafka has them.
 
-Groups go together in *units* of up to 5,000 events, 8 MiB or a second, each with one mark: where
-groups are small, a mark each would cost more than they do. A group larger than that is a unit by
+Slices go together in *units* of up to 5,000 events, 8 MiB or a second, each with one mark: where
+slices are small, a mark each would cost more than they do. A slice larger than that is a unit by
 itself. The next unit is sent meanwhile; a few marks at most wait at a time. They are settled in
 order: all before the mark is acknowledged, or parked again; then the tracker is told; then the
 log's mark is confirmed. A mark's transaction sees whether the replay was cancelled, or its log
@@ -11,7 +11,7 @@ sent, and nothing more is.
 Who dies when: before a unit's mark, the log holds the beginning of the unit, which the next run
 does not send again; it writes no mark before it has met all of that, since only what is behind the
 last mark is known to have been sent. After the mark, the next run settles it before all else. An
-error that comes between two groups has the unit marked; amid a group it is as if the process had
+error that comes between two slices has the unit marked; amid a slice it is as if the process had
 died.
 """
 
@@ -31,9 +31,9 @@ from sqlalchemy import Connection
 
 from waybill.errors import InputError, RetryError, StopError
 from waybill.ledger import FencedError, has_ended
-from waybill.parking import Parking, Partition, Segment
+from waybill.parking import ParkedGroup, Parking, Segment
 from waybill.producer import LosslessProducer, WalFullError
-from waybill.replay.entry import Parents, books
+from waybill.replay.messages import Parents, books
 
 _LOG = logging.getLogger(__name__)
 _MOST_WAITING = 2
@@ -55,7 +55,7 @@ class _Mark:
 
 @dataclass(frozen=True, slots=True)
 class MarkingLimits:
-    """How large a unit of several groups may be."""
+    """How large a unit of several slices may be."""
 
     events: int = 5_000
     bytes: int = 8 * 1024**2
@@ -65,7 +65,7 @@ class MarkingLimits:
 
 @dataclass(slots=True)
 class _Unit:
-    """Groups that were sent, and have no mark yet."""
+    """Slices that were sent, and have no mark yet."""
 
     segments: list[Segment] = field(default_factory=list)
     events: int = 0
@@ -75,13 +75,13 @@ class _Unit:
     """What its mark says, once that was put together: the books of parents are asked for once."""
 
     def add(self, segments: Sequence[Segment]) -> None:
-        """Add a group."""
+        """Add a slice."""
         self.segments += segments
         self.events += sum(segment.count for segment in segments)
         self.bytes += sum(segment.bytes for segment in segments)
 
     def has_room(self, segments: Sequence[Segment], limits: MarkingLimits) -> bool:
-        """Tell whether a group more is not too much."""
+        """Tell whether a slice more is not too much."""
         events = self.events + sum(segment.count for segment in segments)
         size = self.bytes + sum(segment.bytes for segment in segments)
         return events <= limits.events and size <= limits.bytes
@@ -105,7 +105,7 @@ class Marking:
         self,
         parking: Parking,
         producer: LosslessProducer,
-        partition: Partition,
+        partition: ParkedGroup,
         parents: Parents | None,
         before: Callable[[str, int], None],
         limits: MarkingLimits,
@@ -153,8 +153,8 @@ class Marking:
         self._resumes = resumes
         return self
 
-    def begin_group(self, segments: Sequence[Segment]) -> bool:
-        """Say that a group is to be sent; return whether it shares a unit, so is not large.
+    def begin_slice(self, segments: Sequence[Segment]) -> bool:
+        """Say that a slice is to be sent; return whether it shares a unit, so is not large.
 
         Its events are then to be ready before the first is sent. Ends the unit before, if both
         are too much for one. Raises what ``finish`` raises.
@@ -167,11 +167,11 @@ class Marking:
         return self._unit.has_room(segments, self._limits)
 
     def begin_sending(self) -> None:
-        """Say that the first event of the group goes now."""
+        """Say that the first event of the slice goes now."""
         self._amid = True
 
-    def end_group(self, segments: Sequence[Segment]) -> None:
-        """Say that all events of a group were sent; it is marked when it is time.
+    def end_slice(self, segments: Sequence[Segment]) -> None:
+        """Say that all events of a slice were sent; it is marked when it is time.
 
         Raises:
             RetryError: Kafka is away, or the tracker; the next run goes on from here.
@@ -252,7 +252,7 @@ class Marking:
         """
         self._finish(_LONGEST_S)
         if self._cancelled:
-            raise InputError(f"replay {self._replay_id} was cancelled; what is left stays parked")
+            raise InputError(f"replay {self._replay_id} was cancelled; the rest stays parked")
         if self._log_ended:
             raise FencedError(
                 f"the write-ahead log {self._producer.wal_id} of replay {self._replay_id} was "
@@ -305,4 +305,4 @@ class Marking:
 
 
 def _waits(left: int) -> RetryError:
-    return RetryError(f"{left} events wait for Kafka; the next run goes on from here")
+    return RetryError(f"{left} events are waiting for Kafka; the next run continues from here")

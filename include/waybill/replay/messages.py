@@ -1,25 +1,36 @@
-"""The message of a parked event that goes back, with its payload's bytes as they came."""
+"""What a replay sends: parked events as they go back, or what they were made from.
+
+An event goes back to the stage that parked it, with its payload's bytes as they came. One that
+parked at mapping was made by the transformation; in a pipeline that keeps sources it carries the
+message that it was made from. A replay that enters at the transformation sends that message
+instead, once for all its children in the replay. The books: the parents come in at the
+transformation as replayed; the children are marked replayed without coming in at mapping, which the
+ledger is told in the transaction that marks them.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+from uuid import UUID
 
 import msgspec
+from sqlalchemy import Connection
 
 from waybill.errors import InputError, ParkError
-from waybill.events import (
-    Event,
-    GoingBack,
-    decode,
-    encode,
-    encode_data,
-    going_back,
-    payload_bytes,
-)
-from waybill.parking import ParkedEvent
+from waybill.events import Event, GoingBack, decode, encode, encode_data, going_back, payload_bytes
+from waybill.ledger import add_entries, write_replayed_earlier
+from waybill.parking import Beside, CorruptSegmentError, ParkedEvent, ParkedGroup, Parking, Segment
+from waybill.pipelines import Pipeline
 from waybill.storage import LARGEST_MESSAGE_BYTES, ObjectStore, check_in
 
 _LAST_ATTEMPT = 2**31 - 1
+_LOG = logging.getLogger(__name__)
+TRANSFORMATION = "transformation"
 
 
 def next_attempt(parked: ParkedEvent) -> int:
@@ -68,8 +79,8 @@ def returning(parked: ParkedEvent, *, replay_id: str) -> Event:
         event = decode(parked.value)
     except ParkError as error:
         raise InputError(
-            f"parked bytes are not a Waybill event ({error.message}); mend the producer that wrote "
-            "them and discard these"
+            f"parked bytes are not a Waybill event ({error.message}); fix the producer that wrote "
+            "them, and discard these"
         ) from error
     stage = entry_stage(parked) or event.stage
     return msgspec.structs.replace(
@@ -99,3 +110,154 @@ def encode_again(event: Event, came: bytes, *, objects: ObjectStore | None = Non
         name = f"{event.replay_id}-{hashlib.sha256(content).hexdigest()}"
         check_in(objects, event, content, name=name)
     return encode(event, content=content)
+
+
+def enters_earlier(enter: str | None, stage: str, pipeline: Pipeline) -> bool:
+    """Tell whether a replay enters before the stage that parked.
+
+    Raises:
+        InputError: it cannot: says why.
+    """
+    if not enter or (enter == TRANSFORMATION and stage in {"ingestion", TRANSFORMATION}):
+        return False
+    if enter != TRANSFORMATION:
+        raise InputError(f"enter: {enter!r} is not a stage to enter at; choose {TRANSFORMATION!r}")
+    if stage != "mapping":
+        raise InputError(
+            f"events parked at {stage} cannot enter at the transformation: staged rows keep no "
+            "source. Replay them from the stage that parked them"
+        )
+    if not pipeline.keep_source:
+        raise InputError(
+            f"pipeline {pipeline.name!r} keeps no sources, so its events can only enter at the "
+            "stage that parked them; declare `keep_source: true` for events that park from then on"
+        )
+    return True
+
+
+def parent_of(parked: ParkedEvent, *, replay_id: str | None) -> Event:
+    """Return the event that a parked one was made from, as it goes back to the transformation.
+
+    Raises:
+        InputError: its source is none, or no event.
+    """
+    try:
+        event = decode(parked.source)
+    except ParkError as error:
+        raise InputError(
+            f"an event has no source that can be sent ({error.message}); cancel this replay, and "
+            "start one that does not enter earlier"
+        ) from error
+    return msgspec.structs.replace(
+        event, stage=TRANSFORMATION, attempt=next_attempt(parked), replay_id=replay_id
+    )
+
+
+def refuse_without_source(events: Iterable[ParkedEvent], beforehand: str = "") -> None:
+    """Refuse events that carry no source.
+
+    Raises:
+        InputError: some do not; says how many.
+    """
+    total = without = 0
+    for event in events:
+        total += 1
+        without += not event.source
+    if without:
+        raise InputError(
+            f"{without:,} of {total:,} parked events carry no source: they were parked before the "
+            f"pipeline kept any, or when they were replayed from mapping.{beforehand} Replay them "
+            "from mapping, or limit the replay to the time when the others were parked"
+        )
+
+
+def readable(parking: Parking, replay_id: UUID) -> Iterator[ParkedEvent]:
+    """Yield what a replay has still to send, without what is damaged: sending says so."""
+    for some in parking.replay_slices(replay_id):
+        for segment in some:
+            try:
+                yield from parking.read(segment)
+            except CorruptSegmentError:
+                continue
+
+
+class Parents:
+    """The parents that one replay sends. Memory: their ids, about 100 bytes each."""
+
+    def __init__(self, partition: ParkedGroup) -> None:
+        self._partition = partition
+        self._seen: set[str] = set()
+        self._parents: Counter[tuple[str, int]] = Counter()
+        self._children: Counter[int] = Counter()
+
+    def resume(self, parking: Parking, replay_id: UUID) -> None:
+        """Note the parents that runs before have sent and marked. Cost: reads their children.
+
+        A file that was damaged since says nothing: its parents may go twice, and the destination
+        knows the second for a duplicate.
+        """
+        for segment in parking.replay_segments(replay_id):
+            if segment.state != "replayed":
+                continue
+            try:
+                self._seen.update(decode(event.source).id for event in parking.read(segment))
+            except CorruptSegmentError as error:
+                _LOG.warning("parents may be sent twice: %s", error)
+
+    def of(
+        self, events: Iterable[tuple[Segment, ParkedEvent]], replay_id: str
+    ) -> Iterator[tuple[Segment, Event, bytes]]:
+        """Yield a slice's parents, each once, with its first child's segment and as it came."""
+        for segment, parked in events:
+            event = parent_of(parked, replay_id=replay_id)
+            self._children[event.intake_minute] += 1
+            if event.id not in self._seen:
+                self._seen.add(event.id)
+                self._parents[event.name, event.intake_minute] += 1
+                yield segment, event, parked.source
+
+    def said(self) -> dict[str, Any]:
+        """Return what the books are to be told since the last time, as a mark carries it."""
+        parents, children = self._parents, self._children
+        self._parents, self._children = Counter(), Counter()
+        return {
+            "pipeline_id": self._partition.pipeline_id,
+            "event_name": self._partition.event_name,
+            "parents": [[*key, number] for key, number in sorted(parents.items())],
+            "children": sorted(children.items()),
+        }
+
+
+def books(mark: dict[str, Any], partition: ParkedGroup) -> Beside:
+    """Return what writes into the books what a mark of a partition's replay names."""
+    return partial(_write_earlier if mark.get("earlier") else _write, mark, partition)
+
+
+def _write(
+    mark: dict[str, Any], partition: ParkedGroup, connection: Connection, marked: int
+) -> None:
+    """Write events that went back to the stage that parked them."""
+    if marked:
+        entry = (mark["replay"], partition.event_name, partition.stage)
+        add_entries(connection, "marked", {entry: marked})
+
+
+def _write_earlier(
+    mark: dict[str, Any], _partition: ParkedGroup, connection: Connection, marked: int
+) -> None:
+    """Write the parents that were sent, and the children that will not come in."""
+    said = mark["earlier"]
+    rows = [
+        (name, "earlier/transformation", minute, number) for name, minute, number in said["parents"]
+    ]
+    for minute, number in said["children"]:
+        # Of a cancelled replay some may be somebody else's by now.
+        own = min(number, marked)
+        marked -= own
+        rows.append((said["event_name"], "earlier/mapping", minute, own))
+    reference = f"replay:{mark['replay']}:{mark['segments'][0]}"
+    if write_replayed_earlier(connection, reference, said["pipeline_id"], rows):
+        parents: Counter[tuple[str, str, str]] = Counter()
+        for name, _minute, number in said["parents"]:
+            parents[mark["replay"], name, TRANSFORMATION] += number
+        add_entries(connection, "marked", parents)

@@ -16,11 +16,11 @@ from waybill.deployment import active_pipelines
 from waybill.parking import (
     Hold,
     ParkedEvent,
+    ParkedGroup,
     Parking,
-    Partition,
     begin_probe,
     end_probe,
-    held_partitions,
+    held_groups,
     read_holds,
     to_replay,
 )
@@ -62,7 +62,7 @@ class ProbeReport:
     probes: list[Probe]
     held: list[str]
     """Names of the pipelines that are held after it."""
-    to_replay: list[Partition]
+    to_replay: list[ParkedGroup]
     """Partitions whose held events are to be replayed now."""
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _probe(
     pass_rate: float,
     runner: DryRunner,
 ) -> Probe:
-    found = held_partitions(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
+    found = held_groups(tracker, hold.pipeline_id)[:_MOST_PARTITIONS]
     sample = _telling(list(_sample(parking, found, seed=hold.probes)))
     report = dry_run(pipeline, runner, whole(sample))
     passed = _passed(report)

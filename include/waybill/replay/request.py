@@ -13,19 +13,19 @@ class DryRunRequest(ParkedEventsRequest):
     """Which parked events to try, and with which version."""
 
     proposed: Path | None = Field(
-        None, description="A folder with the pipeline as it would be deployed; else the active."
+        None, description="Folder of the version to try. Without it: the active version."
     )
     sample: int | None = Field(
         None,
         ge=1,
         le=MOST_EVENTS,
-        description="Try so many, some of each fingerprint; else every event.",
+        description="Try this many events, some of each fingerprint. Without it: all.",
     )
     good: int = Field(
         500,
         ge=0,
         le=MOST_EVENTS,
-        description="With --proposed: most recent good events to try as well; 0: none.",
+        description="With --proposed: how many recent good events to try as well; 0: none.",
     )
     seed: int | None = Field(None, ge=0, le=MOST_EVENTS, description="Draw the same sample again.")
 
@@ -38,18 +38,18 @@ class ReplayRequest(ParkedEventsRequest):
         ge=1,
         le=MOST_EVENTS,
         title="Events a second",
-        description="Most events a second. Empty: no such limit.",
+        description="At most this many events a second. Empty: no limit.",
     )
     governed: bool = Field(
         default=True,
         title="Governed",
-        description="Live traffic goes first: the rate is held so that its p95 latency grows by at "
-        "most 10 %. Off: as fast as Kafka takes them.",
+        description="Live traffic goes first: the rate is limited so that its p95 latency grows by "
+        "at most 10 %. Off: as fast as Kafka accepts them.",
     )
     canary: bool = Field(
         default=False,
         title="Canary",
-        description="Send 1 %, then 10 %, then all; stop when too much parks again.",
+        description="Send 1 %, then 10 %, then all; stop when too many events park again.",
     )
     dry_run: bool = Field(
         default=False, title="Dry run", description="Say what would pass; write nothing."
@@ -59,7 +59,7 @@ class ReplayRequest(ParkedEventsRequest):
         ge=1,
         le=MOST_EVENTS,
         title="Sample of the dry run",
-        description="Events to try, some of each fingerprint. Empty: every one.",
+        description="How many events to try, some of each fingerprint. Empty: all.",
     )
 
     def as_dry_run(self, *, proposed: Path | None = None) -> DryRunRequest:

@@ -1,11 +1,11 @@
 """Replay: a parked partition's segments back to their topic, in the order they were written.
 
-Groups of segments (``parking.merging``) go through the lossless producer; after each comes a mark,
-and once all before it is acknowledged the group's segments are marked ``replayed`` in the tracker,
-while the next group is sent (``marking``). Killed anywhere, a run with the same run id resumes:
+Slices of segments (``parking.reading``) go through the lossless producer; after each comes a mark,
+and once Kafka has acknowledged all before it, the tracker marks the slice's segments ``replayed``
+while the next slice is sent (``marking``). Killed anywhere, a run with the same run id resumes:
 marks found in the log are settled first, events found behind the last mark are not sent again. An
 event that Kafka refuses for good is parked again: see ``undeliverable``. A damaged segment is set
-apart before the first event of its group is sent; the rest goes on, and the report says so.
+apart before the first event of its slice is sent; the rest goes on, and the report says so.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from uuid import UUID
 from waybill.errors import InputError
 from waybill.events import decode
 from waybill.ingestion import Undeliverable
-from waybill.parking import GroupReading, ParkedEvent, Parking, Replay, ReplayConditions, Segment
+from waybill.parking import ParkedEvent, Parking, Replay, ReplayConditions, Segment, SliceReading
 from waybill.pipelines import Pipeline, topic_of
 from waybill.producer import LosslessProducer, WalFullError
 from waybill.replay.eligibility import refuse_held, refuse_ingestion
-from waybill.replay.entry import (
+from waybill.replay.marking import Marking, MarkingLimits
+from waybill.replay.messages import (
     Parents,
+    encode_again,
     enters_earlier,
+    message_again,
     readable,
     refuse_without_source,
 )
-from waybill.replay.marking import Marking, MarkingLimits
-from waybill.replay.messages import encode_again, message_again
 from waybill.replay.throttle import LoadWatch, ReplayThrottle
 from waybill.storage import ObjectStore
 from waybill.tracing import Recorder, traces
@@ -57,7 +58,7 @@ class ReplayRun:
     enter: str | None = None
     """``transformation``: what parked at mapping goes back as the parents that it was made from."""
     governed: bool = True
-    """Its rate follows the live lag, if the parts have a watch: see ``governor``."""
+    """Its rate follows the live lag, if the parts have a watch: see ``throttle``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,14 @@ class ReplayReport:
 
     @property
     def problem(self) -> str:
-        """Return what kept this replay from sending all it was asked for, in words; empty: none."""
+        """Return why this replay did not send all it was asked for; empty: it did."""
         if not self.quarantined:
             return ""
         return (
             f"{self.quarantined:,} events of partition {self.partition_id} were not sent back: "
             "their parked files are damaged or gone from the store, and they are quarantined; all "
-            f"else was sent ({self.events - self.quarantined:,} events). "
-            "Restore the objects that the log and the "
-            "notices name, then `waybill parked recheck`, then replay again"
+            f"else was sent ({self.events - self.quarantined:,} events). Restore the objects named "
+            "in the log and in the notices, run `waybill parked recheck`, then replay again"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class ReplayReport:
 
 @dataclass(slots=True)
 class ReplayParts:
-    """What a replay stands on, opened."""
+    """What a replay needs, opened."""
 
     parking: Parking
     producer: LosslessProducer
@@ -168,10 +168,10 @@ class _Run:
             self._ready(self._parents, begun)
         self._find_unfinished(str(begun.id))
         pace = ReplayThrottle(parts.watch if run.governed else None, run.rate_per_s)
-        groups = parts.parking.read_groups(parts.parking.replay_groups(begun.id))
-        with self._marking.begin(begun.id, self._resumes), closing(groups):
-            for group in groups:
-                self._group(begun.id, group, pace)
+        slices = parts.parking.read_slices(parts.parking.replay_slices(begun.id))
+        with self._marking.begin(begun.id, self._resumes), closing(slices):
+            for reading in slices:
+                self._send(begun.id, reading, pace)
         ended = parts.parking.finish_replay(begun.id)
         return ReplayReport(
             partition_id=run.partition_id,
@@ -221,14 +221,14 @@ class _Run:
         self._resumed += 1
         return True
 
-    def _group(self, replay_id: UUID, group: GroupReading, pace: ReplayThrottle) -> None:
+    def _send(self, replay_id: UUID, reading: SliceReading, pace: ReplayThrottle) -> None:
         parts, marking = self._parts, self._marking
-        if group.damaged:
-            parts.parking.quarantine(replay_id, group.damaged)
-        if not group.segments:
+        if reading.damaged:
+            parts.parking.quarantine(replay_id, reading.damaged)
+        if not reading.segments:
             return
-        messages = self._messages(group.events, str(replay_id))
-        if marking.begin_group(group.segments):
+        messages = self._messages(reading.events, str(replay_id))
+        if marking.begin_slice(reading.segments):
             messages = iter(list(messages))
         marking.begin_sending()
         for segment, name, event_id, key, message, minute in messages:
@@ -239,9 +239,9 @@ class _Run:
                 marking.settle()
             self._produce(message, key)
             self._sent += 1
-        marking.end_group(group.segments)
+        marking.end_slice(reading.segments)
         if parts.on_progress is not None:
-            parts.on_progress(self._sent, sum(segment.count for segment in group.segments))
+            parts.on_progress(self._sent, sum(segment.count for segment in reading.segments))
 
     def _produce(self, message: bytes, key: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The governor: a replay goes as fast as live traffic does not feel it.
+"""The throttle: a replay goes as fast as it can without slowing live traffic down.
 
 A topic is read in micro-batches. A batch of n events takes a + b n seconds, the next one takes what
 came meanwhile, and an event waits for the batch that runs, then for its own. With live events

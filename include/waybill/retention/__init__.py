@@ -1,7 +1,6 @@
-"""Retention: what grows is trimmed, each by its setting, and what must last is named.
+"""Retention: what grows is trimmed, by settings; what is kept for good is named.
 
-tables     what each table of the tracker grows by, and who trims it
-rows       rows of the tracker that nothing asks for any more
+rows       rows of the tracker that nothing asks for any more; what each table grows by
 records    records in Kafka whose commits are loaded
 payloads   objects of large payloads that no event names any more
 

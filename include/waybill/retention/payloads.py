@@ -140,7 +140,7 @@ def _before(tracker: TrackerStore, pipeline_id: str, kept_s: float) -> tuple[dat
     minutes = [m for m in (row.taken_in, row.audited) if m is not None]
     times = [row.before, *(datetime.fromtimestamp(m * 60, UTC) for m in minutes)]
     before = min(times) - timedelta(seconds=_SKEW_S)
-    return before, "its counts are not folded" if row.unfolded else ""
+    return before, "its counts are not folded yet" if row.unfolded else ""
 
 
 def _named(
@@ -151,9 +151,9 @@ def _named(
     with tracker.transaction() as connection:
         segments = connection.execute(_PARKED, asked).all()
         if connection.execute(_REPLAYS, asked | {"kept_s": kept_s}).scalar_one():
-            return set(), "a replay runs, or ended lately"
+            return set(), "a replay is running, or ended recently"
     if sum(row.length for row in segments) > MOST_PARKED_BYTES:
-        return set(), "so much of it is parked that the files are not read"
+        return set(), "too much of it is parked to read the files"
     found: set[str] = set()
     for key, position, length, sha256 in segments:
         try:

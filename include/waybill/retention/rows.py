@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, text
 
-from waybill.parking import lock_partitions
+from waybill.parking import lock_groups
 from waybill.reconciliation import last_report
 from waybill.storage import TrackerStore
 from waybill.storage.tracker import parked_partitions
@@ -271,7 +271,7 @@ def _segments(tracker: TrackerStore, kept_s: float) -> int:
 
 def _trim_objects(connection: Connection, keys: list[str], kept_s: float) -> int:
     ids = list(connection.execute(_PARTITIONS_OF, {"keys": keys}).scalars())
-    lock_partitions(connection, [parked_partitions.c.id.in_(ids)])
+    lock_groups(connection, [parked_partitions.c.id.in_(ids)])
     gone = connection.execute(_SEGMENTS, {"keys": keys, "kept_s": kept_s}).scalar_one()
     connection.execute(_OBJECTS, {"keys": keys})
     return int(gone)

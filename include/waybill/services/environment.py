@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,10 @@ from waybill.storage import (
 )
 
 if TYPE_CHECKING:
+    from waybill.ingestion import Undeliverable
     from waybill.inspection import ParkedEventsService
     from waybill.parking import Parking
+    from waybill.producer import FoundLog, LosslessProducer
     from waybill.tracing import Recorder
 
 
@@ -56,7 +58,7 @@ def opened_parking(settings: Settings) -> Iterator[Parking]:
 
 @contextmanager
 def opened_parked_events(settings: Settings) -> Iterator[ParkedEventsService]:
-    """Open the desk where people look at parked events and decide."""
+    """Open the service by which people look at parked events and decide."""
     from waybill.inspection import ParkedEventsService
 
     with open_tracker(settings.tracker) as tracker:
@@ -73,6 +75,23 @@ def node_of(settings: Settings) -> str:
 def kafka_config(settings: Settings) -> dict[str, Any]:
     """Return what librdkafka is told."""
     return {"bootstrap.servers": settings.kafka.bootstrap_servers}
+
+
+def open_producer(
+    settings: Settings, name: str, refused: Undeliverable, claim: Callable[[FoundLog], bool]
+) -> LosslessProducer:
+    """Return the producer of a run: what Kafka refuses is parked, and ``claim`` takes the log."""
+    from waybill.producer import LosslessProducer
+
+    return LosslessProducer(
+        settings.wal,
+        kafka_config(settings),
+        name=name,
+        on_undeliverable=refused.park,
+        was_taken=refused.taken,
+        marks=True,
+        claim=claim,
+    )
 
 
 def open_recording(settings: Settings) -> Recorder | None:

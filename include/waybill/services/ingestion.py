@@ -13,7 +13,7 @@ from waybill.deployment import DeployReport, active_pipeline, active_pipelines, 
 from waybill.errors import InputError
 from waybill.pipelines import load_pipeline
 from waybill.processing import rules_for
-from waybill.services.environment import KAFKA_WAIT_S, kafka_config, node_of, open_recording
+from waybill.services.environment import KAFKA_WAIT_S, node_of, open_producer, open_recording
 from waybill.settings import Settings
 from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
 
@@ -63,7 +63,6 @@ def run_ingest(
     from waybill.ingestion.connectors import open_connector
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
-    from waybill.producer import LosslessProducer
 
     refuse_foreign_bucket(settings)
     objects = open_owned_objects(settings)
@@ -82,15 +81,7 @@ def run_ingest(
         claim = SourceClaim(tracker, log, pipeline, name, node_of(settings), recorder)
         with (
             claim.ending(),
-            LosslessProducer(
-                settings.wal,
-                kafka_config(settings),
-                name=name,
-                on_undeliverable=refused.park,
-                was_taken=refused.taken,
-                marks=True,
-                claim=claim,
-            ) as producer,
+            open_producer(settings, name, refused, claim) as producer,
             claim.stopping(producer),
         ):
             intake = Intake(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from waybill.storage import KafkaLog, TrackerStore
 from waybill.services.environment import (
     KAFKA_WAIT_S,
-    kafka_config,
     node_of,
+    open_producer,
     open_recording,
     opened_parking,
 )
@@ -84,7 +84,6 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
     from waybill.ledger import LogIdentity, register_log
     from waybill.parking import Parking
     from waybill.pipelines import topic_of
-    from waybill.producer import LosslessProducer
     from waybill.replay import ReplayParts, replay
 
     log = open_log(settings.kafka)
@@ -111,15 +110,7 @@ def _replay(settings: Settings, pipeline_id: str, run: ReplayRun) -> ReplayRepor
             )
 
         with (
-            LosslessProducer(
-                settings.wal,
-                kafka_config(settings),
-                name=name,
-                on_undeliverable=refused.park,
-                was_taken=refused.taken,
-                marks=True,
-                claim=claim,
-            ) as producer,
+            open_producer(settings, name, refused, claim) as producer,
             registered(tracker, producer),
         ):
             parts = ReplayParts(

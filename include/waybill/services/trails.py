@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened_trails(settings: Settings) -> Iterator[TrailService]:
-    """Open the desk where people ask for events; at the end its runner gives back what runs."""
+    """Open the service that people ask for events; at the end its runner gives back what runs."""
     from waybill.ledger import committed
     from waybill.parking import whereabouts
     from waybill.tracing import open_traces

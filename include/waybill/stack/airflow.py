@@ -172,7 +172,7 @@ class Airflow:
             )
         if run.returncode:
             raise ServiceError(
-                f"airflow: its database could not be migrated. Last words, from {log}:\n"
+                f"airflow: its database could not be migrated. The end of its log, {log}:\n"
                 f"{state_folder.tail(log)}"
             )
         state_folder.write_private(self.home / "migrated.json", json.dumps(self._stamp()))

@@ -70,8 +70,9 @@ class ServiceStatus:
     """One line of `Stack.status`.
 
     ``memory_bytes``: of its whole session, what processes share counted once; ``up_since``: seconds
-    since the epoch. The last three are of the supervisor: how often it started the service again,
-    how that had ended last, and why it did not come up then.
+    since the epoch. ``restarts``, ``last_exit`` and ``problem`` are the supervisor's: how often it
+    started the service again, how that had ended last, and why it did not come up then.
+    ``suspended``: a signal (SIGSTOP) stopped one of its processes; it is not healthy then.
     """
 
     name: str
@@ -84,6 +85,7 @@ class ServiceStatus:
     restarts: int = 0
     last_exit: str = ""
     problem: str = ""
+    suspended: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return the status as JSON."""
@@ -278,9 +280,17 @@ def _line(
     process = record.process() if record is not None else None
     if record is None or process is None:
         return ServiceStatus(name, None, where, 0, None, healthy=False, log=log)
-    memory = sum(_memory(p) for p in _family(name, record, process))
+    family = _family(name, record, process)
+    suspended = any(map(_is_suspended, family))
     return ServiceStatus(
-        name, record.pid, where, memory, process.create_time(), healthy=healthy, log=log
+        name,
+        record.pid,
+        where,
+        memory_bytes=sum(map(_memory, family)),
+        up_since=process.create_time(),
+        healthy=healthy and not suspended,
+        log=log,
+        suspended=suspended,
     )
 
 
@@ -297,3 +307,10 @@ def _memory(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.Error:
         return 0
+
+
+def _is_suspended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False

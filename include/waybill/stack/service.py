@@ -188,7 +188,7 @@ class Service(ABC):
         self.stop()
         said = state_folder.tail(self.log, log_start) or "(nothing)"
         return ServiceError(
-            f"{self.name} {how}. Its last words, from {self.log}:\n{said}\n{self.advice}".rstrip()
+            f"{self.name} {how}. The end of its log, {self.log}:\n{said}\n{self.advice}".rstrip()
         )
 
 

@@ -14,7 +14,7 @@ from waybill.ledger import TopicPosition, ask_reread, read_positions
 from waybill.pipelines import topic_of
 from waybill.storage import ConfigFault, KafkaLog, TrackerStore, config_faults
 from waybill.storage.tracker import topic_offsets
-from waybill.topics.stops import TopicStop, read_stops
+from waybill.topics.stops import LogFault, TopicStop, examine, read_stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class TopicLine:
     stops: tuple[TopicStop, ...]
     settled: tuple[TopicStop, ...]
     """Stops that somebody settled."""
+    log_faults: tuple[LogFault, ...]
+    """Why the next start of its consumer would stop it; nothing of it is recorded yet."""
     faults: tuple[ConfigFault, ...]
     """What is dangerous in its configuration."""
 
@@ -59,7 +61,7 @@ class TopicLine:
     @property
     def state(self) -> str:
         """Return one word: stopped, unsafe, missing or ok."""
-        if self.stops:
+        if self.stops or self.log_faults:
             return "stopped"
         if not self.topic_id:
             return "missing"
@@ -77,6 +79,7 @@ class TopicLine:
             "partitions": [asdict(line) | {"unread": line.unread} for line in self.partitions],
             "stops": [stop.to_json() for stop in self.stops],
             "settled": [stop.to_json() for stop in self.settled],
+            "log_faults": [asdict(fault) for fault in self.log_faults],
             "config_faults": [asdict(fault) for fault in self.faults],
         }
 
@@ -116,13 +119,26 @@ def _line(
     stops = tuple(read_stops(tracker, name))
     settled = tuple(read_stops(tracker, name, settled=True))
     if name not in there:
-        return TopicLine(name, pipelines, "", 0, (), stops, settled, ())
+        return TopicLine(name, pipelines, "", 0, (), stops, settled, (), ())
     topic = log.describe(name)
-    known = read_positions(tracker, name).get((topic.cluster_id, topic.topic_id), {})
-    faults = tuple(config_faults(log.config(name), topic.replicas))
-    partitions = _partitions(log.watermarks(topic), known)
+    known = read_positions(tracker, name)
+    recorded = {(stop.kind, stop.partition) for stop in stops}
+    log_faults = tuple(
+        fault
+        for fault in examine(topic, known, log)
+        if (fault.kind, fault.partition) not in recorded
+    )
+    positions = known.get((topic.cluster_id, topic.topic_id), {})
     return TopicLine(
-        name, pipelines, topic.topic_id, topic.replicas, partitions, stops, settled, faults
+        name,
+        pipelines,
+        topic.topic_id,
+        topic.replicas,
+        _partitions(log.watermarks(topic), positions),
+        stops,
+        settled,
+        log_faults,
+        tuple(config_faults(log.config(name), topic.replicas)),
     )
 
 

@@ -148,11 +148,13 @@ def examine(
     marks = log.watermarks(topic)
     reader = log.reader(topic.name)
     try:
-        looks = [
-            _Look(topic.name, number, *marks[number], position, reader)
+        partitions = [
+            _PartitionLog(topic.name, number, *marks[number], position, reader)
             for number, position in sorted(positions.items())
         ]
-        return [fault for fault in (look.fault() for look in looks) if fault is not None]
+        return [
+            fault for fault in (partition.fault() for partition in partitions) if fault is not None
+        ]
     finally:
         reader.close()
 
@@ -191,7 +193,7 @@ def _unread(at: TopicPosition) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _PartitionLog:
     """One partition as it is, beside what the ledger says of it."""
 
     topic: str
@@ -228,7 +230,7 @@ class _Look:
     def _words(self, cut_at: int | None) -> str:
         stands = f"the ledger stands at {self.at.next_offset:,}, the log ends at {self.high:,}"
         if cut_at is None:
-            return f"{stands}, and holds other records; from which offset on cannot be told"
+            return f"{stands}, and holds other records, from an unknown offset on"
         fresh = max(0, min(self.high, self.at.next_offset) - cut_at)
         words = f"{stands}; from offset {cut_at:,} on it lost what it held"
         return f"{words}, and {fresh:,} new events there were never read" if fresh else words
@@ -522,7 +524,7 @@ def _settle_cut(
         offsets = [at]
     if not offsets:
         raise InputError(
-            f"from which offset on {stop.topic}/{stop.partition} lost its records cannot be told: "
+            f"it is not known from which offset on {stop.topic}/{stop.partition} lost its records: "
             f"give it with --partition {stop.partition} --at OFFSET. The ledger stands at "
             f"{stands:,}. What is read twice is a duplicate at its destination"
         )

@@ -39,26 +39,26 @@ if TYPE_CHECKING:
     from waybill.tracing.duckdb_traces import DuckDbTraces as DuckDbTraces
     from waybill.tracing.expiry import expire_traces as expire_traces
     from waybill.tracing.layout import Hour as Hour
+    from waybill.tracing.layout import TraceStore as TraceStore
     from waybill.tracing.layout import bucket_of as bucket_of
-    from waybill.tracing.projection import table_statements as table_statements
-    from waybill.tracing.query import MINUTE_SCHEMA as MINUTE_SCHEMA
+    from waybill.tracing.query import QueryCancelledError as QueryCancelledError
+    from waybill.tracing.query import QueryWatch as QueryWatch
+    from waybill.tracing.query import Searched as Searched
     from waybill.tracing.query import TraceQuery as TraceQuery
+    from waybill.tracing.query import Watched as Watched
     from waybill.tracing.recorder import Recorder as Recorder
     from waybill.tracing.recorder import open_recorder as open_recorder
     from waybill.tracing.shipping import TracePacker as TracePacker
     from waybill.tracing.shipping import run_shipper as run_shipper
     from waybill.tracing.shipping import trace_spool as trace_spool
-    from waybill.tracing.store import TraceStore as TraceStore
+    from waybill.tracing.sql import MINUTE_SCHEMA as MINUTE_SCHEMA
+    from waybill.tracing.sql import table_statements as table_statements
     from waybill.tracing.trace import OUTCOMES as OUTCOMES
     from waybill.tracing.trace import PHASES as PHASES
     from waybill.tracing.trace import THROUGH as THROUGH
     from waybill.tracing.trace import TRACE_SCHEMA as TRACE_SCHEMA
     from waybill.tracing.trace import Trace as Trace
     from waybill.tracing.trace import traces as traces
-    from waybill.tracing.watch import QueryCancelledError as QueryCancelledError
-    from waybill.tracing.watch import QueryWatch as QueryWatch
-    from waybill.tracing.watch import Searched as Searched
-    from waybill.tracing.watch import Watched as Watched
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -67,14 +67,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "compaction": ["CompactionReport", "Compactor"],
         "duckdb_traces": ["DuckDbTraces"],
         "expiry": ["expire_traces"],
-        "layout": ["Hour", "bucket_of"],
-        "projection": ["table_statements"],
-        "query": ["MINUTE_SCHEMA", "TraceQuery"],
+        "layout": ["Hour", "TraceStore", "bucket_of"],
+        "query": ["QueryCancelledError", "QueryWatch", "Searched", "TraceQuery", "Watched"],
         "recorder": ["Recorder", "open_recorder"],
         "backends": ["open_traces"],
         "shipping": ["TracePacker", "run_shipper", "trace_spool"],
-        "store": ["TraceStore"],
+        "sql": ["MINUTE_SCHEMA", "table_statements"],
         "trace": ["OUTCOMES", "PHASES", "THROUGH", "TRACE_SCHEMA", "Trace", "traces"],
-        "watch": ["QueryCancelledError", "QueryWatch", "Searched", "Watched"],
     },
 )

@@ -1,25 +1,21 @@
 """Look-ups by Athena over the same objects, for production on AWS.
 
-NOT LIVE-TESTED in this project, see below. Held by a test where
-Trino 476 is there (`make trino`): it runs these very statements, and answers as DuckDB does.
+NOT LIVE-TESTED in this project: nothing local runs Athena. What tests hold: Trino 476, where it is
+installed (`make trino`), runs these very statements and answers as DuckDB does; a server that
+speaks Athena's protocol checks the calls, and what is done with their answers.
 
-The tables (``projection``; ``waybill traces ddl`` prints them) lie in
+The tables (``sql``; ``waybill traces ddl`` prints them) lie in
 ``settings.traces.athena_database``. A look-up scans the event's bucket and the fresh one. Athena
 reads ``at`` rounded to milliseconds, so microseconds are lost, and windows are widened to whole
 milliseconds: what is near an edge is found too often rather than not at all. While an hour is
 compacted Athena sees its traces in two objects: a trail is DISTINCT; a minute's traces are asked
 for without those hours' outputs, and again when that changed meanwhile.
-
-Statements on Athena: started, watched, cancelled; rows as they come.
-
-NOT LIVE-TESTED in this project: nothing local runs Athena. Held by tests: the calls and what is
-done with their answers, against a server that speaks Athena's protocol.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -29,27 +25,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from waybill.errors import RetryError
-from waybill.tracing.layout import bucket_of, holds
-from waybill.tracing.lookup import (
-    Statement,
-    Value,
-    minute_statement,
-    object_statement,
-    trails_statement,
-)
+from waybill.tracing.layout import TraceStore, bucket_of, holds
 from waybill.tracing.manifests import Manifest, read_manifests
 from waybill.tracing.query import (
-    MINUTE_SCHEMA,
-    OBJECT_SCHEMA,
-    by_event,
-    check_window,
+    QueryCancelledError,
+    QueryWatch,
+    Searched,
+    StatementOf,
+    TraceQuery,
+    Window,
     only_of,
-    spooled,
-    tops,
 )
-from waybill.tracing.store import KnownLayout, TraceStore
+from waybill.tracing.sql import (
+    Statement,
+    Value,
+    trails_statement,
+)
 from waybill.tracing.trace import TRACE_SCHEMA, Trace, to_trace
-from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, check_cancelled
 
 if TYPE_CHECKING:
     from waybill.settings import Settings
@@ -156,8 +148,13 @@ _IDS_A_STATEMENT = 100
 _ROWS_A_BATCH = 10_000
 
 
-class AthenaTraces:
+class AthenaTraces(TraceQuery):
     """Reads traces through Athena, and from this node's spool. Experimental, see the module.
+
+    A trail takes seconds, and scans two buckets of the hours asked; trails take a statement for
+    each hundred ids. Questions by time take a call to Athena for each 1,000 rows; they raise
+    RetryError when an hour's compaction began or went on meanwhile: nothing that was yielded may be
+    used then.
 
     Args:
         runner: runs a statement; ``AthenaRunner`` is the real one.
@@ -165,101 +162,52 @@ class AthenaTraces:
         spool_dir: this node's spool; None: only what is shipped.
     """
 
+    engine = "athena"
+
     def __init__(self, runner: Runner, store: TraceStore, *, spool_dir: Path | None) -> None:
+        super().__init__(store, spool_dir=spool_dir)
         self._runner = runner
-        self._store = store
-        self._layout = KnownLayout(store)
-        self._spool_dir = spool_dir
 
-    def trail(
-        self,
-        event_id: str,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
+    def _widened(self, window: Window) -> Window:
+        since, until = window
+        return since and _floor(since), until and _ceiling(until)
+
+    def _shipped(
+        self, event_ids: Sequence[str], window: Window, watch: QueryWatch | None, spool_files: int
     ) -> list[Trace]:
-        """See ``TraceQuery.trail``. Cost: seconds; scans two buckets of the hours asked."""
-        return self.trails([event_id], since=since, until=until, watch=watch)[event_id]
-
-    def trails(
-        self,
-        event_ids: Sequence[str],
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
-    ) -> dict[str, list[Trace]]:
-        """See ``TraceQuery.trails``; a statement for each hundred ids."""
-        check_window(since, until)
-        since, until = since and _floor(since), until and _ceiling(until)
-        check_cancelled(watch)
-        wanted = list(dict.fromkeys(event_ids))
-        found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
         if watch is not None:
-            watch.searching(Searched("athena", since, until, 0, 0, files))
-        shipped = list(self._shipped(tops(wanted), (since, until), watch))
-        return by_event(wanted, shipped + _not_yet_shipped(found, shipped), since, until)
+            watch.searching(Searched("athena", *window, 0, 0, spool_files))
+        layout = self._layout.get()
+        if layout is None:
+            return []
+        scanned = _Scanned(watch)
+        shipped: list[Trace] = []
+        for start in range(0, len(event_ids), _IDS_A_STATEMENT):
+            ids = event_ids[start : start + _IDS_A_STATEMENT]
+            buckets = sorted(
+                {bucket_of(event_id, layout.buckets) for event_id in ids} | {layout.fresh}
+            )
+            statement = trails_statement("athena", ids, buckets, *window)
+            shipped += only_of(ids, map(_trace, self._runner(statement, scanned.next())))
+        return shipped
 
-    def minute_traces(
-        self,
-        pipeline_id: str,
-        event_name: str,
-        intake_minute: int,
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.minute_traces``. Cost: a page of 1,000 rows a call to Athena.
-
-        Raises:
-            RetryError: an hour's compaction began or went on while the query ran; nothing that was
-                yielded may be used then.
-        """
-        names = (pipeline_id, event_name)
-        yield from self._by_time(
-            lambda window, runs: minute_statement("athena", names, intake_minute, window, runs),
-            MINUTE_SCHEMA,
-            since,
-            until,
-            watch,
-        )
-
-    def object_traces(
-        self,
-        object_keys: Sequence[str],
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.object_traces``, and ``minute_traces`` for what it raises."""
-        keys = list(dict.fromkeys(object_keys))
-        yield from self._by_time(
-            lambda window, runs: object_statement("athena", keys, window, runs),
-            OBJECT_SCHEMA,
-            since,
-            until,
-            watch,
-        )
+    def _joined(self, in_spool: list[Trace], shipped: list[Trace]) -> list[Trace]:
+        return shipped + _not_yet_shipped(in_spool, shipped)
 
     def _by_time(
         self,
-        statement_of: Callable[[tuple[datetime, datetime], Sequence[str]], Statement],
+        statement_of: StatementOf,
         schema: pa.Schema,
-        since: datetime,
-        until: datetime,
+        window: tuple[datetime, datetime],
         watch: QueryWatch | None,
     ) -> Iterator[pa.RecordBatch]:
-        check_window(since, until)
-        since, until = _floor(since), _ceiling(until)
+        since, until = _floor(window[0]), _ceiling(window[1])
         if self._layout.get() is None:
             return
         if watch is not None:
             watch.searching(Searched("athena", since, until, 0, 0, 0))
         before = self._compactions(since, until)
-        runs = [run for one in before for run in (one.run, *one.abandoned)]
+        runs = [run for manifest in before for run in (manifest.run, *manifest.abandoned)]
         statement = statement_of((since, until), runs)
         rows: list[Row] = []
         for row in self._runner(statement, watch):
@@ -271,28 +219,14 @@ class AthenaTraces:
             raise RetryError("traces of these hours were compacted meanwhile; ask again")
         yield _batch(rows, schema)
 
-    def _shipped(
-        self,
-        event_ids: Sequence[str],
-        window: tuple[datetime | None, datetime | None],
-        watch: QueryWatch | None,
-    ) -> Iterator[Trace]:
-        layout = self._layout.get()
-        if layout is None:
-            return
-        scanned = _Scanned(watch)
-        for start in range(0, len(event_ids), _IDS_A_STATEMENT):
-            some = event_ids[start : start + _IDS_A_STATEMENT]
-            buckets = sorted({bucket_of(one, layout.buckets) for one in some} | {layout.fresh})
-            statement = trails_statement("athena", some, buckets, *window)
-            yield from only_of(some, map(_trace, self._runner(statement, scanned.next())))
-
     def _compactions(self, since: datetime, until: datetime) -> list[Manifest]:
         """Return the compactions of a window's hours that are not over; RetryError: see there."""
-        found = [one for one in read_manifests(self._store) if holds(one.at, since, until)]
-        if any(one.state == "deleting" for one in found):
+        manifests = [
+            manifest for manifest in read_manifests(self._store) if holds(manifest.at, since, until)
+        ]
+        if any(manifest.state == "deleting" for manifest in manifests):
             raise RetryError("what compaction replaced is being deleted; ask again in a minute")
-        return found
+        return manifests
 
 
 def _floor(moment: datetime) -> datetime:
@@ -321,22 +255,22 @@ class _Scanned:
 
     def searching(self, searched: Searched) -> None:
         """See ``QueryWatch``."""
-        self._told().searching(searched)
+        self._watching().searching(searched)
 
     def started(self, external_id: str) -> None:
         """See ``QueryWatch``."""
-        self._told().started(external_id)
+        self._watching().started(external_id)
 
     def progress(self, *, objects_read: int, bytes_scanned: int) -> None:
         """Tell the sum."""
         self._now = self._before + bytes_scanned
-        self._told().progress(objects_read=objects_read, bytes_scanned=self._now)
+        self._watching().progress(objects_read=objects_read, bytes_scanned=self._now)
 
     def cancelled(self) -> bool:
         """See ``QueryWatch``."""
-        return self._told().cancelled()
+        return self._watching().cancelled()
 
-    def _told(self) -> QueryWatch:
+    def _watching(self) -> QueryWatch:
         if self._watch is None:
             raise RuntimeError("nobody watches")
         return self._watch

@@ -19,14 +19,17 @@ merged into one for each bucket.
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from waybill.errors import RetryError
@@ -38,15 +41,16 @@ from waybill.tracing.layout import (
     LAYOUT_KEY,
     Hour,
     Layout,
+    TraceStore,
     bucket_prefix,
+    hashes_of,
     object_key,
     place_of,
+    stated_layout,
 )
 from waybill.tracing.manifests import Manifest, TraceObject, output_name, run_of, visible
-from waybill.tracing.parquet import read_whole
-from waybill.tracing.spill import Spill
-from waybill.tracing.store import TraceStore, stated_layout
-from waybill.tracing.trace import MEMORY_SCHEMA
+from waybill.tracing.parquet import encode_unsorted, read_whole, sorted_body
+from waybill.tracing.trace import MEMORY_SCHEMA, TRACE_SCHEMA
 
 LOG = logging.getLogger(__name__)
 _READS_AT_ONCE = 8
@@ -138,15 +142,15 @@ class Compactor:
         return report
 
     def _claims(self) -> dict[Hour, _Claim]:
-        found = {}
+        claims = {}
         for info in self._store.list(COMPACTIONS_PREFIX):
             try:
                 body, tag = self._store.get_tagged(info.key)
             except ObjectMissingError:
                 continue  # its run ended meanwhile
             manifest = Manifest.decode(body)
-            found[manifest.at] = _Claim(manifest, tag)
-        return found
+            claims[manifest.at] = _Claim(manifest, tag)
+        return claims
 
     def _is_kept(self, claim: _Claim) -> bool:
         """Tell whether what a finished run replaced has been kept for long enough."""
@@ -212,8 +216,8 @@ class Compactor:
         over = _age_s(int(hour.end.timestamp() * 1_000_000)) >= self._after_s
         buckets = range(layout.buckets + 1) if over else [layout.fresh]
         moment = hour.start
-        found = visible(self._store, layout, buckets, moment, moment, each=_several_at_once)
-        return sorted(found, key=lambda one: (one.place.name, one.key))
+        objects = visible(self._store, layout, buckets, moment, moment, each=_several_at_once)
+        return sorted(objects, key=lambda one: (one.place.name, one.key))
 
     def _write(
         self,
@@ -345,3 +349,79 @@ def _new_run() -> str:
 
 def _age_s(moment_us: int) -> float:
     return time.time() - moment_us / 1_000_000
+
+
+_ROWS_AT_ONCE = 400_000
+"""About 100 MB."""
+
+
+class Spill:
+    """Traces of an hour, cut by bucket on the local disk, between being read and written anew.
+
+    It takes tables in any order, and gives each part's traces as one sorted object. Use it once. In
+    memory are the traces of a few objects, or of one part, never those of the hour. The file has no
+    name, so that a death leaves nothing of it.
+
+    Args:
+        buckets: of the layout.
+        slices: parts that each bucket's traces are cut into, by the same hash.
+    """
+
+    def __init__(self, *, buckets: int, slices: int) -> None:
+        self._buckets = buckets
+        self._slices = slices
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="waybill-compaction-")
+        self._chunks: dict[int, list[tuple[int, int]]] = {}
+        self._waiting: list[pa.Table] = []
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def add(self, table: pa.Table) -> None:
+        """Take traces. Cost: 1.5 µs a trace."""
+        self._waiting.append(table)
+        self._rows += table.num_rows
+        if self._rows >= _ROWS_AT_ONCE:
+            self._cut()
+
+    def parts(self) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield (bucket, slice, traces, object's bytes), without empty ones. Cost: 1 µs a trace."""
+        self._cut()
+        for part in sorted(self._chunks):
+            table = self._read(self._chunks[part])
+            bucket, number = divmod(part, self._slices)
+            yield bucket, number, table.num_rows, sorted_body(table)
+
+    def _cut(self) -> None:
+        if not self._rows:
+            return
+        table = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+        self._waiting, self._rows = [], 0
+        hashes = np.array(hashes_of(table.column("event_id")), np.int64)
+        buckets, numbers = hashes % self._buckets, hashes // self._buckets % self._slices
+        codes = buckets * self._slices + numbers
+        order = np.argsort(codes, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+            # plain texts: a dictionary would be stored with all values of all parts
+            some = table.take(pa.array(rows)).cast(TRACE_SCHEMA)
+            self._append(int(codes[rows[0]]), memoryview(encode_unsorted(some)))
+
+    def _append(self, part: int, body: memoryview) -> None:
+        self._chunks.setdefault(part, []).append((self._file.tell(), len(body)))
+        self._file.write(body)
+
+    def _read(self, chunks: list[tuple[int, int]]) -> pa.Table:
+        tables = []
+        for position, length in chunks:
+            self._file.seek(position)
+            tables.append(read_whole(pa.BufferReader(self._file.read(length))).cast(MEMORY_SCHEMA))
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

@@ -3,8 +3,6 @@
 Our code finds the objects (``manifests.visible``): one listing of the event's bucket and one of the
 fresh one. DuckDB reads of each the footer and the row groups whose least and greatest id hold the
 id, so a look-up reads one part in (buckets) of what is compacted, and the footers of what is fresh.
-
-A connection of DuckDB that reads the object store.
 """
 
 from __future__ import annotations
@@ -24,27 +22,30 @@ import orjson
 import pyarrow as pa
 
 from waybill.errors import InputError, RetryError
-from waybill.tracing.layout import Layout, bucket_of, hours_between, in_hours
-from waybill.tracing.lookup import (
-    Statement,
-    minute_statement,
-    object_statement,
-    trails_statement,
+from waybill.tracing.layout import (
+    Layout,
+    TraceStore,
+    bucket_of,
+    hours_between,
+    in_hours,
 )
 from waybill.tracing.manifests import TraceObject, visible
 from waybill.tracing.query import (
-    MINUTE_SCHEMA,
-    OBJECT_SCHEMA,
-    by_event,
-    check_window,
+    QueryCancelledError,
+    QueryWatch,
+    Searched,
+    StatementOf,
+    TraceQuery,
+    Window,
+    check_cancelled,
     joined,
     only_of,
-    spooled,
-    tops,
 )
-from waybill.tracing.store import KnownLayout, TraceStore
+from waybill.tracing.sql import (
+    Statement,
+    trails_statement,
+)
 from waybill.tracing.trace import Trace, to_traces
-from waybill.tracing.watch import QueryCancelledError, QueryWatch, Searched, check_cancelled
 
 if TYPE_CHECKING:
     from waybill.settings import S3Settings
@@ -170,10 +171,10 @@ def _keys(s3: S3Settings) -> dict[str, str]:
         }
     import boto3
 
-    found = boto3.Session().get_credentials()
-    if found is None:
+    credentials = boto3.Session().get_credentials()
+    if credentials is None:
         raise InputError("no keys for the object store: set WAYBILL_S3__ACCESS_KEY and SECRET_KEY")
-    frozen = found.get_frozen_credentials()
+    frozen = credentials.get_frozen_credentials()
     token = {"SESSION_TOKEN": frozen.token} if frozen.token else {}
     return {"KEY_ID": frozen.access_key, "SECRET": frozen.secret_key, **token}
 
@@ -188,12 +189,6 @@ _MOMENT = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    since: datetime | None
-    until: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class _Read:
     """One statement to come: which ids in which objects."""
 
@@ -201,8 +196,14 @@ class _Read:
     objects: tuple[TraceObject, ...]
 
 
-class DuckDbTraces:
+class DuckDbTraces(TraceQuery):
     """Reads traces from the object store and this node's spool. Safe for several threads.
+
+    A trail takes four listings, and three reads an object. Of trails, a listing a bucket; objects
+    are read once, or id by id; where more than four ids are of one bucket, their column is read
+    whole in that bucket's objects. Questions by time take a listing a bucket and hour, then 2 MB at
+    a time: of every row group of the hours the columns that are asked by are read, the others where
+    rows are found.
 
     Args:
         store: lists objects.
@@ -210,110 +211,44 @@ class DuckDbTraces:
         spool_dir: this node's spool; None: only what is shipped.
     """
 
+    engine = "duckdb"
+
     def __init__(self, store: TraceStore, s3: S3Settings, *, spool_dir: Path | None) -> None:
-        self._store = store
+        super().__init__(store, spool_dir=spool_dir)
         self._s3 = s3
-        self._layout = KnownLayout(store)
-        self._spool_dir = spool_dir
         self._connection: Any = None
         self._lock = threading.Lock()
 
-    def trail(
-        self,
-        event_id: str,
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
+    def _shipped(
+        self, event_ids: Sequence[str], window: Window, watch: QueryWatch | None, spool_files: int
     ) -> list[Trace]:
-        """See ``TraceQuery.trail``. Cost: four listings, and three reads an object."""
-        return self.trails([event_id], since=since, until=until, watch=watch)[event_id]
-
-    def trails(
-        self,
-        event_ids: Sequence[str],
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        watch: QueryWatch | None = None,
-    ) -> dict[str, list[Trace]]:
-        """See ``TraceQuery.trails``. Cost: a listing a bucket; objects are read once, or id by id.
-
-        More than four ids of one bucket: their column is read whole in that bucket's objects.
-        """
-        check_window(since, until)
-        check_cancelled(watch)
-        wanted = list(dict.fromkeys(event_ids))
-        found, files = spooled(self._spool_dir, wanted)  # before the store: invariant I6
-        window = _Window(since, until)
         layout = self._layout.get()
-        reads = [] if layout is None else self._reads(layout, tops(wanted), window)
-        _tell(watch, window, _objects(reads), files)
-        shipped = self._traces(reads, window, watch)
-        return by_event(wanted, joined(found, shipped), since, until)
+        reads = [] if layout is None else self._reads(layout, event_ids, window)
+        _tell(watch, window, _objects(reads), spool_files)
+        return self._traces(reads, window, watch)
 
-    def minute_traces(
+    def _joined(self, in_spool: list[Trace], shipped: list[Trace]) -> list[Trace]:
+        return joined(in_spool, shipped)
+
+    def _by_time(
         self,
-        pipeline_id: str,
-        event_name: str,
-        intake_minute: int,
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.minute_traces``. Cost: a listing a bucket and hour, then 2 MB at a time.
-
-        Four columns of every row group of the hours are read, the others where rows are found.
-        """
-        names = (pipeline_id, event_name)
-        yield from self._by_hour(
-            lambda window: minute_statement("duckdb", names, intake_minute, window),
-            MINUTE_SCHEMA,
-            since,
-            until,
-            watch,
-        )
-
-    def object_traces(
-        self,
-        object_keys: Sequence[str],
-        *,
-        since: datetime,
-        until: datetime,
-        watch: QueryWatch | None = None,
-    ) -> Iterator[pa.RecordBatch]:
-        """See ``TraceQuery.object_traces``. Cost: as ``minute_traces``; two columns are read."""
-        keys = list(dict.fromkeys(object_keys))
-        yield from self._by_hour(
-            lambda window: object_statement("duckdb", keys, window),
-            OBJECT_SCHEMA,
-            since,
-            until,
-            watch,
-        )
-
-    def _by_hour(
-        self,
-        statement_of: Callable[[tuple[datetime, datetime]], Statement],
+        statement_of: StatementOf,
         schema: pa.Schema,
-        since: datetime,
-        until: datetime,
+        window: tuple[datetime, datetime],
         watch: QueryWatch | None,
     ) -> Iterator[pa.RecordBatch]:
         """Run a statement over all objects of each hour of a window."""
-        check_window(since, until)
         layout = self._layout.get()
         if layout is None:
             return
+        since, until = window
         progress = _Progress(watch)
         for hour in hours_between(since, until):
             check_cancelled(watch)
-            first, last = max(since, hour.start), min(until, hour.end - _MOMENT)
-            window = _Window(first, last)
-            objects = self._visible(layout, range(layout.buckets + 1), window)
-            _tell(watch, window, objects, 0)
-            statement = statement_of((first, last))
+            part = (max(since, hour.start), min(until, hour.end - _MOMENT))
+            objects = self._visible(layout, range(layout.buckets + 1), part)
+            _tell(watch, part, objects, 0)
+            statement = statement_of(part, ())
             for some in _pieces(objects, _OBJECTS_A_STATEMENT):
                 for batch in self._batches(statement, some, progress, watch):
                     yield batch.cast(schema)
@@ -325,40 +260,34 @@ class DuckDbTraces:
                 self._connection.close()
                 self._connection = None
 
-    def _reads(self, layout: Layout, event_ids: Sequence[str], window: _Window) -> list[_Read]:
+    def _reads(self, layout: Layout, event_ids: Sequence[str], window: Window) -> list[_Read]:
         """Return what is to be read: each bucket for its ids, the fresh one for all of them."""
         groups: dict[int, list[str]] = {}
-        for one in event_ids:
-            groups.setdefault(bucket_of(one, layout.buckets), []).append(one)
+        for event_id in event_ids:
+            groups.setdefault(bucket_of(event_id, layout.buckets), []).append(event_id)
         objects = self._visible(layout, [*groups, layout.fresh], window)
         cut = {n: [o for o in objects if o.place.bucket == n and not o.early] for n in groups}
         fresh = [o for o in objects if o.early or o.place.bucket == layout.fresh]
         if len(event_ids) == 1:
             return list(_statements(event_ids, [*cut[next(iter(groups))], *fresh]))
-        reads = [one for n, ids in groups.items() for one in _statements(ids, cut[n])]
+        reads = [read for n, ids in groups.items() for read in _statements(ids, cut[n])]
         return reads + list(_statements(event_ids, fresh))
 
-    def _visible(
-        self, layout: Layout, buckets: Iterable[int], window: _Window
-    ) -> list[TraceObject]:
-        return visible(
-            self._store, layout, buckets, window.since, window.until, each=_several_at_once
-        )
+    def _visible(self, layout: Layout, buckets: Iterable[int], window: Window) -> list[TraceObject]:
+        return visible(self._store, layout, buckets, *window, each=_several_at_once)
 
     def _traces(
-        self, reads: Sequence[_Read], window: _Window, watch: QueryWatch | None
+        self, reads: Sequence[_Read], window: Window, watch: QueryWatch | None
     ) -> list[Trace]:
         progress = _Progress(watch)
-        found: list[Trace] = []
+        shipped: list[Trace] = []
         for read in reads:
             check_cancelled(watch)
-            buckets = sorted({one.place.bucket for one in read.objects})
-            statement = trails_statement(
-                "duckdb", read.event_ids, buckets, window.since, window.until
-            )
+            buckets = sorted({item.place.bucket for item in read.objects})
+            statement = trails_statement("duckdb", read.event_ids, buckets, *window)
             for batch in self._batches(statement, read.objects, progress, watch):
-                found += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
-        return found
+                shipped += only_of(read.event_ids, to_traces(pa.Table.from_batches([batch])))
+        return shipped
 
     def _batches(
         self,
@@ -368,7 +297,7 @@ class DuckDbTraces:
         watch: QueryWatch | None,
     ) -> Iterator[pa.RecordBatch]:
         """Run a statement over objects; yield its rows as they come."""
-        urls = [f"s3://{self._s3.bucket}/{one.key}" for one in objects]
+        urls = [f"s3://{self._s3.bucket}/{item.key}" for item in objects]
         try:
             with self._cursor() as cursor, guarded(cursor, watch):
                 answer = cursor.execute(statement.sql, [urls, *statement.values])
@@ -394,7 +323,7 @@ class _Progress:
         self._bytes = 0
 
     def read(self, objects: Iterable[TraceObject], some_bytes: int) -> None:
-        self._keys.update(one.key for one in objects)
+        self._keys.update(item.key for item in objects)
         self._bytes += some_bytes
         if self._watch is not None:
             self._watch.progress(objects_read=len(self._keys), bytes_scanned=self._bytes)
@@ -413,7 +342,7 @@ def _pieces(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def _objects(reads: Iterable[_Read]) -> list[TraceObject]:
-    return list({one.key: one for read in reads for one in read.objects}.values())
+    return list({item.key: item for read in reads for item in read.objects}.values())
 
 
 def _several_at_once(
@@ -424,8 +353,8 @@ def _several_at_once(
 
 
 def _tell(
-    watch: QueryWatch | None, window: _Window, objects: Sequence[TraceObject], files: int
+    watch: QueryWatch | None, window: Window, objects: Sequence[TraceObject], files: int
 ) -> None:
     if watch is not None:
-        hours = in_hours(one.place for one in objects)
-        watch.searching(Searched("duckdb", window.since, window.until, hours, len(objects), files))
+        hours = in_hours(item.place for item in objects)
+        watch.searching(Searched("duckdb", *window, hours, len(objects), files))

@@ -1,4 +1,4 @@
-"""Traces that are older than they are kept: deleted by the hour.
+"""Expiry: traces older than their retention are deleted by the hour.
 
 An hour that is being compacted, or whose replaced objects still lie there, is left to a later run.
 A shipper that comes back with files of such an hour sends them once more, and the next run deletes
@@ -15,11 +15,12 @@ from waybill.tracing.layout import (
     COMPACTED_PREFIX,
     EARLY_PREFIX,
     Hour,
+    TraceStore,
     bucket_prefix,
     place_of,
+    stated_layout,
 )
 from waybill.tracing.manifests import read_manifests
-from waybill.tracing.store import TraceStore, stated_layout
 
 _MOST_KEYS = 1_000
 
@@ -41,7 +42,7 @@ def expire_traces(store: TraceStore, before: datetime, *, apply: bool = True) ->
     layout = stated_layout(store)
     if layout is None:
         return 0
-    busy = {one.at for one in read_manifests(store)}
+    busy = {manifest.at for manifest in read_manifests(store)}
     prefixes = [bucket_prefix(number) for number in range(layout.buckets + 1)]
     prefixes += [EARLY_PREFIX] * layout.early
     gone = 0

@@ -1,4 +1,4 @@
-"""Where traces lie in the object store: buckets, hours, keys. Pure functions.
+"""Where traces lie in the object store: buckets, hours, keys; and the layout that the store states.
 
 A compacted bucket's number is CRC-32 (IEEE, as in zlib) of the id's root modulo the number of
 buckets; the root is the text before the first "/", so that an event's children lie beside it. The
@@ -10,15 +10,18 @@ has not cut yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 from zlib import crc32
 
 import orjson
 import pyarrow as pa
 
-from waybill.errors import InputError
+from waybill.errors import InputError, RetryError
+from waybill.storage import ObjectInfo, ObjectMissingError
+from waybill.tracing.files import FileStore
 
 PREFIX = "traces/"
 LAYOUT_KEY = "traces/_layout.json"
@@ -201,3 +204,75 @@ class Layout:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{LAYOUT_KEY} is damaged: {body[:200]!r}") from error
         raise InputError(f"{LAYOUT_KEY} is of a later release: {body[:200]!r}")
+
+
+class TraceStore(FileStore, Protocol):
+    """An object store, as far as traces need one; ``waybill.storage.ObjectStore`` is one."""
+
+    def list(self, prefix: str) -> Iterable[ObjectInfo]:
+        """Yield the objects below a prefix; RetryError."""
+        ...
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects, some of which may be gone; RetryError."""
+        ...
+
+    def get_tagged(self, key: str) -> tuple[bytes, str]:
+        """Return an object and its ETag; ObjectMissingError, RetryError."""
+        ...
+
+    def swap(self, key: str, body: bytes, *, expected: str | None) -> str | None:
+        """Store an object if the store has what is expected (an ETag, or nothing); else None."""
+        ...
+
+
+def stated_layout(store: TraceStore) -> Layout | None:
+    """Return how the store's traces are cut; None: there are none yet.
+
+    Raises:
+        RetryError: the store is away.
+        InputError: the layout object is damaged or of a later release.
+    """
+    try:
+        return Layout.decode(store.get(LAYOUT_KEY))
+    except ObjectMissingError:
+        return None
+
+
+def settled_layout(store: TraceStore, configured: int | None) -> Layout:
+    """Return how the store's traces are cut; decided now, and for ever, when there are none.
+
+    Args:
+        store: where they are.
+        configured: number of buckets that was set, if one was.
+
+    Raises:
+        RetryError: the store is away.
+        InputError: another number is set than the traces were begun with.
+    """
+    stated = stated_layout(store)
+    if stated is None:
+        store.swap(LAYOUT_KEY, Layout(configured or NEW_BUCKETS).encode(), expected=None)
+        stated = stated_layout(store)  # another node may have been first
+    if stated is None:
+        raise RetryError(f"{LAYOUT_KEY} was stored and is not in the store")
+    if configured is not None and configured != stated.buckets:
+        raise InputError(
+            f"WAYBILL_TRACES__BUCKETS is {configured}, but the traces in the store were begun "
+            f"with {stated.buckets}; unset it, or use another bucket of the store"
+        )
+    return stated
+
+
+class KnownLayout:
+    """The layout that a store states, read until it is there, then never again."""
+
+    def __init__(self, store: TraceStore) -> None:
+        self._store = store
+        self._stated: Layout | None = None
+
+    def get(self) -> Layout | None:
+        """Return it; None: there are no traces yet. Raises as ``stated_layout``."""
+        if self._stated is None or self._stated.early:
+            self._stated = stated_layout(self._store)
+        return self._stated

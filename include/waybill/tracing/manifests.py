@@ -30,11 +30,11 @@ from waybill.tracing.layout import (
     Hour,
     Layout,
     TracePlace,
+    TraceStore,
     holds,
     place_of,
     prefixes,
 )
-from waybill.tracing.store import TraceStore
 
 _TRIES = 6
 _LISTING_S = 240.0
@@ -140,13 +140,13 @@ class TraceObject:
 
 def read_manifests(store: TraceStore) -> tuple[Manifest, ...]:
     """Return the manifests there are. Cost: one listing, and one read each."""
-    found = []
+    manifests = []
     for info in store.list(COMPACTIONS_PREFIX):
         try:
-            found.append(Manifest.decode(store.get(info.key)))
+            manifests.append(Manifest.decode(store.get(info.key)))
         except ObjectMissingError:
             continue  # the run ended meanwhile
-    return tuple(sorted(found, key=lambda one: one.hour))
+    return tuple(sorted(manifests, key=lambda one: one.hour))
 
 
 def compacted_keys(store: TraceStore, hours: Iterable[Hour]) -> set[str]:
@@ -154,11 +154,11 @@ def compacted_keys(store: TraceStore, hours: Iterable[Hour]) -> set[str]:
 
     Cost: a listing an hour, and one read for each time that it was compacted.
     """
-    found: set[str] = set()
+    keys: set[str] = set()
     for hour in hours:
         for info in store.list(f"{COMPACTED_PREFIX}{hour.path}/"):
-            found.update(Manifest.decode(store.get(info.key)).replaces)
-    return found
+            keys.update(Manifest.decode(store.get(info.key)).replaces)
+    return keys
 
 
 def steady(store: TraceStore, ask: Callable[[tuple[Manifest, ...]], T]) -> T:

@@ -53,6 +53,14 @@ def encode_sorted(table: pa.Table) -> pa.Buffer:
     return _encode(table, encodings, _ROWS_A_SORTED_GROUP, statistics=_WITH_STATISTICS)
 
 
+def sorted_body(table: pa.Table) -> bytes:
+    """Return an object's bytes: the traces sorted by event id, equal ids in their order."""
+    import pyarrow.compute as pc
+
+    order = pc.sort_indices(table.column("event_id"))  # stable
+    return bytes(encode_sorted(table.take(order)))
+
+
 def _encode(
     table: pa.Table,
     encodings: dict[str, str],
@@ -101,17 +109,19 @@ def read_events(path: Path, event_ids: Sequence[str]) -> pa.Table:
 
     with pq.ParquetFile(path) as file:
         column = file.read(columns=["event_id"], use_threads=False).column(0)
-        found = pc.is_in(column, pa.array(event_ids, pa.string()))
+        mask = pc.is_in(column, pa.array(event_ids, pa.string()))
         if pc.any(pc.match_substring(column, "/")).as_py():
-            found = _with_children(column, frozenset(event_ids))
-        if not pc.any(found).as_py():
+            mask = _with_children(column, frozenset(event_ids))
+        if not pc.any(mask).as_py():
             return TRACE_SCHEMA.empty_table()
-        return unfolded(_rows(file).filter(found))
+        return unfolded(_rows(file).filter(mask))
 
 
 def _with_children(column: pa.ChunkedArray, event_ids: frozenset[str]) -> pa.Array:
     """Return for each id whether it is one of these, or a child of one."""
-    return pa.array([not event_ids.isdisjoint(line_of(one)) for one in column.to_pylist()])
+    return pa.array(
+        [not event_ids.isdisjoint(line_of(event_id)) for event_id in column.to_pylist()]
+    )
 
 
 def _rows(file: pq.ParquetFile) -> pa.Table:

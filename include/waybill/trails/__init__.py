@@ -1,10 +1,10 @@
 """Where an event is: questions, and trails as their answers.
 
 question   what may be asked: ids, a primary key; answer: all trails of a question
-trail      one event's: its traces in legs (legs), a verdict in words (verdict), and what the
-           tracker knows beside them (known); missing: what is said where there is none
+trail      one event's: its traces in legs, a verdict in words (verdict), and what the tracker
+           knows beside them (tracker_facts)
 queries    questions in the tracker: asked, claimed, answered, cancelled; runner: who works on them
-desk       what the web asks for
+service    what pages and commands ask for
 """
 
 from typing import TYPE_CHECKING
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from waybill.trails.question import MOST_IDS as MOST_IDS
     from waybill.trails.question import MOST_KEY_CHARS as MOST_KEY_CHARS
     from waybill.trails.question import Question as Question
+    from waybill.trails.question import TrailRequest as TrailRequest
     from waybill.trails.question import ask_for_ids as ask_for_ids
     from waybill.trails.question import ask_for_key as ask_for_key
     from waybill.trails.question import ids_in as ids_in
     from waybill.trails.question import parsed_moment as parsed_moment
-    from waybill.trails.request import TrailRequest as TrailRequest
     from waybill.trails.runner import Runner as Runner
     from waybill.trails.service import TrailService as TrailService
     from waybill.trails.trail import TrailBooks as TrailBooks
@@ -33,6 +33,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "queries": ["Asked", "TooManyQuestionsError", "expire"],
         "question": [
+            "TrailRequest",
             "MOST_IDS",
             "MOST_ID_CHARS",
             "MOST_KEY_CHARS",
@@ -42,7 +43,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ids_in",
             "parsed_moment",
         ],
-        "request": ["TrailRequest"],
         "runner": ["Runner"],
         "service": ["TrailService"],
         "trail": ["TrailBooks"],

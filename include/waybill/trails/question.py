@@ -15,8 +15,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from pydantic import Field
+
 from waybill.errors import InputError
 from waybill.events import dumps, loads, window_edge
+from waybill.request import Request
 
 MOST_IDS = 1000
 MOST_ID_CHARS = 500
@@ -239,3 +242,18 @@ def _utc(moment: datetime) -> datetime:
 
 def _moment(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
+
+
+class TrailRequest(Request):
+    """A primary key, and a time; both may be left out where events are asked for by id."""
+
+    pipeline: str | None = Field(None, description="With --key: the pipeline, by name or id.")
+    key: list[str] | None = Field(
+        None,
+        description="The primary key; once for each of its fields, or as a JSON array.",
+    )
+    event_name: str | None = Field(
+        None, description="With --key: only this kind of event; else all there are."
+    )
+    since: str | None = Field(None, description="Only traces from this time on (UTC): reads less.")
+    until: str | None = Field(None, description="Only traces until then.")

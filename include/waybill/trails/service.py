@@ -1,4 +1,4 @@
-"""The desk where people ask for events: questions are written down, run, told to who may hear.
+"""The service that people ask for events: questions are written down, run, told to who may hear.
 
 A question tells only of pipelines of the teams for which one may look when one asks; what was found
 then is cut again to those for which one may look when one reads it.

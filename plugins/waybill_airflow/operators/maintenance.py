@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CleanUpParkedFilesOperator(BaseOperator):
+class _GraceOperator(BaseOperator):
+    """An operator with ``grace_s`` (templated), which overrides a setting."""
+
+    template_fields = ("grace_s",)
+
+    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.grace_s = grace_s
+
+
+class CleanUpParkedFilesOperator(_GraceOperator):
     """Delete the parked files whose segments are all replayed or discarded.
 
     A file with one segment that is still parked stays whole. Safe to kill and to retry.
@@ -22,12 +32,6 @@ class CleanUpParkedFilesOperator(BaseOperator):
     :raises waybill.errors.RetryError: the object store or the tracker did not answer.
     :returns: the ``CleanUpReport`` as a dict.
     """
-
-    template_fields = ("grace_s",)
-
-    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.grace_s = grace_s
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Clean up, and return what was deleted."""
@@ -55,7 +59,7 @@ class ApplyRetentionOperator(BaseOperator):
             return report.to_json()
 
 
-class RefreshTrackerOperator(BaseOperator):
+class RefreshTrackerOperator(_GraceOperator):
     """Compare tracker and bucket: remove garbage objects, report rows whose object is gone.
 
     A missing object is reported, never repaired by deleting its row. Safe to kill and to retry.
@@ -65,12 +69,6 @@ class RefreshTrackerOperator(BaseOperator):
     :raises waybill.errors.RetryError: the object store or the tracker did not answer.
     :returns: the ``RefreshReport`` as a dict.
     """
-
-    template_fields = ("grace_s",)
-
-    def __init__(self, *, grace_s: float | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.grace_s = grace_s
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Refresh, and return what was found."""

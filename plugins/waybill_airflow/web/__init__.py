@@ -1,6 +1,6 @@
 """The page "Parked events" and the REST API, inside Airflow's web server, under ``/waybill``.
 
-Airflow mounts the app of ``app`` and inherits it nothing, so each of these is done here:
+Airflow mounts the app of ``app`` and protects nothing of it, so each of these is done here:
 
 I1  Every route requires a user who is signed in to Airflow (``guard``): there are no mounts.
 I2  Every route requires a permission, and where it is about a partition, for that partition's team;

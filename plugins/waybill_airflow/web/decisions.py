@@ -11,8 +11,13 @@ from waybill.access import Decision
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup, TooManyCutsError
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import Discarder, HoldSeat, ReplayerSeat, seat
-from waybill_airflow.web.services import desk
+from waybill_airflow.web.guard import (
+    Discarder,
+    PartitionReplayer,
+    PipelineReplayer,
+    partition_access,
+)
+from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["deciding"])
 _NO_PARTITION = models.problems(_404="There is no such partition.")
@@ -42,10 +47,12 @@ def undo_discard(access: Discarder, body: models.DecisionBody) -> models.Discard
 def _decide(
     access: Discarder, body: models.DecisionBody, verb: Literal["discard", "undo_discard"]
 ) -> models.Discarded:
-    here = seat(access, "discard", body.partition_id)
+    here = partition_access(access, "discard", body.partition_id)
     chosen = body.model_dump(exclude={"partition_id", "why"})
     try:
-        report = desk().decide(verb, here.partition, Decision(here.who, body.why), **chosen)
+        report = parked_events().decide(
+            verb, here.partition, Decision(here.who, body.why), **chosen
+        )
     except TooManyCutsError as error:
         command = _command(verb, here.partition, chosen, body.why)
         words = f"{error}: too long for a request. Nothing was changed. Run `{command}`"
@@ -69,13 +76,13 @@ def _command(verb: str, partition: ParkedGroup, chosen: dict[str, Any], why: str
     responses=_NO_PARTITION | models.problems(_409="No replay of it is running."),
     summary="Cancel the running replay",
 )
-def cancel(here: ReplayerSeat, _body: models.Nothing | None = None) -> models.Cancelled:
+def cancel(here: PartitionReplayer, _body: models.Nothing | None = None) -> models.Cancelled:
     """Stop a partition's replay; what was not sent is parked again, nothing is lost.
 
     `sent` is what was marked by now: it is `final` only where nothing was on its way.
     """
     try:
-        return models.Cancelled.of(desk().cancel(here.partition, who=here.who))
+        return models.Cancelled.of(parked_events().cancel(here.partition, who=here.who))
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
 
@@ -85,10 +92,10 @@ def cancel(here: ReplayerSeat, _body: models.Nothing | None = None) -> models.Ca
     responses=_NO_PARTITION | models.problems(_409="It cannot be replayed."),
     summary="Mark for auto-replay",
 )
-def mark(here: ReplayerSeat, body: models.MarkBody) -> models.Mark:
+def mark(here: PartitionReplayer, body: models.MarkBody) -> models.Mark:
     """Mark a partition to be replayed by itself, with a canary first, once its cause changes."""
     try:
-        found = desk().mark(here.partition, on_change=body.on_change, who=here.who)
+        found = parked_events().mark(here.partition, on_change=body.on_change, who=here.who)
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
     return models.Mark(**found.to_json())
@@ -99,9 +106,9 @@ def mark(here: ReplayerSeat, body: models.MarkBody) -> models.Mark:
     responses=_NO_PARTITION,
     summary="Take the mark away",
 )
-def unmark(here: ReplayerSeat) -> models.Unmarked:
+def unmark(here: PartitionReplayer) -> models.Unmarked:
     """Take a partition's mark for auto-replay away; a replay that runs goes on."""
-    return models.Unmarked(removed=desk().unmark(here.partition, who=here.who))
+    return models.Unmarked(removed=parked_events().unmark(here.partition, who=here.who))
 
 
 @router.post(
@@ -109,13 +116,13 @@ def unmark(here: ReplayerSeat) -> models.Unmarked:
     responses=models.problems(_404="No such pipeline is deployed.", _409="It is not held."),
     summary="Release a held pipeline",
 )
-def release(here: HoldSeat, body: models.ReleaseBody) -> models.HoldOut:
+def release(here: PipelineReplayer, body: models.ReleaseBody) -> models.HoldOut:
     """End a pipeline's hold; what waited is replayed by itself within a minute or so.
 
     If the cause is still there, the pipeline is held again.
     """
     try:
-        ended = desk().release(here.access, here.pipeline_id, here.team, why=body.why)
+        ended = parked_events().release(here.access, here.pipeline_id, here.team, why=body.why)
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
     return models.HoldOut(**ended.to_json())

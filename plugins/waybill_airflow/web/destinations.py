@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from waybill.events import rfc3339
 from waybill.loading import DestinationLine, destination_lines
 from waybill_airflow.web.guard import Viewer
-from waybill_airflow.web.services import OPENED, desk
+from waybill_airflow.web.services import OPENED, parked_events
 
 router = APIRouter(prefix="/api", tags=["destinations"])
 
@@ -62,7 +62,7 @@ class Destinations(BaseModel):
 def destinations(access: Viewer) -> Destinations:
     """Return the destinations of the user's pipelines; all, to who may view every team."""
     teams = access.teams("view")
-    lines = destination_lines(desk().tracker, OPENED.settings().destinations)
+    lines = destination_lines(parked_events().tracker, OPENED.settings().destinations)
     seen = [line for line in lines if teams is None or set(teams) & set(line.teams)]
     return Destinations(
         destinations=[DestinationOut.of(line, whole=teams is None) for line in seen]

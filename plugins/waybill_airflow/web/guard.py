@@ -21,7 +21,7 @@ from waybill.access import Access, access_of
 from waybill.errors import InputError
 from waybill.parking import ParkedGroup
 from waybill.settings import Permission
-from waybill_airflow.web.services import OPENED, desk
+from waybill_airflow.web.services import OPENED, parked_events
 
 _SAFE = ("GET", "HEAD")
 _HEADER = "x-waybill"
@@ -121,8 +121,8 @@ def _anywhere(permission: Permission) -> Callable[..., Access]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """Somebody before a partition with which they may do what the route does."""
+class PartitionAccess:
+    """A user, and a partition with which they may do what the route does."""
 
     access: Access
     partition: ParkedGroup
@@ -133,24 +133,24 @@ class Seat:
         return self.access.user
 
 
-def seat(access: Access, permission: Permission, partition_id: int) -> Seat:
-    """Return a user's seat before a partition.
+def partition_access(access: Access, permission: Permission, partition_id: int) -> PartitionAccess:
+    """Return a user's access to a partition.
 
     :raises HTTPException: 403 without the permission; 404: there is no such partition.
     """
     if not access.may_anywhere(permission):
         raise _refused(access, permission)
     try:
-        partition = desk().partition(partition_id)
+        partition = parked_events().partition(partition_id)
     except InputError as error:
         raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
     require(access, permission, partition.team)
-    return Seat(access, partition)
+    return PartitionAccess(access, partition)
 
 
 @dataclass(frozen=True, slots=True)
-class PipelineSeat:
-    """Somebody before a pipeline with which they may do what the route does."""
+class PipelineAccess:
+    """A user, and a pipeline with which they may do what the route does."""
 
     access: Access
     pipeline_id: str
@@ -160,18 +160,18 @@ class PipelineSeat:
 PipelineId = Annotated[str, Path(pattern=r"^[^\x00]{1,300}$", description="The pipeline's id.")]
 
 
-def _at_pipeline(permission: Permission) -> Callable[..., PipelineSeat]:
-    def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineSeat:
+def _at_pipeline(permission: Permission) -> Callable[..., PipelineAccess]:
+    def allowed(access: AccessDep, pipeline_id: PipelineId) -> PipelineAccess:
         if not access.may_anywhere(permission):
             raise _refused(access, permission)
-        team = desk().team(pipeline_id)
+        team = parked_events().team(pipeline_id)
         require(access, permission, team or "")
         if team is None:
             raise HTTPException(
                 status.HTTP_404_NOT_FOUND,
                 f"there is no pipeline {pipeline_id[:80]!r}; /names gives the ids that there are",
             )
-        return PipelineSeat(access, pipeline_id, team)
+        return PipelineAccess(access, pipeline_id, team)
 
     return allowed
 
@@ -181,17 +181,17 @@ PartitionId = Annotated[
 ]
 
 
-def _at_partition(permission: Permission) -> Callable[..., Seat]:
-    def allowed(access: AccessDep, partition_id: PartitionId) -> Seat:
-        return seat(access, permission, partition_id)
+def _at_partition(permission: Permission) -> Callable[..., PartitionAccess]:
+    def allowed(access: AccessDep, partition_id: PartitionId) -> PartitionAccess:
+        return partition_access(access, permission, partition_id)
 
     return allowed
 
 
 Viewer = Annotated[Access, Depends(_anywhere("view"))]
 Discarder = Annotated[Access, Depends(_anywhere("discard"))]
-ViewerSeat = Annotated[Seat, Depends(_at_partition("view"))]
-ReplayerSeat = Annotated[Seat, Depends(_at_partition("replay"))]
-HoldSeat = Annotated[PipelineSeat, Depends(_at_pipeline("replay"))]
-PipelineViewer = Annotated[PipelineSeat, Depends(_at_pipeline("view"))]
-DownloaderSeat = Annotated[Seat, Depends(_at_partition("download"))]
+PartitionViewer = Annotated[PartitionAccess, Depends(_at_partition("view"))]
+PartitionReplayer = Annotated[PartitionAccess, Depends(_at_partition("replay"))]
+PipelineReplayer = Annotated[PipelineAccess, Depends(_at_pipeline("replay"))]
+PipelineViewer = Annotated[PipelineAccess, Depends(_at_pipeline("view"))]
+PartitionDownloader = Annotated[PartitionAccess, Depends(_at_partition("download"))]

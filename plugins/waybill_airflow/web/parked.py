@@ -18,9 +18,9 @@ from waybill.events import CATALOGUE, STAGES, dumps, error_type, window_edge
 from waybill.parking import ParkedFilter, Sort
 from waybill_airflow.web import models
 from waybill_airflow.web.event_view import shown_event
-from waybill_airflow.web.guard import DownloaderSeat, Viewer, ViewerSeat
+from waybill_airflow.web.guard import PartitionDownloader, PartitionViewer, Viewer
 from waybill_airflow.web.parameters import either
-from waybill_airflow.web.services import desk
+from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["looking"])
 
@@ -92,7 +92,7 @@ def catalogue(_access: Viewer) -> models.Catalogue:
 @router.get("/names", summary="Pipelines")
 def names(access: Viewer) -> models.Names:
     """Return the deployed pipelines that the user may see."""
-    rows = [models.PipelineName(**row) for row in desk().names(access.teams("view"))]
+    rows = [models.PipelineName(**row) for row in parked_events().names(access.teams("view"))]
     return models.Names(pipelines=rows)
 
 
@@ -103,16 +103,16 @@ def partitions(access: Viewer, query: Annotated[PartitionsQuery, Query()]) -> mo
     wanted = request.partitions(
         _pipeline_id(access, request.pipeline), held=query.held, teams=access.teams("view")
     )
-    page = desk().parking.page(
+    page = parked_events().parking.page(
         wanted,
         sort=query.sort,
         descending=query.descending,
         limit=query.limit,
         after=query.after,
     )
-    number, parked, size = desk().parking.totals(wanted)
+    number, parked, size = parked_events().parking.totals(wanted)
     return models.Partitions(
-        partitions=desk().shown(access, page.partitions),
+        partitions=parked_events().shown(access, page.partitions),
         next=page.next,
         total=models.Total(partitions=number, parked=parked, bytes=size),
     )
@@ -122,7 +122,7 @@ def _pipeline_id(access: Access, name: str | None) -> str | None:
     """Return the id of a pipeline that the user may see; another's is as unknown as none."""
     if name is None:
         return None
-    visible = desk().names(access.teams("view"))
+    visible = parked_events().names(access.teams("view"))
     by_name = {row["name"]: row["id"] for row in visible}
     return by_name.get(name, name)
 
@@ -147,7 +147,7 @@ def timelines(
     wanted = _ids(ids)
     begin = either("parked_since", parked_since, "since", since)
     end = either("parked_until", parked_until, "until", until)
-    found = desk().timelines(access.teams("view"), wanted, since=begin, until=end)
+    found = parked_events().timelines(access.teams("view"), wanted, since=begin, until=end)
     return {str(key): models.TimelineOut(**line) for key, line in found.items()}
 
 
@@ -161,19 +161,19 @@ def _ids(text: str) -> list[int]:
 
 
 @router.get("/partitions/{partition_id}", responses=_NO_PARTITION, summary="One partition")
-def partition(here: ViewerSeat) -> models.PartitionDetail:
+def partition(here: PartitionViewer) -> models.PartitionDetail:
     """Return a partition with what its error means, its causes, replays, mark and hold."""
     meaning = error_type(here.partition.error_type)
-    explained = desk().explained(here.access, here.partition)
+    explained = parked_events().explained(here.access, here.partition)
     shown, hold = explained.partition, explained.hold
-    mark = desk().marked(here.partition)
+    mark = parked_events().marked(here.partition)
     return models.PartitionDetail(
         **{field.name: getattr(shown, field.name) for field in fields(shown)},
         title=meaning.title,
         advice=meaning.advice,
         transient=meaning.transient,
-        enters_earlier=desk().can_enter_earlier(here.partition),
-        replays=[models.ReplayOut.of(one) for one in desk().standings(here.partition.id)],
+        enters_earlier=parked_events().can_enter_earlier(here.partition),
+        replays=[models.ReplayOut.of(one) for one in parked_events().standings(here.partition.id)],
         fingerprints=[models.Group(**group.to_json()) for group in explained.causes],
         auto_replay=None if mark is None else models.Mark(**mark.to_json()),
         hold=None if hold is None else models.HoldOut(**hold.to_json()),
@@ -188,7 +188,7 @@ def partition(here: ViewerSeat) -> models.PartitionDetail:
     summary="Events with their errors",
 )
 def events(
-    here: ViewerSeat,
+    here: PartitionViewer,
     limit: Annotated[int, Query(ge=1, le=200, description="Most events.")] = 20,
     fingerprint: Annotated[str | None, Query(description="Only events of this cause.")] = None,
     after: Annotated[str | None, Query(description="`next` of the page before.")] = None,
@@ -198,7 +198,7 @@ def events(
     Personal fields are masked without the permission `personal`; with it, the look is audited.
     Numbers are written as they came, whatever their size. What cannot be read is in `damaged`.
     """
-    page = desk().events(
+    page = parked_events().events(
         here.access, here.partition, after=after, limit=limit, fingerprint=fingerprint
     )
     answer: dict[str, Any] = {
@@ -219,7 +219,7 @@ def events(
     summary="A file with the events",
 )
 def download(
-    here: DownloaderSeat,
+    here: PartitionDownloader,
     kind: Annotated[
         Literal["jsonl.zst", "jsonl", "csv"],
         Query(description="`csv`: cells that a spreadsheet takes as formulas get an apostrophe."),
@@ -232,7 +232,9 @@ def download(
     Personal fields are masked without the permission `personal`. What cannot be read
     is told at the end: `{"damaged": [...]}` as the last line, in a table a row for each object.
     """
-    pieces = desk().download(here.access, here.partition, kind=f".{kind}", since=since, until=until)
+    pieces = parked_events().download(
+        here.access, here.partition, kind=f".{kind}", since=since, until=until
+    )
     name = f"parked-{here.partition.id}.{kind}"
     return StreamingResponse(
         _begun(pieces),
@@ -253,7 +255,7 @@ def audit(
     limit: Annotated[int, Query(ge=1, le=500, description="Most entries.")] = 50,
 ) -> models.Audit:
     """Return the newest entries of Waybill's audit log about the user's teams."""
-    rows = desk().audit_entries(access.teams("view"), limit=limit)
+    rows = parked_events().audit_entries(access.teams("view"), limit=limit)
     return models.Audit(entries=[models.AuditEntry(**row) for row in rows])
 
 

@@ -22,8 +22,8 @@ from waybill.parking import ParkedGroup
 from waybill.replay import refuse_held, refuse_ingestion
 from waybill_airflow.operators.replay import REASON, REPLAY_DAG_ID, replay_run_id
 from waybill_airflow.web import models
-from waybill_airflow.web.guard import ReplayerSeat, Seat, Viewer, require
-from waybill_airflow.web.services import desk
+from waybill_airflow.web.guard import PartitionAccess, PartitionReplayer, Viewer, require
+from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["runs"])
 
@@ -42,7 +42,9 @@ _REFUSED = models.problems(
 @router.post(
     "/partitions/{partition_id}/dry-run", status_code=202, responses=_REFUSED, summary="Dry run"
 )
-async def dry_run(here: ReplayerSeat, body: models.DryRunBody, request: Request) -> models.Started:
+async def dry_run(
+    here: PartitionReplayer, body: models.DryRunBody, request: Request
+) -> models.Started:
     """Start a run that tries the deployed version on the parked events and writes nothing.
 
     The same request gives the same run until something else is parked or another version deployed.
@@ -54,7 +56,9 @@ async def dry_run(here: ReplayerSeat, body: models.DryRunBody, request: Request)
 @router.post(
     "/partitions/{partition_id}/replay", status_code=202, responses=_REFUSED, summary="Replay"
 )
-async def replay(here: ReplayerSeat, body: models.ReplayBody, request: Request) -> models.Started:
+async def replay(
+    here: PartitionReplayer, body: models.ReplayBody, request: Request
+) -> models.Started:
     """Start a run that sends the parked events back, in the order in which they were written.
 
     The same request gives the same run until that run has changed what is parked.
@@ -83,7 +87,7 @@ def _conf(partition: ParkedGroup, asked: models.DryRunBody | models.ReplayBody) 
     }
 
 
-async def _start(here: Seat, request: Request, conf: dict[str, Any]) -> models.Started:
+async def _start(here: PartitionAccess, request: Request, conf: dict[str, Any]) -> models.Started:
     """Start the run of a request, or find it."""
     run_id = await run_in_threadpool(_prepared, here, conf)
     async with _airflow(request) as client:
@@ -98,16 +102,16 @@ async def _start(here: Seat, request: Request, conf: dict[str, Any]) -> models.S
     return models.Started(dag_id=REPLAY_DAG_ID, run_id=run_id, already=already)
 
 
-def _prepared(here: Seat, conf: dict[str, Any]) -> str:
+def _prepared(here: PartitionAccess, conf: dict[str, Any]) -> str:
     """Return the run's id, once the request is checked and written to the audit log."""
     partition = here.partition
-    newest = desk().replays(partition.id)[:1]
+    newest = parked_events().replays(partition.id)[:1]
     running = bool(newest) and newest[0].state == "running" and not conf["dry_run"]
     try:
         refuse_ingestion(partition.stage, partition.error_type)
-        desk().check_entry(partition, conf["enter"])
+        parked_events().check_entry(partition, conf["enter"])
         if not (running or conf["dry_run"]):
-            refuse_held(desk().parking, partition.pipeline_id)
+            refuse_held(parked_events().parking, partition.pipeline_id)
     except InputError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from error
     if running:
@@ -115,13 +119,13 @@ def _prepared(here: Seat, conf: dict[str, Any]) -> str:
     elif partition.parked:
         salt = [partition.parked, str(partition.last_parked_at), [str(r.id) for r in newest]]
         if conf["dry_run"]:
-            salt.append(desk().active_version(partition.pipeline_id))
+            salt.append(parked_events().active_version(partition.pipeline_id))
         run_id = replay_run_id(partition.id, conf, salt)
     else:
         raise HTTPException(status.HTTP_409_CONFLICT, f"nothing of {partition.name} is parked now")
     action = "ask_dry_run" if conf["dry_run"] else "ask_replay"
     options = {name: conf.get(name) for name in _OPTIONS}
-    desk().audit(here.who, action, partition, run_id=run_id, **options)
+    parked_events().audit(here.who, action, partition, run_id=run_id, **options)
     return run_id
 
 
@@ -212,7 +216,7 @@ async def run(
         require(access, "view", partition.team)
         report = await _left(client, path, "return_value")
         reason = await _left(client, path, REASON) if found["state"] == "failed" else None
-        replay, became = await run_in_threadpool(desk().of_run, partition.id, run_id)
+        replay, became = await run_in_threadpool(parked_events().of_run, partition.id, run_id)
     return models.Run(
         state=found["state"],
         started_at=found["start_date"],
@@ -239,4 +243,4 @@ def _no_run(dag_id: str, run_id: str) -> HTTPException:
 def _partition_of(conf: dict[str, Any]) -> ParkedGroup | None:
     """Return the partition that a run is about."""
     names = {name: str(conf.get(name)) for name in ("event_name", "stage", "error_type")}
-    return desk().parking.find_exactly(str(conf.get("pipeline")), **names)
+    return parked_events().parking.find_exactly(str(conf.get("pipeline")), **names)

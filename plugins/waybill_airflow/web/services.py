@@ -1,4 +1,4 @@
-"""The desks and the settings of this web server, opened at the first request and kept."""
+"""The services and the settings of this web server, opened at the first request and kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Opened:
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._settings: Settings | None = None
-        self._desk: ParkedEventsService | None = None
+        self._parked_events: ParkedEventsService | None = None
         self._trails: TrailService | None = None
 
     def settings(self) -> Settings:
@@ -33,12 +33,12 @@ class _Opened:
                 self._settings = _read_settings()
             return self._settings
 
-    def desk(self) -> ParkedEventsService:
+    def parked_events(self) -> ParkedEventsService:
         settings = self.settings()
         with self._lock:
-            if self._desk is None:
-                self._desk = self._stack.enter_context(opened_parked_events(settings))
-            return self._desk
+            if self._parked_events is None:
+                self._parked_events = self._stack.enter_context(opened_parked_events(settings))
+            return self._parked_events
 
     def trails(self) -> TrailService:
         settings = self.settings()
@@ -50,7 +50,7 @@ class _Opened:
     def close(self) -> None:
         with self._lock:
             self._stack.close()
-            self._settings = self._desk = self._trails = None
+            self._settings = self._parked_events = self._trails = None
 
 
 def _read_settings() -> Settings:
@@ -69,14 +69,14 @@ def _read_settings() -> Settings:
 OPENED = _Opened()
 
 
-def desk() -> ParkedEventsService:
-    """Return the desk."""
-    return OPENED.desk()
+def parked_events() -> ParkedEventsService:
+    """Return the service of parked events."""
+    return OPENED.parked_events()
 
 
 def trails() -> TrailService:
-    """Return the desk where people ask for events."""
+    """Return the service of questions about events."""
     return OPENED.trails()
 
 
-__all__ = ["OPENED", "desk", "trails"]
+__all__ = ["OPENED", "parked_events", "trails"]

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.support.replays import dry_run_request
 
-import waybill.cli.demo.command
-from waybill.cli import stack
-from waybill.cli.demo import progress
-from waybill.cli.dry_runs import show
+from waybill.cli import COMMANDS, demo, stack
+from waybill.cli.replays import show_dry_run
 from waybill.ledger import StageCounts
 from waybill.reconciliation.balance_report import PipelineBalance
-from waybill.reconciliation.parked_sums import STAGES
+from waybill.reconciliation.segment_sums import STAGES
 from waybill.replay.dry_run import DryRunReport
 from waybill.settings import Settings
 from waybill.stack.embedded import ServiceStatus
@@ -48,7 +49,7 @@ def test_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
         damaged=5,
         unreadable=[{"object_key": KEY, "events": 5, "reason": "the object is gone"}],
     )
-    show(report, dry_run_request("flights", "flight", "transformation", "null_value"))
+    show_dry_run(report, dry_run_request("flights", "flight", "transformation", "null_value"))
     lines = [line.split() for line in shown(capsys).splitlines()]
     assert ["100,346", "200", "33.5", "%", "0000000000000001"] in lines
     assert sum(KEY in line for line in lines) == 1
@@ -80,14 +81,44 @@ def test_the_status_of_the_stack(
 def test_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     counts = StageCounts(in_first=336_776, passed=336_776, in_flight=336_776)
     group = PipelineBalance("flights", "f", "flight", dict.fromkeys(STAGES, counts), {"mapping": 9})
-    Console().print(progress.table(progress.Figures([group], [])))
+    Console().print(demo.table(demo.Figures([group], [])))
     said = shown(capsys)
     assert re.search(r"^ *flights( +336,776){4} +0 +[0-9,]+ *$", said, re.M)
     assert "flights: 9 missing; see waybill balance" in said
-    code = Path(waybill.cli.demo.command.__file__).read_text()
+    code = Path(demo.__file__).read_text()
     titles = re.findall(r'\.step\("(.*)"\)', code)
     assert len(titles) == 8
     for title in titles:
         Console().rule(f"[bold]{title}[/]  [dim]{1234} s[/]", align="left")
     said = shown(capsys)
     assert all(f"{title}  1234 s" in said for title in titles)
+
+
+def test_help_is_not_broken_where_the_code_was() -> None:
+    """Paragraphs are one line each: the terminal's width breaks them, and nothing else."""
+
+    def commands(name: str, command: Any) -> Iterator[tuple[str, str]]:
+        yield name, command.help or ""
+        for word, inner in getattr(command, "commands", {}).items():
+            yield from commands(f"{name} {word}", inner)
+
+    texts = [text for name, later in COMMANDS.items() for text in commands(name, later.load(name))]
+    assert len(texts) > 70
+    broken = [name for name, text in texts for part in text.split("\n\n") if "\n" in part.strip()]
+    assert broken == []
+
+
+def test_a_suspended_application_is_shown_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    since = time.time() - 90
+    app = ServiceStatus("spark-processing-default", 4711, (), 2**20, since, False, "")
+    monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
+    lines = [replace(app, suspended=True)]
+    monkeypatch.setattr("waybill.stack.embedded.Stack.status", lambda _stack: lines)
+    with pytest.raises(stack.typer.Exit):
+        stack.status(as_json=False)
+    said = shown(capsys)
+    assert re.search(r"^spark-processing-default +suspended +4711", said, re.M)
+    assert "`kill -CONT 4711` resumes it" in " ".join(said.split())
+    assert "not up" not in said

@@ -185,7 +185,7 @@ def test_nothing_to_infer_from_says_why(folder, code, words):
 def test_without_a_key_the_user_is_asked_for_it(folder):
     (folder / "orders.csv").write_text("a,b\n1,1\n1,1\n")
     declare(folder)
-    assert "say `key:` in the declaration" in infer(folder, code=1)
+    assert "declare the key with `key:`" in infer(folder, code=1)
 
 
 def test_other_mistakes_are_told_with_their_line(folder):

@@ -19,7 +19,7 @@ _DATABASES: dict[int, str] = {}
 def clean_database(postgres) -> str:
     """Return the DSN of a database without schemas; one a server, for a hundred cost a minute."""
     if id(postgres) not in _DATABASES:
-        _DATABASES[id(postgres)] = postgres.database("destination")
+        _DATABASES[id(postgres)] = postgres.database("destination", keep=True)
     dsn = _DATABASES[id(postgres)]
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(

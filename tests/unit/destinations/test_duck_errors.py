@@ -1,6 +1,6 @@
 import pytest
 
-from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
+from waybill.destinations.adapters.duckdb.session import DuckError, sorted_error
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 

@@ -1,6 +1,6 @@
 import pytest
 
-from waybill.destinations.adapters.postgres.errors import PostgresError, sorted_error
+from waybill.destinations.adapters.postgres.session import PostgresError, sorted_error
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 

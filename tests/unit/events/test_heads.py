@@ -151,5 +151,15 @@ def test_whatever_is_read_at_once_is_what_each_message_says(values: list[bytes])
         assert found == [decode(value) for value in values]
 
 
+def test_a_pipeline_of_two_teams_keeps_its_order() -> None:
+    """Its events are one group, whoever sent them."""
+    values = [encode(event(n, team=["old", "new"][n % 2])) for n in range(3)]
+    assert read_heads(values) is None
+
+
+def test_a_slice_too_large_to_be_held_twice_is_read_by_message() -> None:
+    assert read_heads([encode(event(n, data="x" * 9_000_000)) for n in range(2)]) is None
+
+
 def test_payloads_that_were_read_are_not_packed() -> None:
     assert pack_events([event(1)]) is None

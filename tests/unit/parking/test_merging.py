@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from waybill.parking.merging import merged
+from waybill.parking.reading import merged
 
 SEED = 20261122
 

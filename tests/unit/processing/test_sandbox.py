@@ -24,7 +24,7 @@ from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, results, rows, total
 
 from waybill.errors import StopError
-from waybill.events import decode_head, encode
+from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
 from waybill.processing.sandbox import Sandbox, confinement
 from waybill.processing.sandbox.frames import pack, pack_reply, unpack
@@ -634,6 +634,41 @@ def test_no_process_is_left_behind() -> None:
     codes("if n in (1, 2): os._exit(1)", 4, box)
     box.close()
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=["heads", "events"])
+@pytest.mark.parametrize(
+    ("code", "value", "expected"),
+    [
+        (
+            "import sys; sys.set_int_max_str_digits(640)\ndef transform(event): return event\n",
+            10**1000,
+            ["interpreter_crashed", None],
+        ),
+        (
+            "import waybill.processing.sandbox.child as child\n"
+            "child._Child._run = lambda *a: child.pack(None)\n"
+            "def transform(event): return event\n",
+            1,
+            ["interpreter_crashed", "interpreter_crashed"],
+        ),
+    ],
+    ids=["a number that only it cannot read", "it says of all that it cannot read them"],
+)
+def test_a_process_that_cannot_read_what_others_can_is_not_asked_for_ever(
+    columns: bool, code: str, value: int, expected: list[str | None]
+) -> None:
+    values = [encode(event(0, {"id": 0, "n": value})), encode(event(1))]
+    groups = read_heads(values)
+    assert groups is not None
+    [(heads, _)] = groups
+    events = heads if columns else [decode_head(one) for one in values]
+    box = Sandbox(SandboxSettings(), timeout_s=5)
+    try:
+        found = results(outcomes_of(events, box.run(Plan(pipeline(code)), events, values, None)))
+    finally:
+        box.close()
+    assert [fault and fault.code for _, _, fault in found] == expected
 
 
 def test_a_fault_that_is_made_up_is_none() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from waybill.destinations import RowCount
 from waybill.pipelines import Column, TableSpec
-from waybill.reconciliation.checks.ages import Oldest, due_run, is_late
 from waybill.reconciliation.checks.drift import TablePlace, drift
 from waybill.reconciliation.checks.findings import clock, span
-from waybill.reconciliation.checks.limits import WatchLimits
-from waybill.reconciliation.checks.parked import JumpLimits, Window, is_over, parked_jump
+from waybill.reconciliation.checks.lateness import Oldest, due_run, is_late
+from waybill.reconciliation.checks.limits import JumpLimits, WatchLimits
+from waybill.reconciliation.checks.parked import Window, is_over, parked_jump
 from waybill.settings import AuditSettings
 
 LIMITS = JumpLimits()

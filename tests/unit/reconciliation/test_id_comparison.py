@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waybill.reconciliation.id_comparison import MinuteIds, compare_ids
-from waybill.tracing.query import MINUTE_SCHEMA
+from waybill.tracing.sql import MINUTE_SCHEMA
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 ALL = ("ingestion", "transformation", "mapping", "destination")

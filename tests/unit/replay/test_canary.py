@@ -139,7 +139,7 @@ def test_what_a_hold_caught_is_not_parked_again_for_a_cause_and_stops_it_in_word
     report = found.run()
     assert (report.state, found.sizes) == ("stopped", [("1%", 10)])
     assert (report.steps[0].parked_again, report.steps[0].held) == (0, 10)
-    assert "was held while its step of 1%" in report.problem
+    assert "was held during its 1% step" in report.problem
     assert "parked again" not in report.problem
 
 
@@ -150,7 +150,7 @@ def test_a_hold_between_two_steps_stops_it_before_the_second() -> None:
     found.held = True
     report = found.run()
     assert (report.state, [step for step, _ in found.sizes]) == ("stopped", ["1%"])
-    assert "before its step of 10%: the pipeline is held" in report.problem
+    assert "before its 10% step: the pipeline is held" in report.problem
 
 
 @pytest.mark.parametrize("dies_after", ["1%", "10%", "100%"])
@@ -165,7 +165,7 @@ def test_a_run_that_was_killed_goes_on_with_the_step_it_was_at(dies_after: str) 
 
 def test_a_step_that_nobody_processed_yet_is_no_success() -> None:
     found = world(waits_for="processing")
-    with pytest.raises(RetryError, match="step of 1% waits for processing"):
+    with pytest.raises(RetryError, match="1% step waits for processing"):
         found.run()
     found.waits_for = ""
     assert found.run().events == 1000

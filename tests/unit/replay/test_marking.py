@@ -94,12 +94,12 @@ class Run:
 
     def group(self, number: int, events: int = 10, *, dies: bool = False) -> bool:
         segments: Any = [SimpleNamespace(id=number, count=events, bytes=events * 100)]
-        shares = self.marking.begin_group(segments)
+        shares = self.marking.begin_slice(segments)
         self.marking.begin_sending()
         self.log.produce(events)
         if dies:
-            raise RetryError("amid a group")
-        self.marking.end_group(segments)
+            raise RetryError("amid a slice")
+        self.marking.end_slice(segments)
         return shares
 
     @property
@@ -155,13 +155,13 @@ def test_while_kafka_is_away_nothing_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_LONGEST_S", 0.0)
     run = Run(events=10)
     run.log.away = True
-    with pytest.raises(RetryError, match="events wait for Kafka"), run.marking:
+    with pytest.raises(RetryError, match="events are waiting for Kafka"), run.marking:
         for number in range(9):
             run.group(number)
     assert (len(run.marks), run.tracker.told) == (3, [])
     run = Run()
     run.log.away = True
-    with pytest.raises(RetryError, match="11 events wait for Kafka"), run.marking:
+    with pytest.raises(RetryError, match="11 events are waiting for Kafka"), run.marking:
         run.group(1)
     assert (run.marks, run.tracker.told) == ([[1]], [])
 
@@ -184,7 +184,7 @@ def test_an_error_between_groups_leaves_them_marked_and_told() -> None:
     with pytest.raises(ValueError, match="between"), run.marking:
         run.group(1)
         run.group(2)
-        run.marking.begin_group([])
+        run.marking.begin_slice([])
         raise ValueError("between")
     assert (run.marks, run.tracker.told) == ([[1, 2]], [1, 2])
 
@@ -265,7 +265,7 @@ def test_an_error_amid_what_a_dead_run_sent_writes_no_mark() -> None:
     run.marking.begin(REPLAY, lambda: True)
     with pytest.raises(RetryError), run.marking:
         run.group(1)
-        raise RetryError("between two groups")
+        raise RetryError("between two slices")
     assert run.marks == []
 
 

@@ -15,7 +15,7 @@ from waybill.settings import Settings, TraceSettings
 from waybill.tracing import TRACE_SCHEMA, AthenaTraces, QueryCancelledError, Searched, Watched
 from waybill.tracing.athena_traces import AthenaRunner
 from waybill.tracing.layout import LAYOUT_KEY, Layout
-from waybill.tracing.query import MINUTE_COLUMNS
+from waybill.tracing.sql import MINUTE_COLUMNS
 
 ROW = {name: None for name in TRACE_SCHEMA.names} | {
     "event_id": "e",

@@ -20,8 +20,7 @@ from waybill.storage import ObjectInfo, ObjectMissingError
 from waybill.tracing import Compactor, bucket_of
 from waybill.tracing.layout import EARLY_PREFIX, LAYOUT_KEY, Hour, Layout, object_key, place_of
 from waybill.tracing.manifests import Manifest, read_manifests, visible
-from waybill.tracing.packing import sorted_body
-from waybill.tracing.parquet import read_whole
+from waybill.tracing.parquet import read_whole, sorted_body
 
 BUCKETS = 3
 NOON = Hour.of(datetime.fromtimestamp(NOON_US / 1_000_000, UTC))

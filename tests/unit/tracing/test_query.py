@@ -22,9 +22,9 @@ from waybill.tracing import (
 )
 from waybill.tracing.athena_traces import literal
 from waybill.tracing.layout import LAYOUT_KEY, Hour, Layout
-from waybill.tracing.lookup import Statement
 from waybill.tracing.manifests import Manifest
-from waybill.tracing.query import OBJECT_SCHEMA, by_event, joined, spooled, tops
+from waybill.tracing.query import by_event, joined, spooled, tops
+from waybill.tracing.sql import OBJECT_SCHEMA, Statement
 
 NOON = datetime.fromtimestamp(NOON_US / 1_000_000, UTC)
 ONE = Trace(

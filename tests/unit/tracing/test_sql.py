@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from waybill.tracing.lookup import minute_statement, trails_statement
-from waybill.tracing.projection import projections
+from waybill.tracing.sql import minute_statement, projections, trails_statement
 
 GOLDEN = Path(__file__).parent / "golden"
 FROM = datetime(2026, 1, 31, 23, 5, tzinfo=UTC)

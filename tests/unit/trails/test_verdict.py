@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from tests.support.memory_traces import START, made
 
-from waybill.trails.order import in_legs
 from waybill.trails.tracker_facts import Known, ParkedNow, ReplayRow, StagedRow, place_of
+from waybill.trails.trail import in_legs
 from waybill.trails.verdict import verdict_of
 
 TAKEN = made("e", "ingestion", "accepted", topic="events.a.b")

@@ -12,16 +12,14 @@ Invariants, beside those of ``waybill.destinations``
   L4  What is cut from a history costs no row and doubles none: a commit whose outcome is no longer
       told is judged again, and its rows are duplicates.
 
-``model``        what loads ask of a table, whatever its format
-``shape``        columns that must be, and what has to change for them
+``table``        what loads ask of a table, whatever its format; columns that must be
+``sql_table``    tables behind SQL: ClickHouse, Databricks
+``files``        tables that are files: Delta, Iceberg; folders, files written anew
 ``books``        what a commit says of the loads
-``verdicts``     verdicts: DuckDB joins keys, Arrow compares contents
-``constraints``  rows that a table does not take
+``verdicts``     verdicts: DuckDB joins keys, Arrow compares contents; rows that a table refuses
 ``tombstones``   deleted keys, a table of its own
 ``children``     tables of items
 ``table_load``   one table's part of a load
-``rewriting``    files that are written anew
-``places``       folders and buckets of tables
 ``errors``       what a library says, and what the caller must do
 ``examination``  all that loads need, tried on a table of its own
 ``destination``  the load

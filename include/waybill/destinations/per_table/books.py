@@ -61,9 +61,13 @@ class LoadRecord:
     @classmethod
     def from_text(cls, text: str) -> LoadRecord:
         """Return what ``to_text`` gave."""
-        found = orjson.loads(text)
+        fields = orjson.loads(text)
         return cls(
-            found["rows"], found["beside"], found["counted"], found["cut"], tuple(found["loads"])
+            fields["rows"],
+            fields["beside"],
+            fields["counted"],
+            fields["cut"],
+            tuple(fields["loads"]),
         )
 
     def stored(self, destination: str, number: int) -> tuple[str, Mapping[str, Any]] | None:
@@ -142,9 +146,9 @@ def joined(number: int, pieces: Sequence[LoadOutcome]) -> LoadOutcome:
     for piece in sorted(pieces, key=lambda piece: piece.rows is not None):
         _add_counts(counts, piece.counts)
         for replay_id, numbers in piece.replays.items():
-            found = replays.setdefault(replay_id, {})
+            outcomes = replays.setdefault(replay_id, {})
             for outcome, count in numbers.items():
-                found[outcome] = found.get(outcome, 0) + count
+                outcomes[outcome] = outcomes.get(outcome, 0) + count
         parked |= {orjson.dumps(item).decode(): item for item in piece.parked}
         if piece.rows is not None:
             rows.append(piece.rows)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import KEPT_COLUMNS, quoted
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.table import (
     DELETE,
     FILE,
     OP,
@@ -25,8 +25,8 @@ from waybill.destinations.per_table.model import (
     Changes,
     LakeTable,
     RowStamp,
+    check_unchanged,
 )
-from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.verdicts import INTAKE, SOURCE
 from waybill.destinations.specs import ITEM, child_spec
 from waybill.errors import RetryError

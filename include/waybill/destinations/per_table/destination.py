@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from waybill.destinations.base import BaseDestination
 from waybill.destinations.model import (
+    BaseDestination,
     BehindError,
     Commit,
     CountLook,
@@ -28,8 +28,16 @@ from waybill.destinations.model import (
 )
 from waybill.destinations.per_table import examination
 from waybill.destinations.per_table.books import joined, stored_outcome
-from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable, RowStamp
-from waybill.destinations.per_table.shape import ShapePlan, check_names, plan, shape_of
+from waybill.destinations.per_table.table import (
+    ConflictError,
+    Lake,
+    LakeTable,
+    RowStamp,
+    ShapePlan,
+    check_names,
+    plan,
+    shape_of,
+)
 from waybill.destinations.per_table.table_load import Hook, TableCommit, Workplace
 from waybill.destinations.per_table.tombstones import Tombstones
 from waybill.destinations.per_table.verdicts import open_duckdb
@@ -90,8 +98,8 @@ class LakeDestination(BaseDestination):
     def held(self, after: int, tables: Sequence[Place]) -> Held:  # noqa: ARG002 - books are per table
         """Return the newest commit of each table; see the protocol."""
         with self._speaking():
-            found = {place: self._last(self._lake.table(*place)) for place in tables}
-        return Held(max(found.values(), default=0), tables=found)
+            newest = {place: self._last(self._lake.table(*place)) for place in tables}
+        return Held(max(newest.values(), default=0), tables=newest)
 
     def _take(
         self, commits: Sequence[Commit], park: Park, note: Note | None, expected: Expected
@@ -103,8 +111,8 @@ class LakeDestination(BaseDestination):
     def count_rows(self, looks: Sequence[CountLook]) -> list[RowCount]:
         """Count the rows of tables: cheap, for the tables' metadata know them; see the protocol."""
         with self._speaking():
-            found = [self._count(look) for look in looks]
-        return [one for one in found if one is not None]
+            counts = [self._count(look) for look in looks]
+        return [count for count in counts if count is not None]
 
     def close(self) -> None:
         """Let go of connections."""
@@ -125,17 +133,17 @@ class LakeDestination(BaseDestination):
                 load.judge()
         refused = [row for load in loads for row in load.refused]
         parked = park(refused) if refused else None
-        made = [(load, load.outcomes(parked)) for load in loads]
-        for _, outcomes in made:
+        judged = [(load, load.outcomes(parked)) for load in loads]
+        for _, outcomes in judged:
             _add(pieces, outcomes)
-        found = [joined(commit.number, pieces[commit.number]) for commit in commits]
-        fresh = [outcome for outcome in found if outcome.rows is not None]
+        results = [joined(commit.number, pieces[commit.number]) for commit in commits]
+        fresh = [outcome for outcome in results if outcome.rows is not None]
         if note is not None and fresh:
             note(fresh)
         with self._speaking():
-            for load, outcomes in made:
+            for load, outcomes in judged:
                 self._commit(load, outcomes)
-        return found
+        return results
 
     def _opened(
         self,
@@ -172,8 +180,8 @@ class LakeDestination(BaseDestination):
         if last < expected:
             raise BehindError(
                 f"destination {self.name!r}: table {table.schema_name}.{table.name} took commit "
-                f"{expected} and has {last or 'none'}: it was put back to an older point, or "
-                "dropped. It is compared and loaded again"
+                f"{expected} and has {last or 'none'}: it was restored to an older point, or "
+                "dropped. What is missing is found and loaded again"
             )
 
     def _fresh(
@@ -251,10 +259,10 @@ class LakeDestination(BaseDestination):
         place = (spec.schema_name, spec.name)
         if self._ensured.get(place) == spec:
             return
-        for one in with_children(spec):
-            check_names(one)
-        for one in with_children(spec):
-            self._bring(one)
+        for table_spec in with_children(spec):
+            check_names(table_spec)
+        for table_spec in with_children(spec):
+            self._bring(table_spec)
         self._ensured[place] = spec
 
     def _bring(self, spec: TableSpec) -> None:
@@ -296,23 +304,23 @@ class LakeDestination(BaseDestination):
         except (WaybillError, AssertionError):
             raise
         except Exception as error:
-            found = self._sort_error(error)
-            if found is None:
+            ours = self._sort_error(error)
+            if ours is None:
                 raise
-            raise found from error
+            raise ours from error
 
 
 def _by_table(commits: Sequence[Commit]) -> Mapping[Place, list[Commit]]:
     """Return each table's commits, with the rows for it alone."""
-    found: dict[Place, list[Commit]] = {}
+    by_table: dict[Place, list[Commit]] = {}
     for commit in commits:
         rows: dict[Place, list[Any]] = {}
         for one in commit.rows:
             if one.data.num_rows:
                 rows.setdefault((one.table.schema_name, one.table.name), []).append(one)
         for place, own in rows.items():
-            found.setdefault(place, []).append(Commit(commit.number, tuple(own), commit.batch))
-    return found
+            by_table.setdefault(place, []).append(Commit(commit.number, tuple(own), commit.batch))
+    return by_table
 
 
 def _add(pieces: Mapping[int, list[LoadOutcome]], outcomes: Sequence[LoadOutcome]) -> None:

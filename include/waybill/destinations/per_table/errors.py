@@ -1,4 +1,4 @@
-"""What the formats' libraries raise, to what the caller must do. What no rule names stops."""
+"""Errors of the formats' libraries, sorted by what the caller must do; unknown ones stop."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ _RULES: tuple[tuple[str, type[WaybillError], str], ...] = (
         r"unique constraint|duplicate key|commit failed|has been updated by another|concurrent|"
         r"conflict|already exists",
         RetryError,
-        "was written to by another at the same time",
+        "was written to by another process at the same time",
     ),
     (
         r"not ?found|no such file|does not exist|no files in log",
         RetryError,
-        "lacks a table or a file that was there; it is looked for again",
+        "lacks a table or a file that was there before; it is looked for again",
     ),
 )
 
@@ -96,12 +96,12 @@ def sorter(name: str, libraries: tuple[str, ...]) -> Callable[[Exception], Waybi
 
 def _sorted(name: str, error: Exception) -> WaybillError:
     """Return our error; what it came of counts too: closing a file hides why writing it failed."""
-    texts = [_in_a_line(one) for one in _chain(error)]
+    texts = [_in_a_line(cause) for cause in _chain(error)]
     for text in reversed(texts):
         shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
-        for pattern, kind, words in _RULES:
+        for pattern, kind, meaning in _RULES:
             if re.search(pattern, text, re.IGNORECASE):
-                return kind(f"destination {name!r} {words}: {shown}")
+                return kind(f"destination {name!r} {meaning}: {shown}")
     return StopError(f"destination {name!r}: {texts[0][:_SHOWN_CHARACTERS]}")
 
 
@@ -112,9 +112,9 @@ def _in_a_line(error: BaseException) -> str:
 
 def _chain(error: BaseException) -> list[BaseException]:
     """Return an error and what it came of, the first cause last."""
-    found: list[BaseException] = []
+    chain: list[BaseException] = []
     here: BaseException | None = error
-    while here is not None and here not in found:
-        found.append(here)
+    while here is not None and here not in chain:
+        chain.append(here)
         here = here.__cause__ or here.__context__
-    return found
+    return chain

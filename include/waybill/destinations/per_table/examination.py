@@ -1,4 +1,4 @@
-"""Trying all that loads need, in words."""
+"""All that loads need, tried on a table of its own that is dropped at the end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from waybill.destinations.examination import Step, run_steps
 from waybill.destinations.model import Finding
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.table import (
     FILE,
     OP,
     UPSERT,
@@ -20,7 +21,6 @@ from waybill.destinations.per_table.model import (
     LakeTable,
     RowStamp,
 )
-from waybill.errors import WaybillError
 
 if TYPE_CHECKING:
     from waybill.destinations.model import Destination
@@ -36,22 +36,14 @@ def examine(
 ) -> list[Finding]:
     """Return what each step found; the first that fails ends it; nothing is left behind."""
     table = lake.table(schema_name, f"waybill_check_{secrets.token_hex(6)}")
-    steps: list[tuple[str, Callable[[], str]]] = [
+    steps: list[Step] = [
         ("connect", lambda: _connect(destination)),
         ("create a table", lambda: _create(table)),
         ("write and merge", lambda: _merge(table)),
         ("read", lambda: _read(table)),
         ("drop a table", lambda: _drop(table)),
     ]
-    found: list[Finding] = []
-    for step, act in steps:
-        try:
-            with speaking():
-                found.append(Finding(step, ok=True, words=act()))
-        except WaybillError as error:
-            found.append(Finding(step, ok=False, words=str(error)))
-            break
-    return found
+    return run_steps(steps, speaking)
 
 
 def _connect(destination: Destination) -> str:
@@ -82,11 +74,11 @@ def _merge(table: LakeTable) -> str:
 def _read(table: LakeTable) -> str:
     table.refresh()
     rows = table.scan(["id", "text"], {}).read_all()
-    found = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
-    words = f"{len(found)} rows, as they were written"
-    if found != {1: "a", 2: "c", 3: "d"}:
-        words = f"found {found}, expected other rows: is somebody else at it?"
-    return words
+    texts = dict(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))
+    report = f"{len(texts)} rows, as they were written"
+    if texts != {1: "a", 2: "c", 3: "d"}:
+        report = f"found {texts}, expected other rows: does another process write to it?"
+    return report
 
 
 def _drop(table: LakeTable) -> str:

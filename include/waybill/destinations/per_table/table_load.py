@@ -20,8 +20,7 @@ from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.model import Commit, LoadOutcome, RefusedRow
 from waybill.destinations.per_table.books import LoadRecord
 from waybill.destinations.per_table.children import ChildItems
-from waybill.destinations.per_table.constraints import Refusals, refusals_of
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.table import (
     DELETE,
     OP,
     SOFT_DELETE,
@@ -31,10 +30,10 @@ from waybill.destinations.per_table.model import (
     Lake,
     LakeTable,
     RowStamp,
+    check_unchanged,
 )
-from waybill.destinations.per_table.shape import check_unchanged
 from waybill.destinations.per_table.tombstones import Tombstones, key_text
-from waybill.destinations.per_table.verdicts import Judge, Verdicts
+from waybill.destinations.per_table.verdicts import Judge, Refusals, Verdicts, refusals_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -122,12 +121,12 @@ class TableCommit:
 
     def outcomes(self, parked: Mapping[str, Any] | None) -> list[LoadOutcome]:
         """Return what becomes of each commit's rows for this table."""
-        found = outcomes_of(self._commits, [self.batch])
+        outcomes = outcomes_of(self._commits, [self.batch])
         if parked is None:
-            return found
+            return outcomes
         return [
-            replace(one, parked=(parked,) if any(c.parked for c in one.counts) else ())
-            for one in found
+            replace(outcome, parked=(parked,) if any(c.parked for c in outcome.counts) else ())
+            for outcome in outcomes
         ]
 
     def commit(self, outcomes: Sequence[LoadOutcome]) -> None:
@@ -165,15 +164,15 @@ class TableCommit:
     @property
     def _effective(self) -> Mask:
         """Rows that change the table: a delete of a key without a row changes nothing there."""
-        found = self._verdicts
-        return found.effective & (found.met | ~self._deletes)
+        verdicts = self._verdicts
+        return verdicts.effective & (verdicts.met | ~self._deletes)
 
     def _write_tombstones(self) -> None:
         written = self._verdicts.effective & self._deletes
         if self.batch.spec.soft_delete:
             written &= ~self._verdicts.met
-        places = pa.array(np.flatnonzero(written))
-        if not len(places):
+        ordinals = pa.array(np.flatnonzero(written))
+        if not len(ordinals):
             return
         self._hook("tombstones")
         numbers = np.zeros(len(written), np.int64)
@@ -181,10 +180,10 @@ class TableCommit:
             numbers[frame.start : frame.end] = frame.commit_number
         self._tombstones.write(
             self.batch,
-            places,
-            self._key_texts().take(places),
+            ordinals,
+            self._key_texts().take(ordinals),
             self._destination,
-            pa.array(numbers).take(places),
+            pa.array(numbers).take(ordinals),
         )
 
     def _changes(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> Changes | None:
@@ -213,8 +212,8 @@ class TableCommit:
         kinds = np.zeros(len(places), np.int8)
         kinds[deletes] = 2 if self.batch.spec.soft_delete else 1
         kinds[self._verdicts.touch[places]] = 3
-        words = pa.array([UPSERT, DELETE, SOFT_DELETE, TOUCH])
-        return pa.DictionaryArray.from_arrays(kinds, words).dictionary_decode()
+        names = pa.array([UPSERT, DELETE, SOFT_DELETE, TOUCH])
+        return pa.DictionaryArray.from_arrays(kinds, names).dictionary_decode()
 
     def _files(self, places: np.ndarray[Any, np.dtype[np.int64]]) -> frozenset[int]:
         changed = set(places.tolist()) if len(self._verdicts.files) > 0 else set()
@@ -230,9 +229,9 @@ class TableCommit:
         return int((~met).sum()) - int(removed.sum())
 
     def _record(self) -> LoadRecord:
-        found = self.table.record()
-        if found is not None:
-            return found
+        record = self.table.record()
+        if record is not None:
+            return record
         lost = self.table.last_number(self._destination) is not None
         return LoadRecord.new(self.table.count(), cut=lost)
 
@@ -250,10 +249,10 @@ class _KeyTexts:
             columns = self._batch.columns.select(list(self._batch.spec.key))
             n = pa.array(np.arange(columns.num_rows))
             self._connection.register("keyed", columns.append_column("_waybill_n", n))
-            found = self._connection.execute(
+            texts = self._connection.execute(
                 f"SELECT {key_text(self._batch.spec)} AS key FROM keyed s ORDER BY _waybill_n"
             )
-            self._found = found.to_arrow_table()["key"].combine_chunks()
+            self._found = texts.to_arrow_table()["key"].combine_chunks()
         return self._found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from waybill.destinations.batch import TableBatch
 from waybill.destinations.merging import quoted
-from waybill.destinations.per_table.model import ConflictError, Lake, LakeTable
+from waybill.destinations.per_table.table import ConflictError, Lake, LakeTable
 from waybill.destinations.per_table.verdicts import INTAKE, SOURCE
 from waybill.pipelines import TableSpec
 

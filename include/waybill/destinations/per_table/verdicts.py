@@ -5,37 +5,44 @@ contents only of rows whose source version is that of the row that comes, and wh
 is not. Where a key has a row in the table and a tombstone, only the newer one counts.
 
 Whether rows hold the same: null equals null, and a float that is no number equals itself.
+
+The formats check a commit as a whole; so NOT NULL and CHECK constraints are evaluated here, row by
+row, before anything is written, and rows at fault park alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import sqlglot
+from sqlglot.errors import SqlglotError
 
 from waybill.destinations.batch import DELIVERED, DUPLICATE, PARKED, SUPERSEDED, TableBatch
 from waybill.destinations.merging import DELETED_AT, quoted
-from waybill.destinations.per_table.model import FILE, Bounds, LakeTable
+from waybill.destinations.model import RefusedRow
+from waybill.destinations.per_table.table import FILE, Bounds, LakeTable
+from waybill.destinations.refused import refused_rows
+from waybill.errors import InputError
 
 if TYPE_CHECKING:
     import duckdb
-
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def same(left: pa.Table, right: pa.Table) -> Mask:
     """Say, row by row, whether two tables of equal length and columns hold the same."""
-    found = np.ones(left.num_rows, np.bool_)
+    mask = np.ones(left.num_rows, np.bool_)
     for name in left.column_names:
         one = left.column(name).combine_chunks()
         other = right.column(name).combine_chunks()
-        found &= _equal(one, other.cast(one.type) if other.type != one.type else other)
-    return found
+        mask &= _equal(one, other.cast(one.type) if other.type != one.type else other)
+    return mask
 
 
 def _equal(one: pa.Array, other: pa.Array) -> Mask:
@@ -72,8 +79,8 @@ class Verdicts:
     @property
     def effective(self) -> Mask:
         """Return which rows change something."""
-        found: Mask = (self.outcomes == DELIVERED) | self.touch
-        return found
+        mask: Mask = (self.outcomes == DELIVERED) | self.touch
+        return mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +142,16 @@ class Judge:
             refused: rows that the table does not take; those that would be applied are parked, and
                 what lost only to them is judged again.
         """
-        found = self._verdicts
+        verdicts = self._verdicts
         rows = self._keys
         while True:
             self._judge(rows)
             if refused is None:
-                return found
-            parks = refused & (found.outcomes == DELIVERED) & ~self._is_delete
+                return verdicts
+            parks = refused & (verdicts.outcomes == DELIVERED) & ~self._is_delete
             if not parks.any():
-                return found
-            found.outcomes[parks] = PARKED
+                return verdicts
+            verdicts.outcomes[parks] = PARKED
             rows = self._rivals(parks)
 
     def _rivals(self, parked: Mask) -> pa.Table:
@@ -267,7 +274,7 @@ class Judge:
             return set(places.tolist())
         asked = self._keys.take(pa.array(places))
         self._connection.register("asked", asked)
-        found: set[int] = set()
+        ordinals: set[int] = set()
         for chunk in _chunks(self._table.scan([*self._key, *free], self.bounds(asked))):
             at = pa.array(np.arange(chunk.num_rows))
             self._connection.register(
@@ -279,8 +286,8 @@ class Judge:
             if pairs.num_rows:
                 ours = self._batch.columns.select(free).take(pairs["n"])
                 alike = same(ours, chunk.select(free).take(pairs["at"]))
-                found.update(pairs["n"].to_numpy()[alike].tolist())
-        return found
+                ordinals.update(pairs["n"].to_numpy()[alike].tolist())
+        return ordinals
 
     def bounds(self, rows: pa.Table) -> Bounds:
         """Return least and greatest of the rows' keys, of types that files know them of."""
@@ -350,3 +357,80 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET memory_limit = '512MB'")
     return connection
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Rows of a batch that a table does not take, with the first reason."""
+
+    rows: Mask
+    reasons: list[tuple[Mask, str, str]] = field(default_factory=list)
+    """Rows, error code, message."""
+
+    def add(self, rows: Mask, code: str, message: str) -> None:
+        """Refuse rows."""
+        if rows.any():
+            self.rows |= rows
+            self.reasons.append((rows, code, message))
+
+    def described(self, batch: TableBatch) -> list[RefusedRow]:
+        """Return the rows of the batch that are parked, as they are to be parked."""
+        reasons: dict[int, tuple[str, str]] = {}
+        for rows, code, message in self.reasons:
+            for n in np.flatnonzero(rows & (batch.outcomes == PARKED)).tolist():
+                reasons.setdefault(n, (code, message))
+        return refused_rows(batch, reasons)
+
+
+def refusals_of(
+    connection: duckdb.DuckDBPyConnection, batch: TableBatch, table: LakeTable
+) -> Refusals:
+    """Return the rows that the table does not take. Cost: nothing where it takes all.
+
+    Raises:
+        InputError: a constraint that cannot be evaluated here.
+    """
+    refusals = Refusals(np.zeros(batch.columns.num_rows, np.bool_))
+    for item in table.fields():
+        if item.name in batch.columns.column_names and (
+            not item.nullable or item.name in batch.spec.key
+        ):
+            nulls = np.asarray(batch.columns[item.name].is_null(), np.bool_)
+            message = f"column {item.name!r} takes no null"
+            refusals.add(nulls, "destination_not_null_violation", message)
+    for name, expression in table.checks().items():
+        message = f"check constraint {name!r} is not met: {expression}"
+        bad = _violations(connection, batch, table, name, expression)
+        refusals.add(bad, "destination_check_violation", message)
+    return refusals
+
+
+def _violations(
+    connection: duckdb.DuckDBPyConnection,
+    batch: TableBatch,
+    table: LakeTable,
+    name: str,
+    expression: str,
+) -> Mask:
+    """Return the rows of which the expression is not true: null is not, as Delta has it."""
+    rows = batch.columns.num_rows
+    columns = batch.columns.append_column("_waybill_n", pa.array(np.arange(rows)))
+    for item in table.fields():
+        if item.name not in columns.column_names:
+            columns = columns.append_column(item.name, pa.nulls(rows, item.type))
+    import duckdb
+
+    connection.register("checked", columns)
+    try:
+        condition = sqlglot.parse_one(expression, read="spark").sql("duckdb")
+        found = connection.execute(
+            f"SELECT _waybill_n AS n FROM checked WHERE NOT coalesce(({condition}), false)"
+        ).fetchnumpy()
+    except (SqlglotError, duckdb.Error) as error:
+        raise InputError(
+            f"table {table.schema_name}.{table.name}: constraint {name!r} ({expression}) cannot be "
+            f"evaluated for the rows of a load: {error}; write it in plainer SQL"
+        ) from error
+    bad = np.zeros(rows, np.bool_)
+    bad[np.asarray(found["n"], np.int64)] = True
+    return bad

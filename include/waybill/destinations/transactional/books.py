@@ -6,18 +6,22 @@
 ``_waybill_row_counts``  (table), rows that all loads added less those they took away, the rows that
                          were there beside them, what the last count missed, when that was
 
-All are in schema ``waybill`` and are made when they are missing. A commit's counts are
+All are in schema ``waybill`` and are made when they are missing; a warehouse has the row that loads
+lock, too. A commit's counts are
 {"rows": [[pipeline id, event name, intake minute, in_first, in_replayed, delivered, superseded,
 duplicate, parked], …], "replays": {replay id: {outcome: rows}}}; in books of older releases just
 the list of rows.
 
-An engine says how it spells the tables and a key, and how a load takes commit numbers for itself.
+An engine says how it spells the tables and a key. ``SqlBooks`` are kept by engines that tell which
+commit numbers a load may take, ``WarehouseBooks`` by those that enforce no keys: there a load locks
+first, then looks which numbers are there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -25,8 +29,10 @@ import orjson
 from waybill.destinations.batch import group_inputs
 from waybill.destinations.merging import MergeStatements, literal, quoted
 from waybill.destinations.model import BehindError, Commit, Held, LoadOutcome, OutcomeCount
-from waybill.destinations.transactional.session import Session
-from waybill.pipelines import TableSpec
+from waybill.destinations.transactional.dialect import Dialect
+from waybill.destinations.transactional.session import Session, WarehouseSession
+from waybill.destinations.transactional.warehouse_tables import definition, found_columns
+from waybill.pipelines import Column, TableSpec
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = "waybill"
@@ -36,25 +42,7 @@ TABLES = f"{quoted(SCHEMA)}.{quoted('_waybill_row_counts')}"
 
 
 class Books(Protocol):
-    """How an engine keeps them."""
-
-    def create(self, session: Session) -> None:
-        """Create the tables unless they are there; safe when several loaders do it at once."""
-        ...
-
-    def claim(self, session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
-        """Take the commits that nobody loaded; return them. Waits for a loader that is at it."""
-        ...
-
-    def fill(
-        self,
-        session: Session,
-        destination: str,
-        outcomes: Sequence[LoadOutcome],
-        batches: Mapping[int, str],
-    ) -> None:
-        """Write the outcomes of the numbers taken by ``claim``, and the batch of each."""
-        ...
+    """What every load asks of the books."""
 
     def key_text(self, spec: TableSpec) -> str:
         """Return the expression that gives stage row ``s``'s key as text, one text for one key."""
@@ -63,6 +51,54 @@ class Books(Protocol):
     def key_hash(self, spec: TableSpec) -> str:
         """Return the expression of its hash: short enough for an index, whatever the key."""
         ...
+
+    def has_tombstones(self, session: Session, spec: TableSpec) -> bool:
+        """Say whether a table has any."""
+        ...
+
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
+        """Note, in a load's transaction, by how much it changed a table's number of rows."""
+        ...
+
+
+class SqlBooks(ABC):
+    """Books of an engine that tells which commit numbers a load may take."""
+
+    @abstractmethod
+    def create(self, session: Session) -> None:
+        """Create the tables unless they are there; safe when several loaders do it at once."""
+
+    @abstractmethod
+    def claim(self, session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
+        """Take the commits that nobody loaded; return them. Waits for a loader that is at it."""
+
+    @abstractmethod
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write the outcomes of the numbers taken by ``claim``, and the batch of each."""
+
+    @abstractmethod
+    def key_text(self, spec: TableSpec) -> str:
+        """Return the expression of a key as text; see the protocol."""
+
+    @abstractmethod
+    def key_hash(self, spec: TableSpec) -> str:
+        """Return the expression of its hash; see the protocol."""
+
+    def has_tombstones(self, session: Session, spec: TableSpec) -> bool:
+        """Say whether a table has any."""
+        query = f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found"
+        return bool(session.query(query)["found"][0].as_py())
+
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
+        """Note by how much a load changed a table's number of rows; see the protocol."""
+        if session.execute(_counted_up(spec, change)) == 0:
+            session.execute(_first_count(spec, change))
 
 
 def loaded(session: Session, destination: str, numbers: Sequence[int]) -> set[int]:
@@ -84,10 +120,10 @@ def stored(session: Session, destination: str, commits: Sequence[Commit]) -> dic
         "CAST(parked AS text) AS parked, CAST(loaded_at AS text) AS loaded_at "
         f"FROM {COMMITS} WHERE {of(destination, [commit.number for commit in commits])}"
     )
-    found = {row["commit_number"]: row for row in rows.to_pylist()}
+    loaded_rows = {row["commit_number"]: row for row in rows.to_pylist()}
     outcomes = {}
     for commit in commits:
-        row = found.get(commit.number)
+        row = loaded_rows.get(commit.number)
         if row is None:
             continue
         outcome = _outcome(row)
@@ -123,8 +159,8 @@ def warn_other(destination: str, commit: Commit, at: str, table: str = "") -> No
     """Log that a number comes back with another batch."""
     _LOG.warning(
         "destination %r: commit %d was loaded at %s%s with other events than it has now: the "
-        "tracker was put back to an older point, or a second Waybill loads under this name. Its "
-        "rows are judged by their versions",
+        "tracker was restored to an older point, or a second Waybill loads under this name. The "
+        "newer versions win",
         destination, commit.number, at, f" (table {table})" if table else "",
     )  # fmt: skip
 
@@ -149,16 +185,10 @@ def check_expected(session: Session, destination: str, newest: int | None) -> No
     """
     if newest and not loaded(session, destination, [newest]):
         raise BehindError(
-            f"destination {destination!r} took commit {newest} and does not have it: it was put "
-            "back to an older point, or another server answers for it. It is compared and loaded "
-            "again"
+            f"destination {destination!r} took commit {newest} and does not have it any more: it "
+            "was restored to an older point, or another server answers in its place. What is "
+            "missing is found and loaded again"
         )
-
-
-def has_tombstones(session: Session, spec: TableSpec) -> bool:
-    """Say whether a table has any."""
-    rows = session.query(f"SELECT EXISTS (SELECT 1 FROM {TOMBSTONES} WHERE {is_of(spec)}) AS found")
-    return bool(rows["found"][0].as_py())
 
 
 def bury(session: Session, books: Books, statements: MergeStatements) -> None:
@@ -168,17 +198,27 @@ def bury(session: Session, books: Books, statements: MergeStatements) -> None:
     session.execute(statements.write_tombstones(TOMBSTONES, text, key_hash))
 
 
+def _counted_up(spec: TableSpec, change: int) -> str:
+    return f"UPDATE {TABLES} SET rows = rows + {int(change)} WHERE {is_of(spec)}"
+
+
+def _first_count(spec: TableSpec, change: int) -> str:
+    return (
+        f"INSERT INTO {TABLES} (table_schema, table_name, rows, gap) "
+        f"VALUES ({literal(spec.schema_name)}, {literal(spec.name)}, {int(change)}, 0)"
+    )
+
+
 def values_of(outcomes: Sequence[LoadOutcome], batches: Mapping[int, str]) -> str:
     """Return rows of (commit number, counts, what was parked, batch) for a VALUES list."""
     return ", ".join(
-        f"({outcome.commit_number}, {_json(_packed(outcome))}, "
-        f"{_json(outcome.parked[0]) if outcome.parked else 'NULL'}, "
-        f"{batch_text(batches, outcome.commit_number)})"
+        f"({outcome.commit_number}, {_counts(outcome)}, {_parked(outcome)}, "
+        f"{_batch(batches, outcome.commit_number)})"
         for outcome in outcomes
     )
 
 
-def batch_text(batches: Mapping[int, str], number: int) -> str:
+def _batch(batches: Mapping[int, str], number: int) -> str:
     """Return a commit's batch for a statement; NULL: not known."""
     batch = batches.get(number, "")
     return literal(batch) if batch else "NULL"
@@ -208,7 +248,7 @@ def _outcome(row: Mapping[str, Any]) -> LoadOutcome:
     return LoadOutcome(int(row["commit_number"]), counts, packed["replays"], parked, None)
 
 
-def _packed(outcome: LoadOutcome) -> dict[str, Any]:
+def _counts(outcome: LoadOutcome) -> str:
     rows = [
         [
             c.pipeline_id, c.event_name, c.intake_minute, c.in_first, c.in_replayed,
@@ -216,8 +256,144 @@ def _packed(outcome: LoadOutcome) -> dict[str, Any]:
         ]
         for c in outcome.counts
     ]  # fmt: skip
-    return {"rows": rows, "replays": outcome.replays}
+    return _json({"rows": rows, "replays": outcome.replays})
+
+
+def _parked(outcome: LoadOutcome) -> str:
+    return _json(outcome.parked[0]) if outcome.parked else "NULL"
 
 
 def _json(value: object) -> str:
     return literal(orjson.dumps(value).decode())
+
+
+_SHAPES: Mapping[str, Sequence[tuple[str, str, bool]]] = {
+    "_waybill_locks": (("name", "string", True), ("held", "int64", True)),
+    "_waybill_commits": (
+        ("destination", "string", True),
+        ("commit_number", "int64", True),
+        ("counts", "json", False),
+        ("parked", "json", False),
+        ("loaded_at", "timestamp", True),
+        ("batch", "string", False),
+    ),
+    "_waybill_tombstones": (
+        ("table_schema", "string", True),
+        ("table_name", "string", True),
+        ("key_hash", "string", True),
+        ("key", "string", True),
+        ("_waybill_id", "string", True),
+        ("_waybill_source_version", "int64", True),
+        ("_waybill_intake_version", "int64", True),
+        ("deleted_at", "timestamp", True),
+    ),
+    "_waybill_row_counts": (
+        ("table_schema", "string", True),
+        ("table_name", "string", True),
+        ("rows", "int64", True),
+        ("baseline", "int64", False),
+        ("gap", "int64", True),
+        ("looked_at", "timestamp", False),
+    ),
+}
+"""Columns of each table: name, column type, whether it is required."""
+_LOCKS = f"{quoted(SCHEMA)}.{quoted('_waybill_locks')}"
+_LOCK_ROW = "loads"
+_TEXT_BYTES = 200_000
+"""Of outcomes in one statement: engines limit a statement's length."""
+KEY_TEXT = "_waybill_key_text"
+"""Column of a warehouse's stage: the key as text."""
+
+
+class WarehouseBooks:
+    """Books in a warehouse; they go by no count of changed rows."""
+
+    def create(self, session: WarehouseSession) -> None:
+        """Create what is missing; two that do it at once leave one lock row more: no harm."""
+        for statement in creations(session.dialect):
+            session.execute_native(statement)
+        self._add_batch(session)
+        own = f"name = {literal(_LOCK_ROW)}"
+        held = session.query(f"SELECT COUNT(*) AS found FROM {_LOCKS} WHERE {own}")
+        if not held["found"][0].as_py():
+            session.execute(f"INSERT INTO {_LOCKS} (name, held) VALUES ({literal(_LOCK_ROW)}, 0)")
+
+    def _add_batch(self, session: WarehouseSession) -> None:
+        """Add the column to books of an older release."""
+        name = "_waybill_commits"
+        spec = TableSpec(
+            schema_name=SCHEMA,
+            name=name,
+            columns=(Column(name="commit_number", type="int64"),),
+            key=("commit_number",),
+        )
+        if "batch" not in found_columns(session, spec):
+            dialect = session.dialect
+            column = definition(dialect, "batch", "string", required=False)
+            session.execute_native(f"ALTER TABLE {dialect.table(SCHEMA, name)} ADD COLUMN {column}")
+
+    def fill(
+        self,
+        session: Session,
+        destination: str,
+        outcomes: Sequence[LoadOutcome],
+        batches: Mapping[int, str],
+    ) -> None:
+        """Write commit numbers with their outcomes, and the batch of each."""
+        for values in _portions(destination, outcomes, batches):
+            session.execute(
+                f"INSERT INTO {COMMITS} "
+                "(destination, commit_number, counts, parked, loaded_at, batch) "
+                f"VALUES {', '.join(values)}"
+            )
+
+    def key_text(self, _spec: TableSpec) -> str:
+        """Return the key's text, which the stage has: see ``key_texts`` of ``warehouse``."""
+        return f"s.{quoted(KEY_TEXT)}"
+
+    def key_hash(self, spec: TableSpec) -> str:
+        """Return the text itself: there is no index that it could be too long for."""
+        return self.key_text(spec)
+
+    def has_tombstones(self, session: Session, spec: TableSpec) -> bool:
+        """Say whether a table has any."""
+        rows = session.query(f"SELECT COUNT(*) AS found FROM {TOMBSTONES} WHERE {is_of(spec)}")
+        return bool(rows["found"][0].as_py())
+
+    def note_change(self, session: Session, spec: TableSpec, change: int) -> None:
+        """Note by how much a load changed a table's number of rows; see the protocol."""
+        rows = session.query(f"SELECT COUNT(*) AS found FROM {TABLES} WHERE {is_of(spec)}")
+        noted = rows["found"][0].as_py()
+        session.execute(_counted_up(spec, change) if noted else _first_count(spec, change))
+
+
+def creations(dialect: Dialect) -> list[str]:
+    """Return the statements that make a warehouse's schema and tables, in the engine's words."""
+    statements = [f"CREATE SCHEMA IF NOT EXISTS {dialect.quoted(SCHEMA)}"]
+    for name, columns in _SHAPES.items():
+        listed = [definition(dialect, c, kind, required=must) for c, kind, must in columns]
+        statements.append(
+            f"CREATE TABLE IF NOT EXISTS {dialect.table(SCHEMA, name)} ({', '.join(listed)})"
+        )
+    return statements
+
+
+def take_lock_row(session: Session) -> None:
+    """Change the lock row: another load's change of it waits, or fails, until this one ends."""
+    session.execute(f"UPDATE {_LOCKS} SET held = held + 1 WHERE name = {literal(_LOCK_ROW)}")
+
+
+def _portions(
+    destination: str, outcomes: Sequence[LoadOutcome], batches: Mapping[int, str]
+) -> Iterator[list[str]]:
+    values: list[str] = []
+    for outcome in outcomes:
+        values.append(
+            f"({literal(destination)}, {outcome.commit_number}, {_counts(outcome)}, "
+            f"{_parked(outcome)}, CURRENT_TIMESTAMP, {_batch(batches, outcome.commit_number)})"
+        )
+        if sum(len(value) for value in values) > _TEXT_BYTES:
+            yield values
+            values = []
+    if values:
+        yield values

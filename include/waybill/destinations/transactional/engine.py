@@ -1,27 +1,17 @@
-"""What an engine supplies beside its session."""
+"""The protocol of an engine: what it supplies beside its session."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from waybill.destinations.batch import Place, TableBatch
 from waybill.destinations.merging import MergeStatements
-from waybill.destinations.transactional.books import Books
-from waybill.destinations.transactional.session import Refused, Session, SqlError
-from waybill.errors import WaybillError
+from waybill.destinations.transactional.books import Books, SqlBooks
+from waybill.destinations.transactional.session import Refused, Session
+from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import TableSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as it is, once it was brought to its declaration."""
-
-    spec: TableSpec
-    """Types as the table has them: where they differ from the declaration, they are wider."""
-    marked: bool = False
-    """It has ``_waybill_deleted_at``."""
 
 
 @dataclass(slots=True)
@@ -31,15 +21,13 @@ class Merged:
     change: int = 0
     """Rows that the table has more."""
     refused: Refused = field(default_factory=dict)
-    parked: bool = False
-    """These have their verdict already."""
 
 
-class Engine(Protocol):
-    """One engine; all calls but ``ensure`` are made within the session's transaction."""
+class TableEngine(Protocol):
+    """What every load asks of an engine."""
 
-    dialect: str
-    """A sqlglot dialect."""
+    judges_all: bool
+    """All steps of judging are run: no count of changed rows is relied on to leave one out."""
 
     @property
     def session(self) -> Session:
@@ -59,39 +47,25 @@ class Engine(Protocol):
         """
         ...
 
-    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
-        """Return what ``ensure`` returned, if tables still are so; None: they are to be changed.
-
-        Nobody changes them until the transaction ends.
-
-        Raises:
-            InputError: a conflict, as of ``ensure``.
-        """
-        ...
-
-    def take_tables(self, batches: Sequence[TableBatch]) -> None:
-        """See to it that one load at a time writes these tables."""
-        ...
-
-    def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
+    def stage(
+        self, label: str, batch: TableBatch, table: Table, refused: Mapping[int, object]
+    ) -> tuple[MergeStatements, Refused]:
         """Make a batch's stage and verdict tables and its items' tables, filled.
 
         Args:
-            statements: of the batch.
+            label: makes the names of working tables unique.
             batch: its rows.
+            table: as it is.
             refused: rows that are known to be refused; they are left out.
 
         Returns:
-            Further rows that are left out, because their values cannot be held.
+            The statements of the batch, and further rows that are left out, because their values
+            cannot be held.
         """
         ...
 
-    def create_working(self, name: str, columns: str) -> None:
-        """Make a working table of columns of whole numbers; it ends with the transaction."""
-        ...
-
-    def create_like(self, name: str, like: str) -> None:
-        """Make an empty working table with the columns of another."""
+    def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
+        """Make a working table of whole numbers, unless it was made with the stage; its name."""
         ...
 
     def analyze(self, name: str) -> None:
@@ -107,7 +81,37 @@ class Engine(Protocol):
         ...
 
     def merge(self, statements: MergeStatements, batch: TableBatch, *, judged: bool) -> Merged:
-        """Merge what has no verdict, and its items; leave out rows that are refused."""
+        """Merge what has no verdict, and its items; rows that are refused get theirs: parked."""
+        ...
+
+    def reopen(self, statements: MergeStatements) -> MergeStatements | None:
+        """Stage the rows that lost only to rows which the merge refused; None: there are none."""
+        ...
+
+
+class Engine(TableEngine, Protocol):
+    """An engine that loads in one transaction from the start.
+
+    All calls but ``ensure`` are made within the session's transaction.
+    """
+
+    @property
+    def books(self) -> SqlBooks:
+        """Return how the books are kept."""
+        ...
+
+    def look(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table] | None:
+        """Return what ``ensure`` returned, if tables still are so; None: they are to be changed.
+
+        Nobody changes them until the transaction ends.
+
+        Raises:
+            InputError: a conflict, as of ``ensure``.
+        """
+        ...
+
+    def take_tables(self, batches: Sequence[TableBatch]) -> None:
+        """See to it that one load at a time writes these tables."""
         ...
 
     def count(self, spec: TableSpec) -> int | None:
@@ -118,11 +122,34 @@ class Engine(Protocol):
         """Drop a table."""
         ...
 
-    def sorted_error(self, error: SqlError) -> WaybillError:
-        """Return the error to raise for one of the engine's, in words."""
-        ...
+
+def statements_of(label: str, table: Table, spec: TableSpec, dialect: str) -> MergeStatements:
+    """Return the statements of a batch whose working tables are the session's own."""
+    stage = f"waybill_stage_{label}"
+    items = tuple(f"{stage}_items_{index}" for index in range(len(spec.children)))
+    return MergeStatements(spec, stage, f"waybill_verdict_{label}", dialect, table.marked, items)
 
 
-def items_of(stage: str, index: int) -> str:
-    """Return the name of the working table with the items of a stage's child."""
-    return f"{stage.rstrip('_')}_items_{index}"
+def merge_items(session: Session, statements: MergeStatements) -> None:
+    """Put the items of rows that were merged into the place of those that were there."""
+    for child, items in zip(statements.spec.children, statements.items, strict=True):
+        session.execute(statements.clear_items(child))
+        session.execute(statements.write_items(child, items))
+
+
+def reopened(
+    session: Session, statements: MergeStatements, create_like: Callable[[str, str], None]
+) -> MergeStatements | None:
+    """Stage the rows that lost only to rows refused since; None: there are none.
+
+    Args:
+        session: with an open transaction.
+        statements: of the stage that was merged.
+        create_like: makes an empty working table with the columns of another.
+    """
+    following = replace(statements, stage=f"{statements.stage}_")
+    create_like(following.stage, statements.stage)
+    if session.execute(statements.reopen(following.stage)) == 0:
+        return None
+    session.execute(following.forget_verdicts())
+    return following

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import secrets
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
 import pyarrow as pa
 
 from waybill.destinations.batch import batches_of
+from waybill.destinations.drivers import WarehouseError
+from waybill.destinations.examination import run_steps, saying
+from waybill.destinations.merging import quoted
 from waybill.destinations.model import Commit, Finding, Rows
-from waybill.destinations.transactional.engine import Engine, Table
+from waybill.destinations.transactional.books import WarehouseBooks
+from waybill.destinations.transactional.dialect import WORKING_PREFIX
+from waybill.destinations.transactional.engine import Engine
+from waybill.destinations.transactional.session import WarehouseSession
 from waybill.destinations.transactional.table_load import TableLoad
+from waybill.destinations.transactional.tables import Table
+from waybill.destinations.transactional.warehouse_tables import creation
 from waybill.errors import WaybillError
 from waybill.pipelines import Column, TableSpec
 
@@ -29,25 +38,25 @@ def examine(
         ),
         key=("id",),
     )
-    steps: list[tuple[str, str, Callable[[], object]]] = [
-        ("connect", "it answers", check),
-        ("make Waybill's own tables", "schema waybill has them", make_books),
-        ("create a table", f"in schema {schema_name}", lambda: engine.ensure([spec])),
-        ("load and merge rows", "two rows, then one again", lambda: _load(engine, spec)),
-        ("drop the table", "nothing is left of it", lambda: _drop(engine, spec)),
-    ]
-    found: list[Finding] = []
-    for step, words, action in steps:
-        try:
-            action()
-        except WaybillError as error:
-            found.append(Finding(step, ok=False, words=str(error)))
-            break
-        found.append(Finding(step, ok=True, words=words))
-    if len(found) == len(steps) - 1:  # the merge failed: its table is there
-        with suppress(WaybillError):
+    findings = run_steps(
+        [
+            ("connect", saying("it answers", check)),
+            ("make Waybill's own tables", saying("schema waybill has them", make_books)),
+            (
+                "create a table",
+                saying(f"in schema {schema_name}", lambda: engine.ensure([spec])),
+            ),
+            (
+                "load and merge rows",
+                saying("two rows, then one again", lambda: _load(engine, spec)),
+            ),
+            ("drop the table", saying("nothing is left of it", lambda: _drop(engine, spec))),
+        ]
+    )
+    if [finding.step for finding in findings if not finding.ok] == ["load and merge rows"]:
+        with suppress(WaybillError):  # the table is there
             _drop(engine, spec)
-    return found
+    return findings
 
 
 def _load(engine: Engine, spec: TableSpec) -> None:
@@ -55,7 +64,10 @@ def _load(engine: Engine, spec: TableSpec) -> None:
         (batch,) = batches_of([Commit(number, (_rows(spec, number),))])
         with engine.session.transaction():
             engine.take_tables([batch])
-            for error in TableLoad(engine, batch, Table(spec), f"examined_{number}").run().values():
+            load = TableLoad(engine, batch, Table(spec), f"examined_{number}")
+            load.stage()
+            load.run()
+            for error in load.refused.values():
                 raise error
 
 
@@ -79,3 +91,71 @@ def _rows(spec: TableSpec, version: int) -> Rows:
         "_waybill_replayed": pa.repeat(pa.scalar(value=False), count),
     }
     return Rows("examined", "examined", spec, pa.table(columns))
+
+
+def examine_warehouse(
+    session: WarehouseSession, books: WarehouseBooks, schema_name: str
+) -> list[Finding]:
+    """Try all that loads need; the first step that fails ends it. Leaves the books behind."""
+    title = session.dialect.title
+    spec = TableSpec(
+        schema_name=schema_name,
+        name=f"waybill_check_{uuid.uuid4().hex[:12]}",
+        columns=(Column(name="id", type="int64", nullable=False),),
+        key=("id",),
+    )
+    return run_steps(
+        [
+            ("connect", saying(f"{title} answers; this kind is experimental", session.refresh)),
+            (
+                "make the books",
+                saying("schema waybill and its tables are there", lambda: books.create(session)),
+            ),
+            (
+                "create a table",
+                saying(f"schema {schema_name} takes tables", lambda: _create(session, spec)),
+            ),
+            ("load in bulk", saying("a working table was filled", lambda: _fill(session, spec))),
+            (
+                "merge in a transaction",
+                saying("a row was merged and rolled back", lambda: _merge(session, spec)),
+            ),
+            (
+                "drop a table",
+                saying("nothing was left behind", lambda: _drop_by_name(session, spec)),
+            ),
+        ],
+        session.speaking,
+    )
+
+
+def _create(session: WarehouseSession, spec: TableSpec) -> None:
+    for statement in creation(session.dialect, spec):
+        session.execute_native(statement)
+
+
+def _fill(session: WarehouseSession, spec: TableSpec) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int64())})
+    name = session.stage(f"{WORKING_PREFIX}{spec.name}", [("id", "int64")], rows)
+    session.execute_native(f"DROP TABLE IF EXISTS {session.dialect.working(name)}")
+
+
+def _merge(session: WarehouseSession, spec: TableSpec) -> None:
+    table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
+    session.execute_native(session.begin)
+    try:
+        session.lock()
+        session.execute(f"DELETE FROM {table} WHERE id = 1")
+    finally:
+        session.abandon()
+
+
+def _drop_by_name(session: WarehouseSession, spec: TableSpec) -> None:
+    try:
+        session.execute_native(f"DROP TABLE {session.dialect.table(spec.schema_name, spec.name)}")
+    except WarehouseError as error:
+        raise WarehouseError(
+            f"{error.message}; table {spec.schema_name}.{spec.name} stays: drop it by hand",
+            error.code,
+            error.state,
+        ) from error

@@ -8,16 +8,17 @@ of a key.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
-from waybill.destinations.batch import PARKED, TableBatch
+from waybill.destinations.batch import DELIVERED, PARKED, TableBatch
 from waybill.destinations.merging import MergeStatements, quoted
 from waybill.destinations.transactional import books
-from waybill.destinations.transactional.engine import Engine, Table
+from waybill.destinations.transactional.engine import TableEngine
 from waybill.destinations.transactional.session import Refused
+from waybill.destinations.transactional.tables import Table
 
 
 def parked_verdicts(refused: Iterable[int]) -> pa.Table:
@@ -36,104 +37,99 @@ def parked_verdicts(refused: Iterable[int]) -> pa.Table:
 
 @dataclass(slots=True)
 class TableLoad:
-    """The load of one batch within the session's transaction.
+    """The load of one batch: ``stage``, then ``run`` within the session's transaction.
 
     Args:
-        engine: with an open transaction.
+        engine: connected.
         batch: the rows; their outcomes are filled in.
         table: as it is.
         label: makes the names of working tables unique in the transaction.
+        refused: rows that are known to be refused; those that are found come to them.
     """
 
-    engine: Engine
+    engine: TableEngine
     batch: TableBatch
     table: Table
     label: str
+    refused: Refused = field(default_factory=dict)
     change: int = field(default=0, init=False)
     """Rows that the table has more for this load."""
+    statements: MergeStatements = field(init=False)
     _repeats: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self._repeats = self.batch.repeats_keys
+        self._repeats = self.engine.judges_all or self.batch.repeats_keys
 
-    def run(self, known: Refused | None = None) -> Refused:
-        """Load; return what was refused, with what was known to be.
+    def stage(self) -> None:
+        """Make and fill the working tables; some engines do so within the transaction.
+
+        Raises:
+            SqlError: an error that no row is to blame for.
+        """
+        self.statements, refused = self.engine.stage(
+            self.label, self.batch, self.table, self.refused
+        )
+        self.refused |= refused
+
+    def run(self) -> None:
+        """Judge and merge what is staged.
 
         Raises:
             SqlError: an error that no row is to blame for, or of a row that cannot be told yet.
         """
-        statements = MergeStatements(
-            self.batch.spec,
-            f"waybill_stage_{self.label}",
-            f"waybill_verdict_{self.label}",
-            self.engine.dialect,
-            self.table.marked,
-        )
-        refused = dict(known or {})
-        refused |= self.engine.stage(statements, self.batch, refused)
-        self._park(statements, refused)
-        found = self._pass(statements, any_judged=bool(refused))
-        while found:
-            refused |= found
-            following = replace(statements, stage=f"{statements.stage}_")
-            if self._reopen(statements, following) == 0:
-                break
-            statements = following
-            found = self._pass(statements, any_judged=True)
-        self._read_verdicts(statements)
-        return refused
+        statements: MergeStatements | None = self.statements
+        any_judged = bool(self.refused)
+        while statements is not None:
+            refused = self._pass(statements, any_judged=any_judged)
+            self.refused |= refused
+            statements = self.engine.reopen(statements) if refused else None
+            any_judged = True
+        self._read_verdicts()
 
     def _pass(self, statements: MergeStatements, *, any_judged: bool) -> Refused:
-        session, marks = self.engine.session, self.engine.books
-        buried = books.has_tombstones(session, self.batch.spec)
-        if not (buried or any_judged or self.batch.has_deletes or self._repeats):
-            news = self.engine.merge_news(statements, self.batch)
+        session, kept, spec = self.engine.session, self.engine.books, self.batch.spec
+        buried: bool | None = None
+        if not (any_judged or self.batch.has_deletes or self._repeats):
+            buried = kept.has_tombstones(session, spec)
+            news = None if buried else self.engine.merge_news(statements, self.batch)
             if news is not None:
                 self.change += news.change
                 return {}
-        key_hash = marks.key_hash(self.batch.spec)
         judged = self._judge(statements)
+        if buried is None:
+            buried = kept.has_tombstones(session, spec)
+        key_hash = kept.key_hash(spec)
         if buried:
             judged += session.execute(statements.judge_tombstones(books.TOMBSTONES, key_hash))
         if judged:
             self.engine.analyze(statements.verdict)
         merged = self.engine.merge(statements, self.batch, judged=judged > 0 or any_judged)
         self.change += merged.change
-        if not merged.parked:
-            self._park(statements, merged.refused)
         if buried:
             session.execute(statements.clear_tombstones(books.TOMBSTONES, key_hash))
         if self.batch.has_deletes:
-            books.bury(session, marks, statements)
+            books.bury(session, kept, statements)
         return merged.refused
 
     def _judge(self, statements: MergeStatements) -> int:
-        session = self.engine.session
-        losers, met = f"{statements.stage}losers", f"{statements.stage}met"
+        """Give verdicts within the batch and against the table; return how many."""
+        session, all_steps = self.engine.session, self.engine.judges_all
         judged = 0
         if self._repeats:
-            self.engine.create_working(losers, "n bigint, winner bigint, prev bigint")
-            if session.execute(statements.find_losers(losers)):
+            columns = "n bigint, winner bigint, prev bigint"
+            losers = self.engine.working_table(statements, "losers", columns)
+            if session.execute(statements.find_losers(losers)) or all_steps:
                 judged += session.execute(statements.judge_losers(losers))
-        self.engine.create_working(met, "n bigint")
-        if session.execute(statements.find_met(met)):
+        met = self.engine.working_table(statements, "met", "n bigint")
+        if session.execute(statements.find_met(met)) or all_steps:
             self.engine.analyze(met)
             judged += session.execute(statements.judge_met(met))
         return judged
 
-    def _park(self, statements: MergeStatements, refused: Iterable[int]) -> None:
-        """Give the verdict "parked"."""
-        verdicts = parked_verdicts(refused)
-        if verdicts.num_rows:
-            self.engine.session.append(statements.verdict, verdicts)
-
-    def _reopen(self, statements: MergeStatements, following: MergeStatements) -> int:
-        self.engine.create_like(following.stage, statements.stage)
-        found = self.engine.session.execute(statements.reopen(following.stage))
-        if found:
-            self.engine.session.execute(following.forget_verdicts())
-        return found
-
-    def _read_verdicts(self, statements: MergeStatements) -> None:
-        rows = self.engine.session.query(f"SELECT n, outcome FROM {quoted(statements.verdict)}")
-        self.batch.outcomes[rows["n"].to_numpy()] = rows["outcome"].to_numpy().astype(np.int8)
+    def _read_verdicts(self) -> None:
+        verdict = quoted(self.statements.verdict)
+        rows = self.engine.session.query(f"SELECT n, outcome FROM {verdict}")
+        ordinals, outcomes = (rows[name].cast(pa.int64()).to_numpy() for name in ("n", "outcome"))
+        self.batch.outcomes[:] = DELIVERED
+        self.batch.outcomes[ordinals] = outcomes.astype(np.int8)
+        self.batch.outcomes[list(self.refused)] = PARKED

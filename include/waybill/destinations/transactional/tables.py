@@ -11,6 +11,7 @@ before have no versions, and any event is newer than they are.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,23 @@ from dataclasses import dataclass, field, replace
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, RESERVED_PREFIX, quoted
 from waybill.destinations.specs import ITEM, child_spec, with_children
-from waybill.destinations.transactional.engine import Table
+from waybill.destinations.transactional.session import Session, SqlError
 from waybill.errors import InputError
 from waybill.mappings import NameRules
 from waybill.pipelines import ChildTable, Column, TableSpec, widened
 
+_LOG = logging.getLogger(__name__)
 ORDINARY = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as it is, once it was brought to its declaration."""
+
+    spec: TableSpec
+    """Types as the table has them: where they differ from the declaration, they are wider."""
+    marked: bool = False
+    """It has ``_waybill_deleted_at``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +73,9 @@ class Spelling:
     """Tables have a primary key, and one without is refused."""
     adds_required: bool
     """A column may be added with NOT NULL."""
-    rekey: Callable[[TableSpec], list[str]]
-    """Statements that spell the keys in a table's tombstones as its new key columns do."""
+    rekey: Callable[[TableSpec, Sequence[str]], list[str]]
+    """Statements that spell the keys in a table's tombstones as its new key columns do, which have
+    these types."""
 
     def sql_type(self, name: str) -> str:
         """Return the engine's type of a column type."""
@@ -97,9 +110,9 @@ def plans(
     """
     planned: dict[Place, TablePlan] = {}
     for spec in specs:
-        for one in with_children(spec):
-            place = (one.schema_name, one.name)
-            planned[place] = plan(spelling, one, found.get(place))
+        for table in with_children(spec):
+            place = (table.schema_name, table.name)
+            planned[place] = plan(spelling, table, found.get(place))
     return planned
 
 
@@ -121,6 +134,40 @@ def _as_it_is(child: ChildTable, table: TableSpec) -> ChildTable:
     names = {column.name for column in child.columns}
     columns = tuple(column for column in table.columns if column.name in names)
     return ChildTable(name=child.name, source=child.source, columns=columns)
+
+
+def carry_out(
+    session: Session, plan: TablePlan, definition_error: Callable[[SqlError], str | None]
+) -> None:
+    """Bring a table to its declaration.
+
+    Args:
+        session: with an open transaction.
+        plan: for the table.
+        definition_error: gives the engine's code of an error that the declaration is to blame for,
+            "" where there are no codes; None for other errors.
+
+    Raises:
+        InputError: the table cannot be as it is declared.
+        SqlError: all other errors.
+    """
+    for statement in plan.statements:
+        _LOG.info("%s", statement)
+        try:
+            session.execute(statement)
+        except SqlError as error:
+            table = f"table {shown(plan.table.spec)}"
+            if error.refused_code == "destination_not_null_violation":
+                raise InputError(
+                    f"{table} has rows, and a new column of it is declared NOT NULL: "
+                    f"{error.words}; declare the column nullable, or add it to the table with a "
+                    "default"
+                ) from error
+            code = definition_error(error)
+            if code is None:
+                raise
+            message = f"{error.words} ({code})" if code else error.words
+            raise InputError(f"{table} cannot be made as it is declared: {message}") from error
 
 
 def check_names(spelling: Spelling, spec: TableSpec) -> None:
@@ -307,7 +354,10 @@ def _key_changes(spelling: Spelling, table: TableSpec, found: FoundTable) -> lis
         and found.columns[column.name].type != spelling.sql_type(column.type)
         for column in table.columns
     )
-    return spelling.rekey(table) if wider else []
+    if not wider:
+        return []
+    kinds = {column.name: spelling.sql_type(column.type) for column in table.columns}
+    return spelling.rekey(table, [kinds[name] for name in table.key])
 
 
 def _with(

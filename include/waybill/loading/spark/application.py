@@ -145,8 +145,8 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
 
 
 def _open(settings: Settings, name: str) -> Destination:
-    found = settings.destinations.get(name)
-    if found is None:
+    destination = settings.destinations.get(name)
+    if destination is None:
         known = ", ".join(sorted(settings.destinations)) or "none"
         example = orjson.dumps({name: {"kind": "postgres", "dsn": "postgresql://…"}}).decode()
         raise InputError(
@@ -155,4 +155,4 @@ def _open(settings: Settings, name: str) -> Destination:
             "start",
             code="destination_unreachable",
         )
-    return open_destination(name, found, settings.s3)
+    return open_destination(name, destination, settings.s3)

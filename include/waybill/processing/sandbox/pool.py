@@ -294,6 +294,8 @@ class _Batch:
         self._culprits: dict[int, Fault] = {}
         self._careful = False
         """A process died, and it is not known at which event."""
+        self._by_message = False
+        """A payload could not be read there: from now on it is told where each message begins."""
         self._payloads: PayloadColumns | None = None
         """Of all events, where one request was enough and all go on as themselves."""
 
@@ -332,7 +334,7 @@ class _Batch:
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
-        packed = pack_events(events)
+        packed = None if self._by_message else pack_events(events)
         asked = Run(
             self._plan.code_key,
             len(events),
@@ -347,12 +349,13 @@ class _Batch:
                 answer = self._sandbox.ask(process, asked, body)
             finally:
                 retries.charge(process.spent.value)
-            if answer is None:
+            if answer is None and packed is not None:
                 faults = read_payloads(events, values)
                 self._culprits |= {at + index: fault for index, fault in faults.items()}
+                self._by_message = True
                 return
             try:
-                found = _results(events, *answer)
+                found = _results(events, answer)
             except Exception as error:  # who runs user code may answer anything
                 raise EndedError(-1, f"the code broke its process: {error!r}") from error
         except EndedError as error:
@@ -389,8 +392,9 @@ class _Batch:
             self._suspect = index
 
 
-def _results(events: Sequence[Event], kinds: Any, bodies: Any) -> Results:
+def _results(events: Sequence[Event], answer: Any) -> Results:
     """Read an answer: names and columns of payloads, or kinds and bodies of outcomes."""
+    kinds, bodies = answer
     if type(kinds) is list:
         return unpack_payloads(kinds, bodies, len(events))
     return unpack_outcomes(events, kinds, bodies)

@@ -1,11 +1,11 @@
 """Eager checks: what is out of the usual before any equation of the ledger breaks.
 
-checks     all of them, once: what is found is told as breaches, what is over is settled
-habits     quiet, parked_jump: decided by the pure functions of quiet, parked
-lateness   late: ages of what waits, decided by ages
-stranded   events in the write-ahead logs of runs that are gone
+run        all of them, once: what is found is told as breaches, what is over is settled
+quiet      a pipeline brings nothing where it always did
+lateness   a run that did not come, events and rows that wait for too long
+parked     a larger share parks than usual
 drift      a table's rows against what loads put there
-measured   what is measured in the tracker; limits, findings, told: values
+stranded   events in the write-ahead logs of runs that are gone
 """
 
 from typing import TYPE_CHECKING

@@ -14,16 +14,8 @@ from datetime import datetime
 from waybill.destinations import CountLook, RowCount, open_destination
 from waybill.pipelines import Pipeline, TableSpec
 from waybill.reconciliation.checks.findings import Finding, Key
+from waybill.reconciliation.checks.limits import DriftLimits
 from waybill.settings import DestinationSettings, S3Settings
-
-
-@dataclass(frozen=True, slots=True)
-class DriftLimits:
-    """How often tables are counted."""
-
-    every_s: float = 600.0
-    small_rows: int = 5_000_000
-    exact_every_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

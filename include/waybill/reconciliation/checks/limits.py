@@ -6,10 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from waybill.reconciliation.checks.ages import Stage
-from waybill.reconciliation.checks.drift import DriftLimits
-from waybill.reconciliation.checks.parked import JumpLimits
-from waybill.settings import AuditSettings
+from waybill.settings import AuditSettings, WaitingStage
+
+
+@dataclass(frozen=True, slots=True)
+class JumpLimits:
+    """When a share is a jump."""
+
+    share: float = 0.05
+    """No jump below this share, whatever was usual."""
+    times: float = 3.0
+    """No jump below this multiple of the usual share."""
+    events: int = 50
+    """A window with fewer events says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftLimits:
+    """How often tables are counted."""
+
+    every_s: float = 600.0
+    small_rows: int = 5_000_000
+    exact_every_s: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +36,11 @@ class WatchLimits:
 
     quiet_after_s: float = 1200.0
     """A shorter silence is never an alarm."""
-    late_after_s: Mapping[Stage, float] = field(
+    late_after_s: Mapping[WaitingStage, float] = field(
         default_factory=lambda: {"ingestion": 1800.0, "transformation": 600.0, "destination": 900.0}
     )
     """How long an event may wait before each stage, a run be overdue."""
-    late_of_pipelines: Mapping[str, Mapping[Stage, float]] = field(default_factory=dict)
+    late_of_pipelines: Mapping[str, Mapping[WaitingStage, float]] = field(default_factory=dict)
     """Other objectives, by a pipeline's name or id."""
     log_unseen_s: float = 600.0
     """How long a write-ahead log that holds events may go unseen."""
@@ -53,7 +71,7 @@ class WatchLimits:
             ),
         )
 
-    def late_after(self, stage: Stage, *names: str) -> float:
+    def late_after(self, stage: WaitingStage, *names: str) -> float:
         """Return the objective of a stage, for a pipeline by its name or id."""
         own = [self.late_of_pipelines[name] for name in names if name in self.late_of_pipelines]
         return next((one[stage] for one in own if stage in one), self.late_after_s[stage])

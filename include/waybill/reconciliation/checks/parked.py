@@ -9,8 +9,13 @@ over when the share has fallen half-way back; windows with too few events say no
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from waybill.reconciliation.checks.findings import Finding, OpenFindings
+from waybill.reconciliation.checks.limits import JumpLimits, WatchLimits
 
 WINDOW_MINUTES = 15
 _FEWEST_WINDOWS = 5
@@ -18,6 +23,27 @@ _USUAL_QUANTILE = 0.9
 _SIGMAS = 5.0
 _FEWEST_IN_WINDOW = 20
 """A window of the history with fewer events says nothing of shares."""
+_HISTORY_DAYS = 8
+_DAY_MINUTES = 24 * 60
+_AROUND_MINUTES = 60
+_NEAR_MINUTES = 6 * 60
+_RECENT = text("""
+SELECT pipelines.id, recent.taken_in, recent.parked FROM pipelines
+CROSS JOIN LATERAL (
+  SELECT coalesce(sum(in_first) FILTER (WHERE stage = 'ingestion'), 0)::bigint AS taken_in,
+    coalesce(sum(parked), 0)::bigint AS parked
+  FROM ledger_minutes
+  WHERE pipeline_id = pipelines.id AND minute > :since AND minute <= :until) AS recent
+WHERE recent.taken_in > 0
+""")
+_WINDOWS = text("""
+SELECT sum(in_first) FILTER (WHERE stage = 'ingestion')::bigint AS taken_in,
+  sum(parked)::bigint AS parked
+FROM unnest(CAST(:ends AS int[])) AS window_end
+JOIN ledger_minutes ON pipeline_id = :pipeline
+  AND minute > window_end - :size AND minute <= window_end
+GROUP BY window_end
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +57,6 @@ class Window:
     def share(self) -> float:
         """Return the share that parked."""
         return min(1.0, self.parked / self.taken_in) if self.taken_in else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class JumpLimits:
-    """When a share is a jump."""
-
-    share: float = 0.05
-    """No jump below this share, whatever was usual."""
-    times: float = 3.0
-    """No jump below this multiple of the usual share."""
-    events: int = 50
-    """A window with fewer events says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +104,67 @@ def _usual(known: Sequence[Window]) -> float:
     high = shares[min(len(shares) - 1, math.ceil(_USUAL_QUANTILE * len(shares)) - 1)]
     whole = Window(sum(one.taken_in for one in known), sum(one.parked for one in known))
     return max(high, whole.share)
+
+
+def parked_jumps(
+    connection: Connection,
+    now_minute: int,
+    limits: WatchLimits,
+    known: OpenFindings,
+    name: Callable[[str], str],
+) -> list[Finding]:
+    """Return the pipelines of whose newest events a larger share parks than usual."""
+    windows = _recent_windows(connection, now_minute)
+    found = [
+        one
+        for one in known.standing.values()
+        if one.kind == "parked_jump"
+        and not is_over(
+            windows.get(one.pipeline_id, Window(0, 0)), one.detail["over_below"], limits.jump
+        )
+    ]
+    for pipeline_id, window in windows.items():
+        standing = ("parked_jump", pipeline_id, "", "") in known.standing
+        if not standing and is_suspicious(window, limits.jump):
+            history = _earlier_windows(connection, pipeline_id, now_minute)
+            found += _jumped(name(pipeline_id), pipeline_id, window, history, limits)
+    return found
+
+
+def _jumped(
+    name: str, pipeline_id: str, window: Window, history: Sequence[Window], limits: WatchLimits
+) -> list[Finding]:
+    jump = parked_jump(window, history, limits.jump)
+    if jump is None:
+        return []
+    words = (
+        f"{name}: {jump.share:.1%} of the events of the last 15 minutes parked "
+        f"({window.parked:,} of {window.taken_in:,}); usually at most {jump.usual:.1%}"
+    )
+    detail = {
+        "share": jump.share,
+        "parked": window.parked,
+        "taken_in": window.taken_in,
+        "usual_share": jump.usual,
+        "over_below": jump.over_below,
+    }
+    return [Finding("parked_jump", pipeline_id, words, detail=detail)]
+
+
+def _recent_windows(connection: Connection, now_minute: int) -> dict[str, Window]:
+    """Return {pipeline id: what came in during the last window of whole minutes}."""
+    given = {"since": now_minute - 1 - WINDOW_MINUTES, "until": now_minute - 1}
+    rows = connection.execute(_RECENT, given)
+    return {str(row[0]): Window(int(row[1]), int(row[2])) for row in rows}
+
+
+def _earlier_windows(connection: Connection, pipeline_id: str, now_minute: int) -> list[Window]:
+    """Return a pipeline's windows of the last 6 hours, and of these hours of the last 8 days."""
+    newest = now_minute - 1 - WINDOW_MINUTES
+    ends = list(range(newest - _NEAR_MINUTES, newest + 1, WINDOW_MINUTES))
+    for day in range(1, _HISTORY_DAYS + 1):
+        then = newest - day * _DAY_MINUTES
+        ends += range(then - _AROUND_MINUTES, then + _AROUND_MINUTES + 1, WINDOW_MINUTES)
+    given = {"pipeline": pipeline_id, "ends": ends, "size": WINDOW_MINUTES}
+    rows = connection.execute(_WINDOWS, given)
+    return [Window(int(row[0] or 0), int(row[1] or 0)) for row in rows]

@@ -22,8 +22,14 @@ The slack is the longest usual pause, from 10 minutes to 30.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+from sqlalchemy import Connection, text
+
+from waybill.reconciliation.checks.findings import Finding, OpenFindings, clock, events, span
+from waybill.reconciliation.checks.limits import WatchLimits
 
 SLOT_MINUTES = 10
 WEEK = 7 * 24 * 60 // SLOT_MINUTES
@@ -42,6 +48,26 @@ _REGULAR_SHARE = 0.7
 _ALWAYS = 0.95
 _IRREGULAR_MORE = 5
 _IRREGULAR_TIMES = 1.5
+_WEEK_MINUTES = WEEK * SLOT_MINUTES
+_NEWEST = text("""
+SELECT pipelines.id, newest.minute FROM pipelines
+CROSS JOIN LATERAL (
+  SELECT minute FROM ledger_minutes
+  WHERE pipeline_id = pipelines.id AND stage = 'ingestion' AND in_first > 0 AND minute <= :now
+  ORDER BY minute DESC LIMIT 1) AS newest
+""")
+_ACTIVE = text("""
+SELECT slot FROM generate_series(CAST(:since AS int), CAST(:until AS int)) AS slot
+WHERE EXISTS (
+  SELECT 1 FROM ledger_minutes
+  WHERE pipeline_id = :pipeline AND minute >= slot * :size AND minute < (slot + 1) * :size
+    AND stage = 'ingestion' AND in_first > 0)
+ORDER BY slot
+""")
+_TAKEN_IN = text("""
+SELECT coalesce(sum(in_first), 0) FROM ledger_minutes
+WHERE pipeline_id = :pipeline AND stage = 'ingestion' AND minute > :since AND minute <= :until
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +183,92 @@ class _History:
 
 def _hours_around(slots: int) -> tuple[int, int, int]:
     return slots - _HOUR, slots, slots + _HOUR
+
+
+def quiet(
+    connection: Connection,
+    now_minute: int,
+    limits: WatchLimits,
+    known: OpenFindings,
+    name: Callable[[str], str],
+) -> list[Finding]:
+    """Return the pipelines that bring nothing where they always did."""
+    shortest = max(1, int(limits.quiet_after_s // (60 * SLOT_MINUTES)))
+    slot = now_minute // SLOT_MINUTES
+    found = []
+    for pipeline_id, minute in _newest_minutes(connection, now_minute).items():
+        before = known.standing.get(("quiet", pipeline_id, "", ""))
+        if before is not None and before.detail.get("last_minute") == minute:
+            found.append(before)  # it ends when something comes, however long that takes
+        elif slot - minute // SLOT_MINUTES > shortest:
+            active = _active_slots(connection, pipeline_id, slot)
+            silence = unusual_silence(active, slot, shortest=shortest)
+            if silence is not None:
+                found.append(_silent(connection, name, pipeline_id, (minute, now_minute), silence))
+    return found
+
+
+def _silent(
+    connection: Connection,
+    name: Callable[[str], str],
+    pipeline_id: str,
+    minutes: tuple[int, int],
+    silence: Silence,
+) -> Finding:
+    last, now = minutes
+    longest_s = silence.longest * SLOT_MINUTES * 60
+    usual = _usual_events(connection, pipeline_id, since=last, until=now - 1, weeks=silence.weeks)
+    detail = {
+        "last_minute": last,
+        "usual_events": usual.events,
+        "weeks": list(usual.weeks),
+        "longest_pause_s": longest_s,
+    }
+    if silence.weeks:
+        habit = (
+            f"usually brings {events(usual.events)} between {clock(last + 1, now)} and "
+            f"{clock(now, now)} (median of {silence.weeks} weeks)"
+        )
+    else:
+        habit = f"was never silent for more than {span(longest_s)} since its first event"
+    words = f"{name(pipeline_id)} {habit}; 0 since {clock(last, now)}"
+    return Finding("quiet", pipeline_id, words, detail=detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What some hours brought in the weeks before."""
+
+    events: int
+    """The median of the weeks."""
+    weeks: tuple[int, ...]
+    """Of each week, the newest first."""
+
+
+def _newest_minutes(connection: Connection, now_minute: int) -> dict[str, int]:
+    """Return {pipeline id: the newest minute in which it took events in}."""
+    rows = connection.execute(_NEWEST, {"now": now_minute})
+    return {str(row[0]): int(row[1]) for row in rows}
+
+
+def _active_slots(connection: Connection, pipeline_id: str, now_slot: int) -> list[int]:
+    """Return the numbers of the slots in which a pipeline took events in, rising."""
+    given = {
+        "pipeline": pipeline_id,
+        "since": now_slot - HISTORY_WEEKS * WEEK,
+        "until": now_slot,
+        "size": SLOT_MINUTES,
+    }
+    return [int(row[0]) for row in connection.execute(_ACTIVE, given)]
+
+
+def _usual_events(
+    connection: Connection, pipeline_id: str, *, since: int, until: int, weeks: int
+) -> _Usual:
+    """Return what the minutes after ``since`` up to ``until`` brought in the weeks before."""
+    found = []
+    for week in range(1, weeks + 1):
+        back = week * _WEEK_MINUTES
+        given = {"pipeline": pipeline_id, "since": since - back, "until": until - back}
+        found.append(int(connection.execute(_TAKEN_IN, given).scalar_one()))
+    return _Usual(int(median(found)) if found else 0, tuple(found))

@@ -34,8 +34,12 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.tracing.files.books import FILE_STATES as FILE_STATES
     from waybill.tracing.files.books import FileReader as FileReader
-    from waybill.tracing.files.limits import SpoolLimit as SpoolLimit
+    from waybill.tracing.files.books import FileRecord as FileRecord
+    from waybill.tracing.files.books import FileState as FileState
+    from waybill.tracing.files.books import Shipment as Shipment
+    from waybill.tracing.files.books import Total as Total
     from waybill.tracing.files.manager import FileManager as FileManager
     from waybill.tracing.files.manager import ask_for_retry as ask_for_retry
     from waybill.tracing.files.packer import Cargo as Cargo
@@ -45,11 +49,6 @@ if TYPE_CHECKING:
     from waybill.tracing.files.packer import MakeBody as MakeBody
     from waybill.tracing.files.packer import WholeFilePacker as WholeFilePacker
     from waybill.tracing.files.packer import put_confirmed as put_confirmed
-    from waybill.tracing.files.records import FILE_STATES as FILE_STATES
-    from waybill.tracing.files.records import FileRecord as FileRecord
-    from waybill.tracing.files.records import FileState as FileState
-    from waybill.tracing.files.records import Shipment as Shipment
-    from waybill.tracing.files.records import Total as Total
     from waybill.tracing.files.rolling import FRAMES as FRAMES
     from waybill.tracing.files.rolling import LINES as LINES
     from waybill.tracing.files.rolling import Framing as Framing
@@ -64,12 +63,12 @@ if TYPE_CHECKING:
     from waybill.tracing.files.spool import Sound as Sound
     from waybill.tracing.files.spool import Spool as Spool
     from waybill.tracing.files.spool import SpoolFile as SpoolFile
+    from waybill.tracing.files.spool import SpoolLimit as SpoolLimit
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "books": ["FileReader"],
-        "limits": ["SpoolLimit"],
+        "books": ["FILE_STATES", "FileReader", "FileRecord", "FileState", "Shipment", "Total"],
         "manager": ["FileManager", "ask_for_retry"],
         "packer": [
             "Cargo",
@@ -80,9 +79,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "WholeFilePacker",
             "put_confirmed",
         ],
-        "records": ["FILE_STATES", "FileRecord", "FileState", "Shipment", "Total"],
         "rolling": ["FRAMES", "Framing", "LINES", "RollingFile", "appended_spool"],
         "shipper": ["BOOKS", "Pace", "ShipReport", "Shipper", "ship_until"],
-        "spool": ["Abandoned", "Sound", "Spool", "SpoolFile"],
+        "spool": ["Abandoned", "Sound", "Spool", "SpoolFile", "SpoolLimit"],
     },
 )

@@ -39,7 +39,12 @@ import orjson
 
 from waybill.errors import InputError
 from waybill.tracing.files.books import (
+    FILE_STATES,
     FileReader,
+    FileRecord,
+    FileState,
+    Shipment,
+    Total,
     created_key,
     file_key,
     new_batch,
@@ -48,7 +53,6 @@ from waybill.tracing.files.books import (
     state_key,
     total_key,
 )
-from waybill.tracing.files.records import FILE_STATES, FileRecord, FileState, Shipment, Total
 from waybill.tracing.files.spool import Abandoned, Spool, SpoolFile, new_name
 
 _FOLDER = "asks"
@@ -104,12 +108,12 @@ class Discovery:
 
     def run(self) -> None:
         """Note what is new. Cost: a listing of what is not tracked yet, 20 µs a new file."""
-        for one in self._spool.take_over():
-            self._note_abandoned(one)
+        for file in self._spool.take_over():
+            self._note_abandoned(file)
         for some in _chunks(self._spool.new_files()):
-            found = self._taken_up(some)
+            taken = self._taken_up(some)
             self.state_tracked()
-            self._spool.track(found)
+            self._spool.track(taken)
         self._follow_open()
         self._answer_asks()
         self.go_on()
@@ -358,11 +362,11 @@ class FileManager(FileReader):
         return self._write(list(zip(before, after, strict=True)), shipment)
 
     def _known(self, file_ids: Sequence[str]) -> list[FileRecord]:
-        found = self.get_many(file_ids)
-        for file_id, record in zip(file_ids, found, strict=True):
+        records = self.get_many(file_ids)
+        for file_id, record in zip(file_ids, records, strict=True):
             if record is None:
                 raise InputError(f"no file {file_id!r} is known")
-        return [record for record in found if record is not None]
+        return [record for record in records if record is not None]
 
     def _known_shipment(self, shipment_id: str) -> Shipment:
         shipment = self.shipment(shipment_id)

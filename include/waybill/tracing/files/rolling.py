@@ -1,4 +1,4 @@
-"""A file that records are appended to, and that makes place for the next when it is large or old.
+"""A file that records are appended to, and that is closed for the next when it is large or old.
 
 What a SIGKILL leaves, line by line: an empty open file (removed by ``Spool.take_over``: nothing
 was promised); an open file with whole records and perhaps a torn tail (cut, the tail set aside,
@@ -21,9 +21,8 @@ from typing import BinaryIO, Protocol, Self
 from zlib import crc32
 
 from waybill.errors import InputError, RetryError
-from waybill.tracing.files.limits import SpoolLimit
 from waybill.tracing.files.packer import DamagedFileError
-from waybill.tracing.files.spool import Sound, Spool
+from waybill.tracing.files.spool import Sound, Spool, SpoolLimit
 
 _HEADER = struct.Struct("<II")
 """Length of the record in bytes; CRC-32 of that length's four bytes and the record."""

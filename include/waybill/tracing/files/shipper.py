@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from waybill.errors import RetryError, ThrottledError
+from waybill.tracing.files.books import FileRecord, Shipment
 from waybill.tracing.files.manager import Discovery, FileManager
 from waybill.tracing.files.packer import (
     Cargo,
@@ -40,7 +41,6 @@ from waybill.tracing.files.packer import (
     MakeBody,
     put_confirmed,
 )
-from waybill.tracing.files.records import FileRecord, Shipment
 from waybill.tracing.files.spool import Spool
 
 if TYPE_CHECKING:
@@ -361,9 +361,9 @@ def _drain(shipper: Shipper, drain_s: float) -> ShipReport:
         if report is None:
             break
         total = total.plus(report)
-    left = shipper.files.counts()
-    if left["closed"] + left["shipping"]:
-        LOG.warning("stopped with files in the spool, shipped at the next start: %s", left)
+    counts = shipper.files.counts()
+    if counts["closed"] + counts["shipping"]:
+        LOG.warning("stopped with files in the spool, shipped at the next start: %s", counts)
     return total
 
 
@@ -399,5 +399,5 @@ def _step(
 def _sleep(delay_s: float, stop: Callable[[], bool]) -> None:
     """Sleep, looking at ``stop`` five times a second."""
     deadline = time.monotonic() + delay_s
-    while not stop() and (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(left, 0.2))
+    while not stop() and (remaining_s := deadline - time.monotonic()) > 0:
+        time.sleep(min(remaining_s, 0.2))

@@ -95,7 +95,16 @@ def as_it_must_be(lake, tmp_path):
 STEPS = ["tombstones", "child", "table", "tombstones", "table"]
 
 
-@pytest.mark.parametrize("batching", [(3,), (1, 2)])
+@pytest.mark.parametrize(
+    ("lake", "batching"),
+    [
+        ("delta", (3,)),
+        ("delta", (1, 2)),
+        ("iceberg", (3,)),
+        pytest.param("iceberg", (1, 2), marks=pytest.mark.campaign),
+    ],
+    indirect=["lake"],
+)
 def test_a_loader_that_dies_before_any_commit_is_repeated_in_any_batching(lake, tmp_path, batching):
     wanted, sums = as_it_must_be(lake, tmp_path)
     for at in range(1, len(STEPS) + 1):

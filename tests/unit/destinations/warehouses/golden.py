@@ -12,16 +12,17 @@ from pathlib import Path
 import pyarrow as pa
 
 from waybill.destinations.adapters.bigquery.dialect import BIGQUERY
-from waybill.destinations.adapters.clickhouse import statements as clickhouse
-from waybill.destinations.adapters.databricks import statements as databricks
+from waybill.destinations.adapters.clickhouse import dialect as clickhouse
+from waybill.destinations.adapters.databricks import dialect as databricks
 from waybill.destinations.adapters.redshift.dialect import REDSHIFT
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
 from waybill.destinations.merging import KEPT_COLUMNS, MergeStatements
-from waybill.destinations.per_table.shape import ShapePlan, shape_of
+from waybill.destinations.per_table.table import ShapePlan, shape_of
 from waybill.destinations.specs import child_spec
-from waybill.destinations.transactional.staged import books, schema, staging
-from waybill.destinations.transactional.staged.dialect import Dialect
-from waybill.destinations.transactional.staged.schema import WarehouseColumn
+from waybill.destinations.transactional import books
+from waybill.destinations.transactional import warehouse_tables as schema
+from waybill.destinations.transactional.dialect import Dialect
+from waybill.destinations.transactional.warehouse_tables import WarehouseColumn
 from waybill.pipelines import ChildTable, Column, TableSpec
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -61,7 +62,7 @@ def statements(kind: str) -> dict[str, list[str]]:
     dialect = DIALECTS[kind]
     made = MergeStatements(SPEC, STAGE, VERDICT)
     soft = MergeStatements(SOFT, STAGE, VERDICT, marked=True)
-    key = f's."{staging.KEY_TEXT}"'
+    key = f's."{books.KEY_TEXT}"'
     defined = {
         "find_losers": made.find_losers(LOSERS),
         "judge_losers": made.judge_losers(LOSERS),

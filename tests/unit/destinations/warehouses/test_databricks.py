@@ -17,10 +17,9 @@ from tests.unit.destinations.warehouses.golden import (
 from tests.unit.destinations.warehouses.standing_in import over, settings_of
 
 from waybill.destinations import open_destination
-from waybill.destinations.adapters.databricks.dialect import ERRORS, field_of, sql_type
+from waybill.destinations.adapters.databricks.dialect import ERRORS, alterations, field_of, sql_type
 from waybill.destinations.adapters.databricks.session import warehouse_error
-from waybill.destinations.adapters.databricks.statements import alterations
-from waybill.destinations.per_table.shape import ShapePlan
+from waybill.destinations.per_table.table import ShapePlan
 from waybill.errors import InputError, RetryError, StopError
 
 COUNTS = {

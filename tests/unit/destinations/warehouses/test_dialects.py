@@ -11,8 +11,8 @@ from waybill.destinations import Commit, open_destination
 from waybill.destinations.batch import batches_of
 from waybill.destinations.drivers import WarehouseError
 from waybill.destinations.limits import ValueLimits, beyond
-from waybill.destinations.transactional.staged.schema import WarehouseColumn, check_names, plan
-from waybill.destinations.transactional.staged.staging import key_texts
+from waybill.destinations.transactional.warehouse import key_texts
+from waybill.destinations.transactional.warehouse_tables import WarehouseColumn, check_names, plan
 from waybill.errors import InputError, RetryError, StopError
 from waybill.events import CATALOGUE
 from waybill.pipelines import Column, TableSpec
@@ -92,7 +92,7 @@ def test_a_driver_that_is_not_installed_is_named_with_its_command(kind, monkeypa
         ("bigquery", "bigquery:///x", "names no host"),
         ("redshift", "redshift://u:secret@h/db?iam_role=r", "lacks staging"),
         ("redshift", "redshift://u:secret@h/db?iam_role=r&staging=/tmp", "staging folder"),
-        ("redshift", "redshift://u:secret@h:port/db", "is no URL"),
+        ("redshift", "redshift://u:secret@h:port/db", "is not a URL"),
     ],
 )
 def test_a_dsn_of_another_form_is_refused_without_its_secret(kind, dsn, words):

@@ -1,11 +1,10 @@
-"""BigQuery's types, limits and words."""
+"""BigQuery's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import ValueLimits, reader
-from waybill.destinations.transactional.staged.dialect import Dialect
-from waybill.destinations.transactional.staged.rewriting import using_as_exists
+from waybill.destinations.limits import ValueLimits
+from waybill.destinations.transactional.dialect import Dialect, reader, using_as_exists
 
 _GRANT = (
     "grant the destination's account BigQuery Job User on the project, and BigQuery Data Owner on "

@@ -16,14 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.bigquery.dialect import BIGQUERY
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged import books
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.dialect import BOOKS, WORKING_PREFIX
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
-from waybill.settings import DestinationSettings, S3Settings
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.transactional import books
+from waybill.destinations.transactional.destination import warehouse_opener
+from waybill.destinations.transactional.dialect import BOOKS, WORKING_PREFIX
+from waybill.destinations.transactional.session import Columns, WarehouseSession
 
-FORM = Form(
+_FORM = Form(
     shape="bigquery://project?location=EU&credentials=/path/key.json",
     schemes=("bigquery",),
     parts=(0, 0),
@@ -37,32 +36,21 @@ _TRIES = 10
 
 
 class BigQuerySession(WarehouseSession):
-    """A session with one project of BigQuery. Experimental.
+    """A session with one project of BigQuery. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
-
-    begin = "BEGIN TRANSACTION"
-
-    def __init__(self, name: str, settings: DestinationSettings) -> None:
-        super().__init__(BIGQUERY, name)
-        self._address = read_address(name, settings, FORM)
-        self._session_id: str | None = None
+    dialect = BIGQUERY
+    form = _FORM
+    _session_id: str | None = None
 
     def connect(self) -> Any:
         """Make a client; the session begins with its first statement."""
         bigquery = driver("google.cloud.bigquery", PACKAGE, "bigquery")
         place = {
-            "project": self._address.host,
-            "location": self._address.options.get("location"),
+            "project": self.address.host,
+            "location": self.address.options.get("location"),
         }
         self._session_id = None
-        key_file = self._address.options.get("credentials")
+        key_file = self.address.options.get("credentials")
         if key_file:
             return bigquery.Client.from_service_account_json(key_file, **place)
         return bigquery.Client(**place)
@@ -131,13 +119,15 @@ class BigQuerySession(WarehouseSession):
         job_id = f"waybill{table.removeprefix(WORKING_PREFIX[:-1])}"
         try:
             job = self.connection.load_table_from_file(
-                sent, f"{self._address.host}.{BOOKS}.{table}", rewind=True, job_id=job_id,
+                sent, f"{self.address.host}.{BOOKS}.{table}", rewind=True, job_id=job_id,
                 job_config=config, timeout=_REQUEST_TIMEOUT_S,
             )  # fmt: skip
             job.result(timeout=_JOB_LIMIT_S)
         except exceptions.Conflict:
             return self._found(job_id, table)
-        self.execute(f"ALTER TABLE {self.dialect.working(table)} SET{self.dialect.working_suffix}")
+        self.execute_native(
+            f"ALTER TABLE {self.dialect.working(table)} SET{self.dialect.working_suffix}"
+        )
         return True
 
     def _found(self, job_id: str, table: str) -> bool:
@@ -146,7 +136,7 @@ class BigQuerySession(WarehouseSession):
             job = self.connection.get_job(job_id, timeout=_REQUEST_TIMEOUT_S)
             job.result(timeout=_JOB_LIMIT_S)
             self.connection.get_table(
-                f"{self._address.host}.{BOOKS}.{table}", timeout=_REQUEST_TIMEOUT_S
+                f"{self.address.host}.{BOOKS}.{table}", timeout=_REQUEST_TIMEOUT_S
             )
         except exceptions.GoogleAPICallError as error:
             if isinstance(error, exceptions.ServerError):
@@ -175,12 +165,4 @@ def _field(bigquery: Any, name: str, kind: str) -> Any:
     return bigquery.SchemaField(name, plain, precision=precision, scale=scale)
 
 
-def open_bigquery(
-    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
-) -> WarehouseDestination:
-    """Open a warehouse; it connects on first use.
-
-    Raises:
-        InputError: the dsn is not of the kind's form.
-    """
-    return WarehouseDestination(name, BigQuerySession(name, settings))
+open_bigquery = warehouse_opener(BigQuerySession)

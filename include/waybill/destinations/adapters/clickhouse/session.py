@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.destinations.adapters.clickhouse.dialect import ERRORS, quoted
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.per_table.sql_table import SqlLakeSession
 from waybill.settings import DestinationSettings
 
-FORM = Form(
+_FORM = Form(
     shape="clickhouse://user:password@host:8443/?secure=true",
     schemes=("clickhouse",),
     parts=(0, 0),
@@ -31,32 +32,23 @@ _CONNECT_TIMEOUT_S = 10
 _ANSWER_TIMEOUT_S = 1_900
 
 
-class ClickHouseSession:
-    """A session with one server. Experimental.
+class ClickHouseSession(SqlLakeSession):
+    """A session with one server. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
+    form = _FORM
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
-        self.name = name
-        self.has_books = False
-        """Waybill's own tables were made, or found, in this session."""
-        self._address = read_address(name, settings, FORM)
+        super().__init__(name, settings)
         self._client: Any = None
 
-    def command(self, statement: str, settings: Mapping[str, Any] | None = None) -> None:
+    def execute(self, statement: str, settings: Mapping[str, Any] | None = None) -> None:
         """Run a statement that has no rows."""
         self._call("command", statement, settings=dict(settings or {}))
 
     def query(self, statement: str) -> pa.Table:
         """Run a query and return its rows; texts are strings."""
-        found: pa.Table = self._call("query_arrow", statement, use_strings=True)
-        return found
+        rows: pa.Table = self._call("query_arrow", statement, use_strings=True)
+        return rows
 
     def insert(self, database: str, table: str, rows: pa.Table, token: str = "") -> None:
         """Insert rows, columns by name.
@@ -87,19 +79,19 @@ class ClickHouseSession:
         except exceptions.Error as error:
             code = getattr(error, "code", None)
             away = isinstance(error, exceptions.OperationalError) and code is None
-            said = WarehouseError(str(error), "" if code is None else str(code), away=away)
+            failure = WarehouseError(str(error), "" if code is None else str(code), away=away)
         except OSError as error:
-            said = WarehouseError(str(error), away=True)
+            failure = WarehouseError(str(error), away=True)
         self.close()
-        raise ERRORS.sorted(said, self.name) from said
+        raise ERRORS.sorted(failure, self.name) from failure
 
     def _connect(self) -> Any:
-        options = self._address.options
+        options = self.address.options
         return driver("clickhouse_connect", PACKAGE, "clickhouse").get_client(
-            host=self._address.host,
-            port=self._address.port,
-            username=self._address.user or options.get("user") or "default",
-            password=self._address.password or options.get("password", ""),
+            host=self.address.host,
+            port=self.address.port,
+            username=self.address.user or options.get("user") or "default",
+            password=self.address.password or options.get("password", ""),
             secure=options.get("secure", "").lower() in ("1", "true"),
             settings=_SETTINGS,
             connect_timeout=_CONNECT_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""A ClickHouse table as the lake room knows tables.
+"""A ClickHouse table as a ``LakeTable``, and the destination that it belongs to.
 
 A load of a table is four steps, each safe to do again:
   1  its rows in a working table
@@ -15,29 +15,36 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
-from waybill.destinations.adapters.clickhouse import statements
-from waybill.destinations.adapters.clickhouse.dialect import field_of, literal, quoted
+from waybill.destinations.adapters.clickhouse import dialect
+from waybill.destinations.adapters.clickhouse.dialect import (
+    BOOKS,
+    LOADS,
+    LOADS_TABLE,
+    field_of,
+    literal,
+    quoted,
+)
 from waybill.destinations.adapters.clickhouse.session import ClickHouseSession
-from waybill.destinations.adapters.clickhouse.statements import BOOKS, LOADS, LOADS_TABLE
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import (
-    FILE,
+from waybill.destinations.per_table.sql_table import SqlLake, SqlLakeDestination, SqlLakeTable
+from waybill.destinations.per_table.table import (
     OP,
     SOFT_DELETE,
     TOUCH,
-    Bounds,
     Changes,
     ConflictError,
     RowStamp,
+    ShapePlan,
 )
-from waybill.destinations.per_table.shape import ShapePlan
+from waybill.destinations.specs import with_children
 from waybill.errors import InputError
+from waybill.pipelines import TableSpec
+from waybill.settings import DestinationSettings, S3Settings
 
 _BEGUN, _DONE, _GIVEN_UP = 0, 1, 2
 _ONE_BLOCK = {
@@ -63,8 +70,7 @@ _LINE = pa.schema(
 )
 
 
-@dataclass(slots=True)
-class ClickHouseTable:
+class ClickHouseTable(SqlLakeTable):
     """One table: see ``LakeTable``. Experimental.
 
     Args:
@@ -74,20 +80,27 @@ class ClickHouseTable:
         keys: key columns of tables that are to be made, by (database, table).
     """
 
+    sql = dialect.SQL
     session: ClickHouseSession
-    schema_name: str
-    name: str
-    keys: Mapping[tuple[str, str], tuple[str, ...]]
-    _fields: pa.Schema | None = None
-    _replacing: bool = False
-    _sequence: int = 0
-    _record: LoadRecord | None = None
-    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        session: ClickHouseSession,
+        schema_name: str,
+        name: str,
+        keys: Mapping[tuple[str, str], tuple[str, ...]],
+    ) -> None:
+        super().__init__(session, schema_name, name)
+        self._keys = keys
+        self._replacing = False
+        self._sequence = 0
+        self._record: LoadRecord | None = None
+        self._numbers: dict[str, int] = {}
 
     @property
-    def place(self) -> str:
-        """Return its qualified name."""
-        return f"{quoted(self.schema_name)}.{quoted(self.name)}"
+    def _rows(self) -> str:
+        """Cost: a pass over its keys and versions."""
+        return f"{self.place} FINAL" if self._replacing else self.place
 
     def refresh(self) -> bool:
         """Read what it is now; a load that was begun and not ended is ended first."""
@@ -97,9 +110,9 @@ class ClickHouseTable:
             f"name = {literal(self.name)}) AS engine FROM system.columns WHERE {of} "
             f"table = {literal(self.name)} ORDER BY position"
         ).to_pylist()
-        found = [row for row in rows if row["name"] not in statements.INTERNAL]
-        self._fields = pa.schema([field_of(row["name"], row["type"]) for row in found])
-        self._replacing = any(row["name"] == statements.VERSION for row in rows)
+        columns = [row for row in rows if row["name"] not in dialect.INTERNAL]
+        self._fields = pa.schema([field_of(row["name"], row["type"]) for row in columns])
+        self._replacing = any(row["name"] == dialect.VERSION for row in rows)
         if rows and not self._replacing and self.schema_name != BOOKS:
             raise InputError(
                 f"table {self.place}: found engine {rows[0]['engine']}, expected a "
@@ -111,18 +124,12 @@ class ClickHouseTable:
             self._read_books()
         return bool(rows)
 
-    def fields(self) -> pa.Schema:
-        """Return its columns."""
-        if self._fields is None:
-            raise ConflictError(f"{self.place} was not read yet")
-        return self._fields
-
     def checks(self) -> Mapping[str, str]:
         """Return the ranges of days and times: what lies beyond them is stored as another value.
 
         Its own constraints are not here: they refuse an insert as a whole.
         """
-        return statements.ranges(self.fields())
+        return dialect.ranges(self.fields())
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination that the table has."""
@@ -131,22 +138,6 @@ class ClickHouseTable:
     def record(self) -> LoadRecord | None:
         """Return the newest books."""
         return self._record
-
-    def count(self) -> int:
-        """Return how many rows it has. Cost: a pass over its keys and versions."""
-        rows = self.session.query(f"SELECT count() AS n FROM {self._final}")
-        return int(rows["n"][0].as_py())
-
-    def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
-        """Read columns of rows within the bounds; all lie in file 0."""
-        names = ", ".join(quoted(name) for name in columns)
-        rows = self.session.query(f"SELECT {names} FROM {self._final}{statements.within(bounds)}")
-        known = self.fields()
-        fields = [pa.field(name, known.field(name).type) for name in columns]
-        arrays = [rows[f.name].cast(f.type) for f in fields]
-        files = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
-        schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
-        return pa.table([*arrays, files], schema=schema).to_reader()
 
     def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Insert the changed rows and leave the stamp; see above.
@@ -181,39 +172,16 @@ class ClickHouseTable:
         """Add rows, whatever others do."""
         self.session.insert(self.schema_name, self.name, rows)
 
-    def replace(self, column: str, value: str, rows: pa.Table) -> None:
-        """Refuse: nothing here tells whether others wrote meanwhile, and theirs would be lost."""
-        del column, value, rows
-        raise ConflictError(f"rows of {self.place} are not replaced")
-
-    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
-        """Make the table; one with partitions is only ever appended to."""
+    def _creation(self, schema: pa.Schema, partitions: Sequence[str]) -> list[str]:
         required = tuple(item.name for item in schema if not item.nullable)
-        key = self.keys.get((self.schema_name, self.name), required)
-        made = statements.creation(self.schema_name, self.name, schema, key, partitions)
-        self._make_books()
-        for statement in made:
-            self.session.command(statement)
+        key = self._keys.get((self.schema_name, self.name), required)
+        return dialect.creation(self.schema_name, self.name, schema, key, partitions)
 
-    def alter(self, plan: ShapePlan) -> None:
-        """Bring its columns to a plan."""
-        for statement in statements.alterations(self.place, self.fields(), plan):
-            self.session.command(statement)
+    def _alterations(self, plan: ShapePlan) -> list[str]:
+        return dialect.alterations(self.place, self.fields(), plan)
 
-    def drop(self) -> None:
-        """Remove the table, and its lines in the books."""
-        self.session.command(f"DROP TABLE IF EXISTS {self.place} SYNC")
-        self.session.command(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
-
-    def _make_books(self) -> None:
-        if not self.session.has_books:
-            for statement in statements.CREATE_BOOKS:
-                self.session.command(statement)
-            self.session.has_books = True
-
-    @property
-    def _final(self) -> str:
-        return f"{self.place} FINAL" if self._replacing else self.place
+    def _drop_table(self) -> None:
+        self.session.execute(f"DROP TABLE IF EXISTS {self.place} SYNC")
 
     def _read_books(self) -> None:
         """Read the books; end what was begun."""
@@ -250,18 +218,18 @@ class ClickHouseTable:
         rows, known = changes.rows, self.fields()
         columns = [f for f in known if f.name in rows.column_names]
         names = [f.name for f in columns]
-        self.session.command(statements.stage_table(stage, columns, changes.key))
+        self.session.execute(dialect.stage_table(stage, columns, changes.key))
         self.session.insert(BOOKS, stage, rows.select([*names, OP]))
         joined = bool({TOUCH, SOFT_DELETE} & set(rows[OP].to_pylist())) or any(
-            name not in names or rows[name].null_count for name in statements.VERSIONS
+            name not in names or rows[name].null_count for name in dialect.VERSIONS
         )
-        return statements.insertion(self.place, stage, known, names, changes.key, joined=joined)
+        return dialect.insertion(self.place, stage, known, names, changes.key, joined=joined)
 
     def _end(self, line: Mapping[str, Any]) -> None:
         """Do what an intent says, and note that it is done."""
         if line["statement"]:
             settings = {**_ONE_BLOCK, "insert_deduplication_token": line["token"]}
-            self.session.command(line["statement"], settings)
+            self.session.execute(line["statement"], settings)
         self._note(line, _DONE)
         self._drop_stage(line["id"])
 
@@ -271,8 +239,46 @@ class ClickHouseTable:
         self.session.insert(BOOKS, LOADS_TABLE, rows, f"{line['id']} {done}")
 
     def _drop_stage(self, stage: str) -> None:
-        self.session.command(f"DROP TABLE IF EXISTS {quoted(BOOKS)}.{quoted(stage)} SYNC")
+        self.session.execute(f"DROP TABLE IF EXISTS {quoted(BOOKS)}.{quoted(stage)} SYNC")
 
 
 def _place_of(line: Mapping[str, Any]) -> tuple[int, str]:
     return line["sequence"], line["id"]
+
+
+class ClickHouseDestination(SqlLakeDestination):
+    """One ClickHouse server, as ``waybill.destinations.Destination`` says.
+
+    Experimental: its statements ran on ClickHouse's engine within a process, on no server.
+
+    Args:
+        name: commit numbers are kept under it.
+        settings: dsn and options.
+    """
+
+    kind = "clickhouse"
+
+    def __init__(self, name: str, settings: DestinationSettings) -> None:
+        self._session = session = ClickHouseSession(name, settings)
+        self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
+        """Key columns of tables, by (database, table): what their rows are ordered by."""
+        super().__init__(name, SqlLake(session, self._table))
+
+    def _table(self, schema_name: str, name: str) -> ClickHouseTable:
+        return ClickHouseTable(self._session, schema_name, name, self._keys)
+
+    def _ensure(self, spec: TableSpec) -> None:
+        for table in with_children(spec):
+            self._keys[table.schema_name, table.name] = table.key
+        super()._ensure(spec)
+
+
+def open_clickhouse(
+    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
+) -> ClickHouseDestination:
+    """Open a warehouse; it connects on first use.
+
+    Raises:
+        InputError: the dsn is not of the kind's form.
+    """
+    return ClickHouseDestination(name, settings)

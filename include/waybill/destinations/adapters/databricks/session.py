@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.databricks.dialect import ERRORS, literal
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.per_table.sql_table import SqlLakeSession
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings
 
-FORM = Form(
+_FORM = Form(
     shape="databricks://token:dapi…@host/sql/1.0/warehouses/abc?catalog=main"
     "&staging=/Volumes/main/waybill/staging",
     schemes=("databricks",),
@@ -29,24 +30,15 @@ _STATEMENT_LIMIT_S = 1_800
 _ANSWER_TIMEOUT_S = 1_900
 
 
-class DatabricksSession:
-    """A session with one catalog. Experimental.
+class DatabricksSession(SqlLakeSession):
+    """A session with one catalog. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
+    form = _FORM
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
-        self.name = name
-        self.has_books = False
-        """Waybill's own tables were made, or found, in this session."""
-        self._address = read_address(name, settings, FORM)
+        super().__init__(name, settings)
         self._connection: Any = None
-        self._staging = self._address.options["staging"].rstrip("/")
+        self._staging = self.address.options["staging"].rstrip("/")
         if not self._staging.startswith("/Volumes/"):
             raise InputError(
                 f"destination {name!r}, kind databricks: its staging folder must look like "
@@ -62,8 +54,8 @@ class DatabricksSession:
         """Run a query and return its rows."""
         with self._cursor() as cursor:
             cursor.execute(statement)
-            found: pa.Table = cursor.fetchall_arrow()
-            return found
+            rows: pa.Table = cursor.fetchall_arrow()
+            return rows
 
     @contextmanager
     def staged(self, rows: pa.Table) -> Iterator[str]:
@@ -103,20 +95,20 @@ class DatabricksSession:
             with self._connection.cursor() as cursor:
                 yield cursor
         except exceptions.Error as error:
-            said = warehouse_error(error, away=isinstance(error, exceptions.RequestError))
+            failure = warehouse_error(error, away=isinstance(error, exceptions.RequestError))
         except OSError as error:
-            said = WarehouseError(str(error), away=True)
+            failure = WarehouseError(str(error), away=True)
         else:
             return
         self._connection, self.has_books = None, False
-        raise ERRORS.sorted(said, self.name) from said
+        raise ERRORS.sorted(failure, self.name) from failure
 
     def _connect(self) -> Any:
-        options = self._address.options
+        options = self.address.options
         return driver("databricks.sql", PACKAGE, "databricks").connect(
-            server_hostname=self._address.host,
-            http_path="/" + "/".join(self._address.parts),
-            access_token=self._address.password or options.get("password"),
+            server_hostname=self.address.host,
+            http_path="/" + "/".join(self.address.parts),
+            access_token=self.address.password or options.get("password"),
             catalog=options["catalog"],
             session_configuration={"timezone": "UTC", "STATEMENT_TIMEOUT": str(_STATEMENT_LIMIT_S)},
             _socket_timeout=_ANSWER_TIMEOUT_S,
@@ -125,7 +117,7 @@ class DatabricksSession:
 
 def warehouse_error(error: Exception, *, away: bool) -> WarehouseError:
     """Return the driver's error as ours: its class stands in brackets at the words' beginning."""
-    words = str(error)
-    code = words[1:].partition("]")[0] if words.startswith("[") else ""
-    state = words.rpartition("SQLSTATE: ")[2][:5] if "SQLSTATE: " in words else ""
-    return WarehouseError(words, code, state, away=away)
+    message = str(error)
+    code = message[1:].partition("]")[0] if message.startswith("[") else ""
+    state = message.rpartition("SQLSTATE: ")[2][:5] if "SQLSTATE: " in message else ""
+    return WarehouseError(message, code, state, away=away)

@@ -1,4 +1,4 @@
-"""A Delta table behind SQL, as the lake room knows tables.
+"""A Delta table behind SQL as a ``LakeTable``, and the destination that it belongs to.
 
 A load's merge is one Delta commit. What Waybill says of it, up to which commit number it brought
 rows and what became of them, is that commit's ``userMetadata``, so that both are there or neither.
@@ -15,19 +15,30 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from waybill.destinations.adapters.databricks import statements
-from waybill.destinations.adapters.databricks.dialect import field_of, literal, quoted
+from waybill.destinations.adapters.databricks import dialect
+from waybill.destinations.adapters.databricks.dialect import (
+    LOADS,
+    METADATA,
+    field_of,
+    literal,
+    quoted,
+)
 from waybill.destinations.adapters.databricks.session import DatabricksSession
-from waybill.destinations.adapters.databricks.statements import LOADS, METADATA
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import FILE, OP, Bounds, Changes, ConflictError, RowStamp
-from waybill.destinations.per_table.shape import ShapePlan
+from waybill.destinations.per_table.sql_table import SqlLake, SqlLakeDestination, SqlLakeTable
+from waybill.destinations.per_table.table import (
+    OP,
+    Changes,
+    ConflictError,
+    RowStamp,
+    ShapePlan,
+)
+from waybill.settings import DestinationSettings, S3Settings
 
 _PREFIX = "waybill."
 _LOOK = 100
@@ -35,8 +46,7 @@ _LOOK = 100
 _CONSTRAINT = "delta.constraints."
 
 
-@dataclass(slots=True)
-class DatabricksTable:
+class DatabricksTable(SqlLakeTable):
     """One table: see ``LakeTable``. Experimental.
 
     Args:
@@ -45,18 +55,14 @@ class DatabricksTable:
         name: of the table.
     """
 
+    sql = dialect.SQL
     session: DatabricksSession
-    schema_name: str
-    name: str
-    _fields: pa.Schema | None = None
-    _checks: dict[str, str] = field(default_factory=dict)
-    _version: int = -1
-    _stamp: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def place(self) -> str:
-        """Return its name with its schema."""
-        return f"{quoted(self.schema_name)}.{quoted(self.name)}"
+    def __init__(self, session: DatabricksSession, schema_name: str, name: str) -> None:
+        super().__init__(session, schema_name, name)
+        self._checks: dict[str, str] = {}
+        self._version = -1
+        self._stamp: dict[str, Any] = {}
 
     def refresh(self) -> bool:
         """Read what it is now."""
@@ -74,40 +80,19 @@ class DatabricksTable:
             self._read_checks()
         return bool(rows)
 
-    def fields(self) -> pa.Schema:
-        """Return its columns."""
-        if self._fields is None:
-            raise ConflictError(f"{self.place} was not read yet")
-        return self._fields
-
     def checks(self) -> Mapping[str, str]:
         """Return its CHECK constraints."""
         return self._checks
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination that the table has."""
-        found: int | None = self._stamp.get("numbers", {}).get(destination)
-        return found
+        number: int | None = self._stamp.get("numbers", {}).get(destination)
+        return number
 
     def record(self) -> LoadRecord | None:
         """Return the newest books."""
         text = self._stamp.get("record")
         return None if text is None else LoadRecord.from_text(text)
-
-    def count(self) -> int:
-        """Return how many rows it has: Delta knows it from metadata."""
-        rows = self.session.query(f"SELECT COUNT(*) AS n FROM {self.place}")
-        return int(rows["n"][0].as_py())
-
-    def scan(self, columns: Sequence[str], bounds: Bounds) -> pa.RecordBatchReader:
-        """Read columns of rows within the bounds; all lie in file 0."""
-        names = ", ".join(quoted(name) for name in columns)
-        rows = self.session.query(f"SELECT {names} FROM {self.place}{statements.within(bounds)}")
-        fields = [pa.field(name, self.fields().field(name).type) for name in columns]
-        arrays = [rows[f.name].cast(f.type) for f in fields]
-        files = pa.repeat(pa.scalar(0, pa.int32()), rows.num_rows)
-        schema = pa.schema([*fields, pa.field(FILE, pa.int32())])
-        return pa.table([*arrays, files], schema=schema).to_reader()
 
     def commit(self, changes: Changes | None, stamp: RowStamp) -> None:
         """Merge the changed rows and leave the stamp, in one commit.
@@ -115,18 +100,18 @@ class DatabricksTable:
         Raises:
             ConflictError: there is a newer version of the table.
         """
-        told = self._next_stamp(stamp)
+        following = self._next_stamp(stamp)
         if changes is None:
-            self._keep(told, self._version)
+            self._keep(following, self._version)
             return
         names = [f.name for f in self.fields() if f.name in changes.rows.column_names]
         with self.session.staged(changes.rows.select([*names, OP])) as source:
             if self._newest()[0]["version"] != self._version:
                 raise ConflictError(f"{self.place} has a newer version than was read")
-            self.session.execute(f"SET {METADATA} = {_packed(told)}")
-            self.session.execute(statements.merge(self.place, source, names, changes.key))
+            self.session.execute(f"SET {METADATA} = {_packed(following)}")
+            self.session.execute(dialect.merge(self.place, source, names, changes.key))
             self.session.execute(f"RESET {METADATA}")
-        self._keep(told, self._newest()[0]["version"])
+        self._keep(following, self._newest()[0]["version"])
 
     def append(self, rows: pa.Table) -> None:
         """Add rows, whatever others do."""
@@ -134,33 +119,11 @@ class DatabricksTable:
             names = ", ".join(quoted(name) for name in rows.column_names)
             self.session.execute(f"INSERT INTO {self.place} ({names}) SELECT {names} FROM {source}")
 
-    def replace(self, column: str, value: str, rows: pa.Table) -> None:
-        """Refuse: nothing here tells whether others wrote meanwhile, and theirs would be lost."""
-        del column, value, rows
-        raise ConflictError(f"rows of {self.place} are not replaced")
+    def _creation(self, schema: pa.Schema, partitions: Sequence[str]) -> list[str]:
+        return dialect.creation(self.schema_name, self.name, schema, partitions)
 
-    def create(self, schema: pa.Schema, *, partitions: Sequence[str] = ()) -> None:
-        """Make the table, and Waybill's own."""
-        made = statements.creation(self.schema_name, self.name, schema, partitions)
-        self._make_books()
-        for statement in made:
-            self.session.execute(statement)
-
-    def alter(self, plan: ShapePlan) -> None:
-        """Bring its columns to a plan."""
-        for statement in statements.alterations(self.place, self.fields(), plan):
-            self.session.execute(statement)
-
-    def drop(self) -> None:
-        """Remove the table, and its lines in the books."""
-        self.session.execute(f"DROP TABLE IF EXISTS {self.place}")
-        self.session.execute(f"DELETE FROM {LOADS} WHERE place = {literal(self.place)}")
-
-    def _make_books(self) -> None:
-        if not self.session.has_books:
-            for statement in statements.CREATE_BOOKS:
-                self.session.execute(statement)
-            self.session.has_books = True
+    def _alterations(self, plan: ShapePlan) -> list[str]:
+        return dialect.alterations(self.place, self.fields(), plan)
 
     def _newest(self, limit: int = 1) -> list[dict[str, Any]]:
         rows = self.session.query(f"DESCRIBE HISTORY {self.place} LIMIT {limit}")
@@ -197,13 +160,13 @@ class DatabricksTable:
         record = self._stamp.get("record") if stamp.record is None else stamp.record.to_text()
         return {"numbers": numbers, "record": record}
 
-    def _keep(self, told: dict[str, Any], version: int) -> None:
+    def _keep(self, stamp: dict[str, Any], version: int) -> None:
         """Copy a stamp to where it outlives the table's log; of no rows it is only there."""
-        self._stamp, self._version = told, version
-        if told["record"] is not None:
+        self._stamp, self._version = stamp, version
+        if stamp["record"] is not None:
             self.session.execute(
                 f"INSERT INTO {LOADS} VALUES ({literal(self.place)}, {version}, "
-                f"{literal(_packed(told))}, CURRENT_TIMESTAMP())"
+                f"{literal(_packed(stamp))}, CURRENT_TIMESTAMP())"
             )
 
 
@@ -214,7 +177,35 @@ def _packed(stamp: dict[str, Any]) -> str:
 
 def _unpacked(text: str) -> dict[str, Any]:
     packed = text.removeprefix(_PREFIX)
-    found: dict[str, Any] = orjson.loads(
+    stamp: dict[str, Any] = orjson.loads(
         base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
     )
-    return found
+    return stamp
+
+
+class DatabricksDestination(SqlLakeDestination):
+    """One catalog of Databricks, as ``waybill.destinations.Destination`` says.
+
+    Experimental: the statements and the order of calls are tested, no server was.
+
+    Args:
+        name: commit numbers are kept under it.
+        settings: dsn and options.
+    """
+
+    kind = "databricks"
+
+    def __init__(self, name: str, settings: DestinationSettings) -> None:
+        session = DatabricksSession(name, settings)
+        super().__init__(name, SqlLake(session, lambda *place: DatabricksTable(session, *place)))
+
+
+def open_databricks(
+    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
+) -> DatabricksDestination:
+    """Open a warehouse; it connects on first use.
+
+    Raises:
+        InputError: the dsn is not of the kind's form.
+    """
+    return DatabricksDestination(name, settings)

@@ -24,8 +24,8 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from waybill.destinations.per_table.model import Bounds
-from waybill.destinations.per_table.rewriting import complete, packed
+from waybill.destinations.per_table.files import complete, packed
+from waybill.destinations.per_table.table import Bounds
 
 _FILE_BYTES = 48 * 1024**2
 """Of rows in memory: a data file holds no more."""
@@ -89,26 +89,26 @@ class DeltaFiles:
 
     def write(self, tables: Iterable[pa.Table]) -> list[AddAction]:
         """Write rows into new files; returns what a commit says of them."""
-        found: list[AddAction] = []
+        actions: list[AddAction] = []
         waiting: deque[Future[AddAction]] = deque()
         with ThreadPoolExecutor(_WRITERS) as pool:
             for rows in packed(tables, _FILE_BYTES):
                 waiting.append(pool.submit(self._written, rows))
                 if len(waiting) >= _WRITERS:
-                    found.append(waiting.popleft().result())
-            found += [future.result() for future in waiting]
-        return found
+                    actions.append(waiting.popleft().result())
+            actions += [future.result() for future in waiting]
+        return actions
 
     def _written(self, rows: pa.Table) -> AddAction:
         path = f"part-{uuid.uuid4()}.snappy.parquet"
-        found: list[pq.FileMetaData] = []
+        metadata: list[pq.FileMetaData] = []
         with self._files.open_output_stream(path) as opened:
             pq.write_table(
                 rows,
                 opened,
                 compression="snappy",
                 use_dictionary=_repeating(rows.schema),
-                metadata_collector=found,
+                metadata_collector=metadata,
             )
             size = opened.tell()
         return AddAction(
@@ -117,7 +117,7 @@ class DeltaFiles:
             partition_values={},
             modification_time=time.time_ns() // 1_000_000,
             data_change=True,
-            stats=orjson.dumps(_stats(rows, found[0])).decode(),
+            stats=orjson.dumps(_stats(rows, metadata[0])).decode(),
         )
 
 
@@ -135,13 +135,13 @@ def _stats(rows: pa.Table, written: pq.FileMetaData) -> dict[str, Any]:
     for index, item in enumerate(list(rows.schema)[:_MOST_COLUMNS_KNOWN]):
         nulls[item.name] = rows[item.name].null_count
         word = next((spell for holds, spell in _SPELLINGS if holds(item.type)), None)
-        found = [
+        statistics = [
             written.row_group(i).column(index).statistics for i in range(written.num_row_groups)
         ]
-        if word is None or any(s is None for s in found):
+        if word is None or any(s is None for s in statistics):
             continue
-        ends = [s for s in found if s.has_min_max]
-        if ends and len(ends) == sum(s.num_values > 0 for s in found):
+        ends = [s for s in statistics if s.has_min_max]
+        if ends and len(ends) == sum(s.num_values > 0 for s in statistics):
             least[item.name] = word(min(s.min_raw for s in ends))
             greatest[item.name] = word(max(s.max_raw for s in ends))
     return {

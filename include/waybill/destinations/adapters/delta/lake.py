@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from waybill.destinations.adapters.delta.table import DeltaLakeTable
 from waybill.destinations.per_table.destination import LakeDestination
 from waybill.destinations.per_table.errors import sorter
-from waybill.destinations.per_table.places import is_remote, root_of
+from waybill.destinations.per_table.files import is_remote, root_of
 from waybill.destinations.per_table.tombstones import NAME, SCHEMA
 from waybill.settings import DestinationSettings, S3Settings
 
@@ -46,22 +46,22 @@ def storage_options(s3: S3Settings | None) -> dict[str, str]:
     """Return delta-rs's options for the object store: commits are conditional PUTs."""
     if s3 is None:
         return {}
-    found = {
+    options = {
         "AWS_REGION": s3.region,
         "aws_conditional_put": "etag",
         "connect_timeout": "5s",
         "timeout": "60s",
     }
     if s3.endpoint_url is not None:
-        found |= {"AWS_ENDPOINT_URL": s3.endpoint_url}
+        options |= {"AWS_ENDPOINT_URL": s3.endpoint_url}
         if s3.endpoint_url.startswith("http://"):
-            found |= {"AWS_ALLOW_HTTP": "true"}
+            options |= {"AWS_ALLOW_HTTP": "true"}
     if s3.access_key is not None and s3.secret_key is not None:
-        found |= {
+        options |= {
             "AWS_ACCESS_KEY_ID": s3.access_key.get_secret_value(),
             "AWS_SECRET_ACCESS_KEY": s3.secret_key.get_secret_value(),
         }
-    return found
+    return options
 
 
 def open_delta(name: str, settings: DestinationSettings, s3: S3Settings | None) -> LakeDestination:

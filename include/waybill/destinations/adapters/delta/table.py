@@ -35,7 +35,8 @@ from waybill.destinations.adapters.delta.files import (
 )
 from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import (
+from waybill.destinations.per_table.files import added, complete, folder_of, plainly, rewritten
+from waybill.destinations.per_table.table import (
     DELETE,
     FILE,
     OP,
@@ -46,10 +47,9 @@ from waybill.destinations.per_table.model import (
     Changes,
     ConflictError,
     RowStamp,
+    ShapePlan,
+    plain_field,
 )
-from waybill.destinations.per_table.places import folder_of
-from waybill.destinations.per_table.rewriting import added, complete, plainly, rewritten
-from waybill.destinations.per_table.shape import ShapePlan, plain_field
 from waybill.errors import InputError
 
 _UNSAFE = frozenset(" ,;{}()\n\t=")
@@ -102,17 +102,17 @@ class DeltaLakeTable:
 
     def checks(self) -> Mapping[str, str]:
         """Return its CHECK constraints."""
-        found = self._table.metadata().configuration
+        configuration = self._table.metadata().configuration
         return {
             name.removeprefix(_CONSTRAINT): expression
-            for name, expression in found.items()
+            for name, expression in configuration.items()
             if name.startswith(_CONSTRAINT)
         }
 
     def last_number(self, destination: str) -> int | None:
         """Return the greatest commit number of a destination; see the protocol."""
-        found: int | None = self._table.transaction_version(_app(destination))
-        return found
+        number: int | None = self._table.transaction_version(_app(destination))
+        return number
 
     def record(self) -> LoadRecord | None:
         """Return the newest books; see the protocol. Cost: of the commits since."""
@@ -123,11 +123,11 @@ class DeltaLakeTable:
 
     def _newest_record(self) -> LoadRecord | None:
         for limit in _LOOKS:
-            found = self._table.history(limit)
-            for entry in found:
+            commits = self._table.history(limit)
+            for entry in commits:
                 if _BOOKS in entry:
                     return LoadRecord.from_text(entry[_BOOKS])
-            if limit is None or len(found) < limit:
+            if limit is None or len(commits) < limit:
                 break
         return None
 
@@ -337,7 +337,7 @@ class DeltaLakeTable:
 
     def drop(self) -> None:
         """Remove the table, its rows too."""
-        from waybill.destinations.per_table.places import remove_folder
+        from waybill.destinations.per_table.files import remove_folder
 
         remove_folder(self.uri, self.options)
         self._opened = None

@@ -11,6 +11,7 @@ from waybill.destinations.transactional.books import (
     SCHEMA,
     TABLES,
     TOMBSTONES,
+    SqlBooks,
     forget,
     is_of,
     loaded,
@@ -37,7 +38,7 @@ _BARE = ("bool", "int32", "int64")
 """Column types whose text needs no quotes."""
 
 
-class DuckBooks:
+class DuckBooks(SqlBooks):
     """The books of one file."""
 
     def create(self, session: Session) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.duckdb.engine import DuckEngine
-from waybill.destinations.batch import Place, RowFrame, TableBatch
+from waybill.destinations.batch import RowFrame, TableBatch
 from waybill.destinations.transactional.destination import SqlDestination
-from waybill.destinations.transactional.engine import Table
 from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.settings import DestinationSettings, S3Settings
 
@@ -34,17 +33,15 @@ class DuckDestination(SqlDestination):
         super().__init__(name, engine)
         self._file = engine.session
 
-    def _merge_all(
-        self, batches: Sequence[TableBatch], tables: Mapping[Place, Table]
-    ) -> list[Refused]:
+    def _merge_all(self, batches: Sequence[TableBatch]) -> list[Refused]:
         known: list[Refused] = [{} for _ in batches]
         passed = [0] * len(batches)
         while True:
-            at = self._first_that_fails(batches, tables, known)
+            at = self._first_that_fails(batches, known)
             if at is None:
                 return known
             index, error = at
-            ordinal = self._culprit(batches[: index + 1], tables, known, passed[index])
+            ordinal = self._culprit(batches[: index + 1], known, passed[index])
             known[index][ordinal] = error
             passed[index] = ordinal
             self._file.restart()
@@ -52,26 +49,23 @@ class DuckDestination(SqlDestination):
     def _first_that_fails(
         self,
         batches: Sequence[TableBatch],
-        tables: Mapping[Place, Table],
         known: list[Refused],
     ) -> tuple[int, SqlError] | None:
         """Merge in order; return where a row refuses, or None, with all that is refused known."""
-        found = []
+        refused = []
         for index, batch in enumerate(batches):
-            batch.outcomes[:] = 0
             try:
-                found.append(self._merge_one(index, batch, tables, known[index]))
+                refused.append(self._merge_one(index, batch, known[index]))
             except SqlError as error:
                 if error.refused_code is None:
                     raise
                 return index, error
-        known[:] = found
+        known[:] = refused
         return None
 
     def _culprit(
         self,
         batches: Sequence[TableBatch],
-        tables: Mapping[Place, Table],
         known: Sequence[Refused],
         passed: int,
     ) -> int:
@@ -82,7 +76,7 @@ class DuckDestination(SqlDestination):
             self._file.restart()
             trial = [*batches[:-1], _beginning(batches[-1], middle)]
             cut = [*known[:-1], {n: e for n, e in known[-1].items() if n < middle}]
-            if self._first_that_fails(trial, tables, cut) is None:
+            if self._first_that_fails(trial, cut) is None:
                 low = middle
             else:
                 high = middle

@@ -1,25 +1,150 @@
-"""DuckDB as the common load needs it. A stage is the batch itself, read from Arrow, not copied."""
+"""DuckDB as the load that is one transaction needs it.
+
+A stage is the batch itself, read from Arrow, not copied. Rows that a table's NOT NULL and CHECK do
+not take are found by asking: the catalogue for the constraints, then the stage for rows that do not
+meet them, so that such a row costs no failed transaction. Checks over columns that the stage does
+not have, and unique and foreign keys, are left to the merge itself.
+
+Rows are put in the place of older ones where that comes to the same as a MERGE: older ones are
+deleted by their place in the table, all are inserted. DuckDB's MERGE joins the batch with whole
+rows of the target, and updates each column on its own; to delete and insert takes a fraction of its
+time and memory. It comes to the same where the table has no columns but the declared ones and
+Waybill's, which it would empty, and no keys or indexes, which would be asked before the old row is
+gone. Nobody else writes while the file is held.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from waybill.destinations.adapters.duckdb.books import DuckBooks
-from waybill.destinations.adapters.duckdb.connection import DuckSession
-from waybill.destinations.adapters.duckdb.constraints import screen
-from waybill.destinations.adapters.duckdb.errors import DuckError, sorted_error
-from waybill.destinations.adapters.duckdb.replacement import can_replace, replace_rows
 from waybill.destinations.adapters.duckdb.schema import ensure_tables, look_at_tables
+from waybill.destinations.adapters.duckdb.session import DuckError, DuckSession
 from waybill.destinations.batch import Place, TableBatch
-from waybill.destinations.merging import MergeStatements, literal, quoted
-from waybill.destinations.transactional.engine import Merged, Table, items_of
+from waybill.destinations.merging import DELETED_AT, KEPT_COLUMNS, MergeStatements, literal, quoted
+from waybill.destinations.transactional.engine import Merged, merge_items, reopened, statements_of
 from waybill.destinations.transactional.session import Refused, SqlError
 from waybill.destinations.transactional.table_load import parked_verdicts
-from waybill.errors import WaybillError
+from waybill.destinations.transactional.tables import Table
 from waybill.pipelines import Column, TableSpec
+
+
+def screen(session: DuckSession, statements: MergeStatements, batch: TableBatch) -> Refused:
+    """Return the rows of a stage, of those without a verdict, that the table does not take.
+
+    Cost: a pass over the stage for each CHECK, and each NOT NULL of a column with a null.
+    """
+    refused: Refused = {}
+    filled = {
+        column.name.lower()
+        for column in batch.spec.columns
+        if batch.columns.column(column.name).null_count == 0
+    }
+    for condition, error in _conditions(session, statements.spec, filled):
+        rows = session.query(
+            f"SELECT s._waybill_n AS n FROM {quoted(statements.stage)} AS s "
+            f"WHERE s._waybill_op = 'upsert' AND {statements.unjudged} AND {condition}"
+        )
+        refused |= dict.fromkeys(rows["n"].to_pylist(), error)
+    return refused
+
+
+def _conditions(
+    session: DuckSession, spec: TableSpec, filled: Collection[str]
+) -> list[tuple[str, SqlError]]:
+    """Return what must not be true of a row, with what is said of one of which it is."""
+    declared = {column.name.lower() for column in spec.columns}
+    rows = session.query(
+        "SELECT constraint_type AS kind, expression, constraint_column_names AS columns, "
+        "constraint_text AS said FROM duckdb_constraints() "
+        "WHERE database_name = current_database() AND constraint_type IN ('CHECK', 'NOT NULL') "
+        f"AND lower(schema_name) = lower({literal(spec.schema_name)}) "
+        f"AND lower(table_name) = lower({literal(spec.name)})"
+    )
+    conditions: list[tuple[str, SqlError]] = []
+    for row in rows.to_pylist():
+        if not {name.lower() for name in row["columns"]} <= declared:
+            continue
+        if row["kind"] == "CHECK":
+            error = f"CHECK constraint failed on table {spec.name}: {row['said']}"
+            condition = f"NOT ({row['expression']})"
+        elif (name := row["columns"][0]).lower() in filled:
+            continue
+        else:
+            error = f"NOT NULL constraint failed: {spec.name}.{name}"
+            condition = f"s.{quoted(name)} IS NULL"
+        conditions.append((condition, DuckError(error, "ConstraintException")))
+    return conditions
+
+
+_VERSIONS = tuple(name for name, _ in KEPT_COLUMNS if name != "_waybill_loaded_at")
+
+
+def can_replace(session: DuckSession, spec: TableSpec) -> bool:
+    """Tell whether rows of a table may be replaced. Cost: one look at the catalogue."""
+    known = {column.name.lower() for column in spec.columns}
+    known |= {name for name, _ in KEPT_COLUMNS} | {DELETED_AT}
+    of_table = (
+        "database_name = current_database() "
+        f"AND lower(schema_name) = lower({literal(spec.schema_name)}) "
+        f"AND lower(table_name) = lower({literal(spec.name)})"
+    )
+    rows = session.query(
+        f"SELECT lower(column_name) AS found FROM duckdb_columns() WHERE {of_table} "
+        f"UNION ALL SELECT ' key' FROM duckdb_constraints() WHERE {of_table} "
+        "AND constraint_type NOT IN ('CHECK', 'NOT NULL') "
+        f"UNION ALL SELECT ' index' FROM duckdb_indexes() WHERE {of_table}"
+    )
+    return set(rows["found"].to_pylist()) <= known
+
+
+def replace_rows(session: DuckSession, statements: MergeStatements, *, judged: bool) -> int:
+    """Apply what has no verdict, and the versions of touched rows; return the rows added."""
+    spec = statements.spec
+    table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
+    met = quoted(f"{statements.stage}places")
+    stage = quoted(statements.stage)
+    touch, verdicts, taken = "FALSE", "", ""
+    if judged:
+        touch = "COALESCE(v.touch, FALSE)"
+        verdicts = f"LEFT JOIN {quoted(statements.verdict)} AS v ON v.n = s._waybill_n"
+        taken = "WHERE v.n IS NULL OR v.touch"
+    on_key = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in spec.key)
+    session.execute(
+        f"CREATE OR REPLACE TEMPORARY TABLE {met} AS SELECT s._waybill_n AS n, t.rowid AS place, "
+        f"s._waybill_op = 'delete' AS gone, {touch} AS touch "
+        f"FROM {table} AS t JOIN {stage} AS s ON {on_key} {verdicts} {taken}"
+    )
+    _update(session, table, met, stage, where="m.touch", also="")
+    if spec.soft_delete:
+        marked = f", {DELETED_AT} = CURRENT_TIMESTAMP"
+        _update(session, table, met, stage, where="m.gone AND NOT m.touch", also=marked)
+    kept = " AND NOT gone" if spec.soft_delete else ""
+    deleted = session.execute(
+        f"DELETE FROM {table} WHERE rowid IN (SELECT place FROM {met} WHERE NOT touch{kept})"
+    )
+    names = [*(column.name for column in spec.columns), *_VERSIONS]
+    columns = ", ".join(quoted(name) for name in names)
+    inserted = session.execute(
+        f"INSERT INTO {table} ({columns}, _waybill_loaded_at) "
+        f"SELECT {columns}, CURRENT_TIMESTAMP FROM {stage} AS s WHERE s._waybill_op = 'upsert'"
+        f"{f' AND {statements.unjudged}' if judged else ''}"
+    )
+    return inserted - deleted
+
+
+def _update(
+    session: DuckSession, table: str, met: str, stage: str, *, where: str, also: str
+) -> None:
+    versions = ", ".join(f"{name} = s.{name}" for name in _VERSIONS)
+    session.execute(
+        f"UPDATE {table} AS t SET {versions}{also} FROM {met} AS m "
+        f"JOIN {stage} AS s ON s._waybill_n = m.n WHERE t.rowid = m.place AND {where}"
+    )
+
 
 _STAGED = ("_waybill_id", "_waybill_source_version", "_waybill_intake_version", "_waybill_op")
 _VERDICTS = "n bigint, outcome smallint, winner bigint, touch boolean"
@@ -38,11 +163,11 @@ class DuckEngine:
     """
 
     dialect = "duckdb"
+    judges_all = False
 
     def __init__(self, name: str, path: str, options: Mapping[str, str]) -> None:
         self.session = DuckSession(path, name, options)
         self.books = DuckBooks()
-        self._name = name
 
     def ensure(self, specs: Sequence[TableSpec]) -> Mapping[Place, Table]:
         """Bring tables to their declarations; see the protocol."""
@@ -55,25 +180,26 @@ class DuckEngine:
     def take_tables(self, batches: Sequence[TableBatch]) -> None:
         """Do nothing: who holds the file is alone."""
 
-    def stage(self, statements: MergeStatements, batch: TableBatch, refused: Refused) -> Refused:
+    def stage(
+        self, label: str, batch: TableBatch, table: Table, refused: Mapping[int, object]
+    ) -> tuple[MergeStatements, Refused]:
         """Let the batch be read as the stage, but for rows without a key and those refused."""
-        self.create_working(statements.verdict, _VERDICTS)
-        found = _without_key(batch) | self._no_json(batch)
-        self.session.register(statements.stage, _staged(batch, refused | found))
-        for index, child in enumerate(batch.spec.children):
-            self.session.register(items_of(statements.stage, index), batch.items(child))
-        return {n: error for n, error in found.items() if n not in refused}
+        statements = statements_of(label, table, batch.spec, self.dialect)
+        self._create(statements.verdict, _VERDICTS)
+        unfit = _without_key(batch) | self._no_json(batch)
+        self.session.register(statements.stage, _staged(batch, {**refused, **unfit}))
+        for child, items in zip(batch.spec.children, statements.items, strict=True):
+            self.session.register(items, batch.items(child))
+        return statements, {n: error for n, error in unfit.items() if n not in refused}
 
-    def create_working(self, name: str, columns: str) -> None:
+    def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
         """Make a working table; see the protocol."""
-        self.session.execute(f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} ({columns})")
+        name = f"{statements.stage}{what}"
+        self._create(name, columns)
+        return name
 
-    def create_like(self, name: str, like: str) -> None:
-        """Make an empty working table with the columns of another."""
-        self.session.execute(
-            f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} AS SELECT * FROM {quoted(like)} "
-            "LIMIT 0"
-        )
+    def _create(self, name: str, columns: str) -> None:
+        self.session.execute(f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} ({columns})")
 
     def analyze(self, name: str) -> None:
         """Do nothing: DuckDB counts as it goes."""
@@ -99,10 +225,19 @@ class DuckEngine:
             change = -self._rows(statements.spec)
             session.execute(statements.merge(judged=judged))
             change += self._rows(statements.spec)
-        for index, child in enumerate(statements.spec.children):
-            session.execute(statements.clear_items(child))
-            session.execute(statements.write_items(child, items_of(statements.stage, index)))
-        return Merged(change, refused, parked=True)
+        merge_items(session, statements)
+        return Merged(change, refused)
+
+    def reopen(self, statements: MergeStatements) -> MergeStatements | None:
+        """Stage the rows that lost only to refused ones; see the protocol."""
+
+        def create_like(name: str, like: str) -> None:
+            self.session.execute(
+                f"CREATE OR REPLACE TEMPORARY TABLE {quoted(name)} AS SELECT * FROM "
+                f"{quoted(like)} LIMIT 0"
+            )
+
+        return reopened(self.session, statements, create_like)
 
     def count(self, spec: TableSpec) -> int | None:
         """Return about how many rows a table has; None: there is no such table."""
@@ -117,10 +252,6 @@ class DuckEngine:
     def drop(self, spec: TableSpec) -> None:
         """Drop a table."""
         self.session.execute(f"DROP TABLE {quoted(spec.schema_name)}.{quoted(spec.name)}")
-
-    def sorted_error(self, error: SqlError) -> WaybillError:
-        """Return the error to raise, in words."""
-        return sorted_error(error, self._name)
 
     def _rows(self, spec: TableSpec) -> int:
         table = f"{quoted(spec.schema_name)}.{quoted(spec.name)}"
@@ -153,14 +284,14 @@ def _without_key(batch: TableBatch) -> Refused:
     for name in batch.spec.key:
         column = batch.columns.column(name)
         if column.null_count:
-            words = f"NOT NULL constraint failed: {batch.spec.name}.{name}"
-            places = np.flatnonzero(column.is_null().to_numpy())
-            error = DuckError(words, "ConstraintException")
-            refused |= dict.fromkeys(map(int, places), error)
+            message = f"NOT NULL constraint failed: {batch.spec.name}.{name}"
+            ordinals = np.flatnonzero(column.is_null().to_numpy())
+            error = DuckError(message, "ConstraintException")
+            refused |= dict.fromkeys(map(int, ordinals), error)
     return refused
 
 
-def _staged(batch: TableBatch, refused: Refused) -> pa.Table:
+def _staged(batch: TableBatch, refused: Mapping[int, object]) -> pa.Table:
     """Return a batch as a stage. Cost: no copy, but where rows are left out."""
     names = [column.name for column in batch.spec.columns]
     rows = _numbered(batch.columns.select(names))

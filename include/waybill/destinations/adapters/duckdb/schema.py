@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from waybill.destinations.adapters.duckdb.books import rekeyed
-from waybill.destinations.adapters.duckdb.connection import DuckSession
+from waybill.destinations.adapters.duckdb.session import DuckSession
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
 from waybill.destinations.transactional.books import TABLES, is_of
-from waybill.destinations.transactional.engine import Table
 from waybill.destinations.transactional.session import SqlError
 from waybill.destinations.transactional.tables import (
     ORDINARY,
     FoundColumn,
     FoundTable,
     Spelling,
+    Table,
+    carry_out,
     check_names,
     plans,
     shown,
@@ -26,14 +26,6 @@ from waybill.destinations.transactional.tables import (
 from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
-
-_LOG = logging.getLogger(__name__)
-
-
-def _rekey(spec: TableSpec) -> list[str]:
-    kinds = {column.name: SPELLING.sql_type(column.type) for column in spec.columns}
-    return rekeyed(spec, [kinds[name] for name in spec.key])
-
 
 SPELLING = Spelling(
     title="DuckDB",
@@ -52,7 +44,7 @@ SPELLING = Spelling(
     decimal="DECIMAL",
     keyed=False,
     adds_required=False,
-    rekey=_rekey,
+    rekey=rekeyed,
 )
 
 
@@ -67,12 +59,10 @@ def ensure_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Plac
     with session.transaction():
         found = _inspect(session, specs)
         planned = plans(SPELLING, specs, found)
-        for place, one in planned.items():
+        for place, plan in planned.items():
             if place in found:
-                _check_keys(session, one.table.spec)
-            for statement in one.statements:
-                _LOG.info("%s", statement)
-                _change(session, one.table.spec, statement)
+                _check_keys(session, plan.table.spec)
+            carry_out(session, plan, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -83,25 +73,13 @@ def look_at_tables(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Pla
         InputError: a conflict; names table, column, found, expected.
     """
     planned = plans(SPELLING, specs, _inspect(session, specs))
-    if any(one.statements for one in planned.values()):
+    if any(plan.statements for plan in planned.values()):
         return None
     return tables_of(specs, planned)
 
 
-def _change(session: DuckSession, spec: TableSpec, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except SqlError as error:
-        if error.refused_code == "destination_not_null_violation":
-            raise InputError(
-                f"table {shown(spec)} has rows, and a new column of it is declared NOT NULL: "
-                f"{error.words}; declare the column nullable, or add it to the table with a default"
-            ) from error
-        if error.message.startswith(("Dependency", "Catalog", "Binder", "Parser")):
-            raise InputError(
-                f"table {shown(spec)} cannot be made as it is declared: {error.words}"
-            ) from error
-        raise
+def _definition_error(error: SqlError) -> str | None:
+    return "" if error.message.startswith(("Dependency", "Catalog", "Binder", "Parser")) else None
 
 
 def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, FoundTable]:
@@ -119,15 +97,15 @@ def _inspect(session: DuckSession, specs: Sequence[TableSpec]) -> dict[Place, Fo
         "FROM duckdb_columns() AS c WHERE c.database_name = current_database() "
         f"AND (lower(c.schema_name), lower(c.table_name)) IN ({wanted})"
     )
-    found: dict[Place, FoundTable] = {}
+    tables: dict[Place, FoundTable] = {}
     for row in rows.to_pylist():
         spec = declared[row["schema"], row["name"]]
         names = {column.name.lower(): column.name for column in spec.columns}
         kind = "a view" if row["is_view"] else ORDINARY
-        table = found.setdefault((spec.schema_name, spec.name), FoundTable(kind, {}))
+        table = tables.setdefault((spec.schema_name, spec.name), FoundTable(kind, {}))
         name = names.get(row["column_name"].lower(), row["column_name"])
         table.columns[name] = FoundColumn(row["data_type"], row["not_null"], row["has_default"])
-    return found
+    return tables
 
 
 def _check_keys(session: DuckSession, spec: TableSpec) -> None:
@@ -146,11 +124,6 @@ def _check_keys(session: DuckSession, spec: TableSpec) -> None:
     )
     if twice.num_rows:
         raise InputError(
-            f"table {shown(spec)}: found two rows with key {twice.to_pylist()[0]}, expected one a "
-            "key; delete one, or declare another table"
+            f"table {shown(spec)}: found two rows with key {twice.to_pylist()[0]}, expected one "
+            "per key; delete one, or declare another table"
         )
-
-
-def sql_types(spec: TableSpec) -> Mapping[str, str]:
-    """Return column name to DuckDB's type."""
-    return {column.name: SPELLING.sql_type(column.type) for column in spec.columns}

@@ -9,10 +9,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy.engine import make_url
 
 from waybill.destinations.adapters.iceberg.table import IcebergLakeTable
-from waybill.destinations.adapters.postgres.connection import LIMITS
+from waybill.destinations.adapters.postgres.session import LIMITS
 from waybill.destinations.per_table.destination import LakeDestination
 from waybill.destinations.per_table.errors import sorter
-from waybill.destinations.per_table.places import is_remote, root_of
+from waybill.destinations.per_table.files import is_remote, root_of
 from waybill.errors import InputError
 from waybill.settings import DestinationSettings, S3Settings
 
@@ -106,18 +106,18 @@ def _limited(uri: str) -> str:
 
 def io_properties(s3: S3Settings | None) -> dict[str, str]:
     """Return pyiceberg's settings for reading and writing files."""
-    found = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
+    properties = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     if s3 is None:
-        return found
-    found |= {"s3.region": s3.region, "s3.connect-timeout": "5", "s3.request-timeout": "60"}
+        return properties
+    properties |= {"s3.region": s3.region, "s3.connect-timeout": "5", "s3.request-timeout": "60"}
     if s3.endpoint_url is not None:
-        found |= {"s3.endpoint": s3.endpoint_url}
+        properties |= {"s3.endpoint": s3.endpoint_url}
     if s3.access_key is not None and s3.secret_key is not None:
-        found |= {
+        properties |= {
             "s3.access-key-id": s3.access_key.get_secret_value(),
             "s3.secret-access-key": s3.secret_key.get_secret_value(),
         }
-    return found
+    return properties
 
 
 def open_iceberg(

@@ -38,10 +38,23 @@ from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
 from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType
 
 from waybill.destinations.per_table.books import LoadRecord
-from waybill.destinations.per_table.model import FILE, Bounds, Changes, ConflictError, RowStamp
-from waybill.destinations.per_table.places import folder_of
-from waybill.destinations.per_table.rewriting import added, complete, packed, plainly, rewritten
-from waybill.destinations.per_table.shape import ShapePlan, plain_field
+from waybill.destinations.per_table.files import (
+    added,
+    complete,
+    folder_of,
+    packed,
+    plainly,
+    rewritten,
+)
+from waybill.destinations.per_table.table import (
+    FILE,
+    Bounds,
+    Changes,
+    ConflictError,
+    RowStamp,
+    ShapePlan,
+    plain_field,
+)
 
 _BOOKS, _NUMBERS = "waybill.books", "waybill.commits"
 _FILE_BYTES = 128 * 1024**2
@@ -100,8 +113,8 @@ class IcebergLakeTable:
         return self._numbers().get(destination)
 
     def _numbers(self) -> dict[str, int]:
-        found: dict[str, int] = orjson.loads(self._table.properties.get(_NUMBERS, "{}"))
-        return found
+        numbers: dict[str, int] = orjson.loads(self._table.properties.get(_NUMBERS, "{}"))
+        return numbers
 
     def record(self) -> LoadRecord | None:
         """Return the newest books; see the protocol."""
@@ -143,9 +156,9 @@ class IcebergLakeTable:
         schema = self.fields()
         old = [self._tasks[number] for number in sorted(changes.files)] if changes else []
         transaction = self._table.transaction()
-        words = {"waybill.destination": stamp.destination, "waybill.commit": str(stamp.number)}
+        summary = {"waybill.destination": stamp.destination, "waybill.commit": str(stamp.number)}
         with _conflicts():
-            with transaction.update_snapshot(snapshot_properties=words).overwrite() as snapshot:
+            with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
                 for task in old:
                     snapshot.delete_data_file(task.file)
                 for file in self._written(transaction, changes, old, schema):
@@ -154,11 +167,11 @@ class IcebergLakeTable:
             transaction.commit_transaction()
 
     def _properties(self, stamp: RowStamp) -> dict[str, str]:
-        found = {} if stamp.record is None else {_BOOKS: stamp.record.to_text()}
+        properties = {} if stamp.record is None else {_BOOKS: stamp.record.to_text()}
         if stamp.destination:
             numbers = {**self._numbers(), stamp.destination: stamp.number}
-            found[_NUMBERS] = orjson.dumps(numbers).decode()
-        return found
+            properties[_NUMBERS] = orjson.dumps(numbers).decode()
+        return properties
 
     def _written(
         self,
@@ -277,8 +290,8 @@ def _within(bounds: Bounds) -> BooleanExpression:
 
 
 def _iceberg(item: pa.Field) -> IcebergType:
-    found: IcebergType = visit_pyarrow(item.type, _ConvertToIcebergWithoutIDs())
-    return found
+    kind: IcebergType = visit_pyarrow(item.type, _ConvertToIcebergWithoutIDs())
+    return kind
 
 
 def _promotes(found: IcebergType, wanted: IcebergType) -> bool:

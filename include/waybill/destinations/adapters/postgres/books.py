@@ -17,6 +17,7 @@ from waybill.destinations.transactional.books import (
     SCHEMA,
     TABLES,
     TOMBSTONES,
+    SqlBooks,
     is_of,
     listed,
     values_of,
@@ -51,7 +52,7 @@ _ALL_EXIST = (
 )
 
 
-class PostgresBooks:
+class PostgresBooks(SqlBooks):
     """The books of one database."""
 
     def create(self, session: Session) -> None:

@@ -5,42 +5,33 @@ So two loaders do not race, and no load holds a table's exclusive lock.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from waybill.destinations.adapters.postgres.books import rekeyed
-from waybill.destinations.adapters.postgres.connection import PostgresSession
-from waybill.destinations.adapters.postgres.errors import PostgresError
+from waybill.destinations.adapters.postgres.session import PostgresError, PostgresSession
 from waybill.destinations.batch import Place
 from waybill.destinations.merging import literal, quoted
 from waybill.destinations.specs import with_children
-from waybill.destinations.transactional.engine import Table
 from waybill.destinations.transactional.session import SqlError
 from waybill.destinations.transactional.tables import (
     ORDINARY,
     FoundColumn,
     FoundTable,
     Spelling,
+    Table,
     TablePlan,
+    carry_out,
     check_names,
     plans,
-    shown,
     tables_of,
 )
-from waybill.errors import InputError
 from waybill.mappings import rules_of
 from waybill.pipelines import TableSpec
 from waybill.storage import AdvisoryLock
 
-_LOG = logging.getLogger(__name__)
 _BAD_DEFINITION_CLASSES = ("42", "54", "22", "0A", "2B")
 _KINDS = {"r": ORDINARY, "p": ORDINARY}
 _OTHER_KIND = "a view or foreign table"
-
-
-def _rekey(spec: TableSpec) -> list[str]:
-    kinds = {column.name: SPELLING.sql_type(column.type) for column in spec.columns}
-    return rekeyed(spec, [kinds[name] for name in spec.key])
 
 
 SPELLING = Spelling(
@@ -60,7 +51,7 @@ SPELLING = Spelling(
     decimal="numeric",
     keyed=True,
     adds_required=True,
-    rekey=_rekey,
+    rekey=rekeyed,
 )
 
 
@@ -80,15 +71,13 @@ def ensure_tables(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[
         check_names(SPELLING, spec)
     with session.transaction():
         planned = _planned(session, specs)
-    if not any(one.statements for one in planned.values()):
+    if not any(plan.statements for plan in planned.values()):
         return tables_of(specs, planned)
     with session.transaction():
         session.query(AdvisoryLock.DESTINATION_TABLES.sql())
         planned = _planned(session, specs)
-        for one in planned.values():
-            for statement in one.statements:
-                _LOG.info("%s", statement)
-                _change(session, one.table.spec, statement)
+        for plan in planned.values():
+            carry_out(session, plan, _definition_error)
     return tables_of(specs, planned)
 
 
@@ -102,34 +91,22 @@ def look_at_tables(
     Raises:
         InputError: a conflict; names table, column, found, expected.
     """
-    tables = [one for spec in specs for one in with_children(spec)]
-    names = ", ".join(f"{quoted(one.schema_name)}.{quoted(one.name)}" for one in tables)
+    tables = [table for spec in specs for table in with_children(spec)]
+    names = ", ".join(f"{quoted(table.schema_name)}.{quoted(table.name)}" for table in tables)
     session.execute(f"LOCK TABLE {names} IN ROW EXCLUSIVE MODE")  # as the merge will
     planned = _planned(session, specs)
-    if any(one.statements for one in planned.values()):
+    if any(plan.statements for plan in planned.values()):
         return None
     return tables_of(specs, planned)
 
 
-def _change(session: PostgresSession, spec: TableSpec, statement: str) -> None:
-    try:
-        session.execute(statement)
-    except SqlError as error:
-        state = (error.sqlstate if isinstance(error, PostgresError) else None) or ""
-        if state == "23502":
-            raise InputError(
-                f"table {shown(spec)} has rows, and a new column of it is declared NOT NULL: "
-                f"{error.words}; declare the column nullable, or add it to the table with a default"
-            ) from error
-        if state[:2] in _BAD_DEFINITION_CLASSES and state != "42501":
-            raise InputError(
-                f"table {shown(spec)} cannot be made as it is declared: {error.words} ({state})"
-            ) from error
-        raise
+def _definition_error(error: SqlError) -> str | None:
+    state = (error.sqlstate if isinstance(error, PostgresError) else None) or ""
+    return state if state[:2] in _BAD_DEFINITION_CLASSES and state != "42501" else None
 
 
 def _planned(session: PostgresSession, specs: Sequence[TableSpec]) -> dict[Place, TablePlan]:
-    places = [(one.schema_name, one.name) for spec in specs for one in with_children(spec)]
+    places = [(table.schema_name, table.name) for spec in specs for table in with_children(spec)]
     return plans(SPELLING, specs, inspect(session, places))
 
 
@@ -145,15 +122,15 @@ def inspect(session: PostgresSession, places: Sequence[Place]) -> dict[Place, Fo
         "AND NOT a.attisdropped "
         f"WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND (n.nspname, c.relname) IN ({wanted})"
     )
-    found: dict[Place, FoundTable] = {}
+    tables: dict[Place, FoundTable] = {}
     for row in columns.to_pylist():
-        table = found.setdefault(
+        table = tables.setdefault(
             (row["schema"], row["name"]), FoundTable(_KINDS.get(row["kind"], _OTHER_KIND), {})
         )
         table.columns[row["column"]] = FoundColumn(row["type"], row["not_null"], row["has_default"])
-    if found:
-        _add_unique(session, wanted, found)
-    return found
+    if tables:
+        _add_unique(session, wanted, tables)
+    return tables
 
 
 def _add_unique(session: PostgresSession, wanted: str, found: Mapping[Place, FoundTable]) -> None:

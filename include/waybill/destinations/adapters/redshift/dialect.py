@@ -1,14 +1,15 @@
-"""Redshift's types, limits and words."""
+"""Redshift's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import ValueLimits, reader
-from waybill.destinations.transactional.staged.dialect import Dialect
-from waybill.destinations.transactional.staged.rewriting import (
+from waybill.destinations.limits import ValueLimits
+from waybill.destinations.transactional.dialect import (
+    Dialect,
     delete_without_alias,
     merge_in_steps,
     null_safe_as_or,
+    reader,
     using_as_exists,
 )
 

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.redshift.dialect import REDSHIFT
-from waybill.destinations.drivers import Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.dialect import BOOKS
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
-from waybill.destinations.transactional.staged.table_load import working_table
+from waybill.destinations.drivers import Form, WarehouseError, driver
+from waybill.destinations.transactional.destination import warehouse_opener
+from waybill.destinations.transactional.dialect import BOOKS
+from waybill.destinations.transactional.session import Columns, WarehouseSession
+from waybill.destinations.transactional.warehouse import working_table
 from waybill.errors import InputError
-from waybill.settings import DestinationSettings, S3Settings
+from waybill.settings import DestinationSettings
 
 _TRANSIENT = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout"})
 
@@ -71,7 +71,7 @@ def _translating() -> Iterator[None]:
         raise WarehouseError(f"the staging bucket: {error}", away=True) from error
 
 
-FORM = Form(
+_FORM = Form(
     shape="redshift://user:password@host:5439/database?staging=s3://bucket/prefix&iam_role=arn:…",
     schemes=("redshift",),
     parts=(1, 1),
@@ -85,22 +85,15 @@ _ANSWER_TIMEOUT_S = 1_900
 
 
 class RedshiftSession(WarehouseSession):
-    """A session with one database of Redshift. Experimental.
+    """A session with one database of Redshift. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
-
+    dialect = REDSHIFT
+    form = _FORM
     begin = "BEGIN"
 
     def __init__(self, name: str, settings: DestinationSettings) -> None:
-        super().__init__(REDSHIFT, name)
-        self._address = read_address(name, settings, FORM)
-        scheme, _, place = self._address.options["staging"].partition("://")
+        super().__init__(name, settings)
+        scheme, _, place = self.address.options["staging"].partition("://")
         self._bucket, _, self._prefix = place.strip("/").partition("/")
         if scheme != "s3" or not self._bucket:
             raise InputError(
@@ -111,11 +104,11 @@ class RedshiftSession(WarehouseSession):
     def connect(self) -> Any:
         """Open the driver's connection; transactions are opened in SQL."""
         connection = driver("redshift_connector", PACKAGE, "redshift").connect(
-            user=self._address.user or self._address.options.get("user"),
-            password=self._address.password or self._address.options.get("password"),
-            host=self._address.host,
-            port=self._address.port or 5439,
-            database=self._address.parts[0],
+            user=self.address.user or self.address.options.get("user"),
+            password=self.address.password or self.address.options.get("password"),
+            host=self.address.host,
+            port=self.address.port or 5439,
+            database=self.address.parts[0],
             timeout=_ANSWER_TIMEOUT_S,
             tcp_keepalive=True,
             tcp_keepalive_idle=30,
@@ -128,8 +121,8 @@ class RedshiftSession(WarehouseSession):
 
     def settle(self) -> None:
         """Set times in UTC, and a limit for statements."""
-        self.execute("SET timezone TO 'UTC'")
-        self.execute(f"SET statement_timeout TO {_STATEMENT_LIMIT_MS}")
+        self.execute_native("SET timezone TO 'UTC'")
+        self.execute_native(f"SET statement_timeout TO {_STATEMENT_LIMIT_MS}")
 
     def run(self, statement: str) -> tuple[pa.Table | None, int]:
         """Run one statement."""
@@ -152,23 +145,23 @@ class RedshiftSession(WarehouseSession):
             return WarehouseError(str(error), away=True)
         if not isinstance(error, module.Error):
             return None
-        said = error.args[0] if error.args else ""
-        if isinstance(said, dict):
-            return WarehouseError(str(said.get("M", said)), state=str(said.get("C", "")))
+        details = error.args[0] if error.args else ""
+        if isinstance(details, dict):
+            return WarehouseError(str(details.get("M", details)), state=str(details.get("C", "")))
         return WarehouseError(str(error))
 
     def stage(self, wanted: str, columns: Columns, rows: pa.Table) -> str:
         """Make a temporary table and fill it; times come naive, for COPY takes no zones."""
         times = [name for name, kind in columns if kind == "timestamp"]
         raw = f"{wanted}_raw" if times else wanted
-        self.execute(_raw_table(self, raw, columns))
+        self.execute_native(_raw_table(self, raw, columns))
         key = "/".join(part for part in (self._prefix, f"{wanted}.parquet") if part)
         bucket = self.bucket()
         bucket.put(self._bucket, key, _naive(rows, times))
         try:
             source = self.dialect.literal(f"s3://{self._bucket}/{key}")
-            role = self.dialect.literal(self._address.options["iam_role"])
-            self.execute(
+            role = self.dialect.literal(self.address.options["iam_role"])
+            self.execute_native(
                 f"COPY {self.dialect.working(raw)} FROM {source} IAM_ROLE {role} FORMAT AS PARQUET"
             )
         finally:
@@ -179,7 +172,7 @@ class RedshiftSession(WarehouseSession):
 
     def bucket(self) -> StagingBucket:
         """Return the staging bucket."""
-        return StagingBucket(self._address.options.get("region"))
+        return StagingBucket(self.address.options.get("region"))
 
     def _with_zones(self, wanted: str, raw: str, columns: Columns) -> None:
         quoted = self.dialect.quoted
@@ -187,13 +180,13 @@ class RedshiftSession(WarehouseSession):
             f"{quoted(n)} AT TIME ZONE 'UTC' AS {quoted(n)}" if kind == "timestamp" else quoted(n)
             for n, kind in columns
         )
-        self.execute(working_table(self, wanted, columns))
-        self.execute(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")
-        self.execute(f"DROP TABLE {quoted(raw)}")
+        self.execute_native(working_table(self, wanted, columns))
+        self.execute_native(f"INSERT INTO {quoted(wanted)} SELECT {listed} FROM {quoted(raw)}")
+        self.execute_native(f"DROP TABLE {quoted(raw)}")
 
     def lock(self) -> None:
         """Lock the books' lock table until the transaction ends: another load waits."""
-        self.execute(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
+        self.execute_native(f"LOCK {self.dialect.table(BOOKS, '_waybill_locks')}")
 
 
 def _raw_table(session: WarehouseSession, name: str, columns: Columns) -> str:
@@ -216,12 +209,4 @@ def _table(names: list[str], rows: list[dict[str, Any]]) -> pa.Table:
     return pa.Table.from_pylist(rows) if rows else pa.table({name: pa.nulls(0) for name in names})
 
 
-def open_redshift(
-    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
-) -> WarehouseDestination:
-    """Open a warehouse; it connects on first use.
-
-    Raises:
-        InputError: the dsn is not of the kind's form.
-    """
-    return WarehouseDestination(name, RedshiftSession(name, settings))
+open_redshift = warehouse_opener(RedshiftSession)

@@ -1,12 +1,12 @@
-"""Snowflake's types, limits and words."""
+"""Snowflake's types, limits, errors and catalogue."""
 
 from __future__ import annotations
 
 from datetime import date
 
 from waybill.destinations.drivers import ErrorMap
-from waybill.destinations.limits import ValueLimits, digits, reader
-from waybill.destinations.transactional.staged.dialect import Dialect
+from waybill.destinations.limits import ValueLimits
+from waybill.destinations.transactional.dialect import Dialect, digits, reader
 
 _GRANT = (
     "grant the destination's role USAGE on the warehouse and the database, CREATE SCHEMA on the "

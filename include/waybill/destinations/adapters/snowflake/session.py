@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waybill.destinations.adapters.snowflake.dialect import SNOWFLAKE
-from waybill.destinations.drivers import Address, Form, WarehouseError, driver, read_address
-from waybill.destinations.transactional.staged import books
-from waybill.destinations.transactional.staged.destination import WarehouseDestination
-from waybill.destinations.transactional.staged.session import Columns, WarehouseSession
-from waybill.destinations.transactional.staged.table_load import working_table
-from waybill.settings import DestinationSettings, S3Settings
+from waybill.destinations.drivers import Address, Form, WarehouseError, driver
+from waybill.destinations.transactional import books
+from waybill.destinations.transactional.destination import warehouse_opener
+from waybill.destinations.transactional.session import Columns, WarehouseSession
+from waybill.destinations.transactional.warehouse import working_table
 
-FORM = Form(
+_FORM = Form(
     shape="snowflake://user:password@account/database?warehouse=…&role=…",
     schemes=("snowflake",),
     parts=(1, 1),
@@ -44,26 +43,15 @@ _CONNECTION_CODES = range(250_000, 260_000)
 
 
 class SnowflakeSession(WarehouseSession):
-    """A session with one database of Snowflake. Experimental.
+    """A session with one database of Snowflake. Experimental."""
 
-    Args:
-        name: the destination's name.
-        settings: dsn and options.
-
-    Raises:
-        InputError: the dsn cannot be used.
-    """
-
-    begin = "BEGIN TRANSACTION"
-
-    def __init__(self, name: str, settings: DestinationSettings) -> None:
-        super().__init__(SNOWFLAKE, name)
-        self._address = read_address(name, settings, FORM)
+    dialect = SNOWFLAKE
+    form = _FORM
 
     def connect(self) -> Any:
         """Open the driver's connection."""
         connector = driver("snowflake.connector", PACKAGE, "snowflake")
-        return connector.connect(**_arguments(self._address, self.name))
+        return connector.connect(**_arguments(self.address, self.name))
 
     def run(self, statement: str) -> tuple[pa.Table | None, int]:
         """Run one statement."""
@@ -91,9 +79,9 @@ class SnowflakeSession(WarehouseSession):
 
     def stage(self, wanted: str, columns: Columns, rows: pa.Table) -> str:
         """Make a temporary table and fill it."""
-        self.execute(working_table(self, wanted, columns))
+        self.execute_native(working_table(self, wanted, columns))
         files = self.dialect.working(f"{wanted}_files")
-        self.execute(
+        self.execute_native(
             f"CREATE TEMPORARY STAGE {files} FILE_FORMAT = "
             "(TYPE = PARQUET USE_LOGICAL_TYPE = TRUE BINARY_AS_TEXT = FALSE)"
         )
@@ -105,11 +93,11 @@ class SnowflakeSession(WarehouseSession):
                 f"PUT 'file://rows.parquet' '@{files}' AUTO_COMPRESS = FALSE OVERWRITE = TRUE",
                 file_stream=sent,
             )
-        self.execute(
+        self.execute_native(
             f"COPY INTO {self.dialect.working(wanted)} FROM '@{files}' "
             "MATCH_BY_COLUMN_NAME = CASE_SENSITIVE ON_ERROR = ABORT_STATEMENT"
         )
-        self.execute(f"DROP STAGE {files}")
+        self.execute_native(f"DROP STAGE {files}")
         return wanted
 
     def lock(self) -> None:
@@ -131,12 +119,4 @@ def _arguments(address: Address, name: str) -> dict[str, Any]:
     }
 
 
-def open_snowflake(
-    name: str, settings: DestinationSettings, _s3: S3Settings | None = None
-) -> WarehouseDestination:
-    """Open a warehouse; it connects on first use.
-
-    Raises:
-        InputError: the dsn is not of the kind's form.
-    """
-    return WarehouseDestination(name, SnowflakeSession(name, settings))
+open_snowflake = warehouse_opener(SnowflakeSession)

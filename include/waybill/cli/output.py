@@ -1,0 +1,29 @@
+"""What commands print. Names and messages come from users: no control character gets through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 event", "2 events", "1,000 events"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def plain(text: str) -> str:
+    """Return a text with what is not printable written out: no terminal command gets through."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def print_line(text: str) -> None:
+    """Print one line, with what is not printable written out."""
+    typer.echo(plain(text))
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON."""
+    import orjson
+
+    typer.echo(orjson.dumps(value, default=str).decode())
