@@ -29,6 +29,9 @@ COUNT_NAMES = (
 )
 _INDEX = {name: index for index, name in enumerate(COUNT_NAMES)}
 
+_INT = pa.int32()
+_FIRST_PASS = pa.scalar(0, _INT)
+
 Key = tuple[str, str, str, int]
 
 
@@ -148,12 +151,12 @@ class Mapped:
     @property
     def ids(self) -> list[str]:
         """All ids, in order. Cost: a copy."""
-        return [one for part in self.parts for one in part.ids.to_pylist()]
+        return [event_id for part in self.parts for event_id in part.ids.to_pylist()]
 
     @property
     def offsets(self) -> list[int]:
         """All offsets, in order. Cost: a copy."""
-        return [one for part in self.parts for one in part.offsets]
+        return [offset for part in self.parts for offset in part.offsets.to_pylist()]
 
 
 @dataclass(slots=True)
@@ -212,11 +215,15 @@ class Items:
                 offsets = [offsets[place] for place in places]
                 partitions = [partitions[place] for place in places]
             if isinstance(events, Heads):
-                ids, attempts = events.ids, [0] * len(events)
+                ids, attempts = events.ids, pa.repeat(_FIRST_PASS, len(events))
             else:
-                ids, attempts = [e.id for e in events], [e.attempt for e in events]
+                ids, attempts = [e.id for e in events], pa.array([e.attempt for e in events], _INT)
             self._columns = EventColumns(
-                pa.array(ids, pa.string()), attempts, offsets, partitions, self._intake_minutes()
+                pa.array(ids, pa.string()),
+                attempts,
+                pa.array(offsets, pa.int64()),
+                pa.array(partitions, _INT),
+                pa.array(self._intake_minutes(), _INT),
             )
         return self._columns
 

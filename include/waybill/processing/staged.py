@@ -67,14 +67,16 @@ class StagedFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EventColumns:
-    """Events of one slice that ended alike, column by column."""
+    """Events of one slice that ended alike, column by column; for staged rows and traces."""
 
     ids: pa.Array
-    """Texts; made once for the staged rows and the traces."""
-    attempts: Sequence[int]
-    offsets: Sequence[int]
-    partitions: Sequence[int]
-    minutes: Sequence[int]
+    """Texts."""
+    attempts: pa.Array
+    """32 bits, as all but offsets."""
+    offsets: pa.Array
+    """64 bits."""
+    partitions: pa.Array
+    minutes: pa.Array
     """Of intake."""
 
     def __len__(self) -> int:
@@ -92,31 +94,29 @@ def system_columns(
         known: their columns that are made already.
         replayed: whether the rows enter at the destination.
     """
-    minutes = pa.array(known.minutes, pa.int32())
     is_replayed = pa.repeat(pa.scalar(replayed), len(events))
-    attempts = pa.array(known.attempts, pa.int32())
     if isinstance(events, Heads):
         return [
             known.ids,
             pa.array(events.keys, pa.string()),
             pa.array(events.source_versions, pa.int64()),
             pa.array(events.intake_versions, pa.int64()),
-            minutes,
+            known.minutes,
             pa.repeat(pa.scalar(UPSERT), len(events)),
             is_replayed,
             pa.nulls(len(events), pa.string()),
-            attempts,
+            known.attempts,
         ]
     return [
         known.ids,
         pa.array([e.key for e in events], pa.string()),
         pa.array([e.source_version for e in events], pa.int64()),
         pa.array([e.intake_version for e in events], pa.int64()),
-        minutes,
+        known.minutes,
         pa.array([e.op for e in events], pa.string()),
         is_replayed,
         pa.array([e.replay_id for e in events], pa.string()),
-        attempts,
+        known.attempts,
     ]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain, compress
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from waybill.events import STAGES
 from waybill.processing import ChainResult, Failure
@@ -77,15 +77,13 @@ def _of_mapped(
             "outcome": outcome,
             "object_key": "" if phase == "transformation" else staged_key,
         }
-        each = _each(parts)
         count = sum(map(len, parts))
+        each = _each(parts) if count else {}
         if count >= _OWN_BATCH:
             same = {name: _one_or_all(values) for name, values in each.items()}
-            ids = pa.concat_arrays([part.ids for part in parts])
-            batches.append(_batch({**constants, **same, "event_id": ids, **common}))
+            batches.append(_batch({**same, **constants, **common}))
         elif count:
-            ids = [one for part in parts for one in part.ids.to_pylist()]
-            small.add(count, constants, {**each, "event_id": ids})
+            small.add(count, constants, {name: v.to_pylist() for name, v in each.items()})
     return [*batches, *small.batches(common)]
 
 
@@ -126,31 +124,34 @@ def _shared(
 
 
 def _places(part: EventColumns) -> Iterator[tuple[str, int, int]]:
-    return zip(part.ids.to_pylist(), part.partitions, part.offsets, strict=True)
+    columns = (part.ids, part.partitions, part.offsets)
+    return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def _chosen(part: EventColumns, which: Sequence[bool]) -> EventColumns:
-    return EventColumns(
-        part.ids.filter(pa.array(which, pa.bool_())),
-        list(compress(part.attempts, which)),
-        list(compress(part.offsets, which)),
-        list(compress(part.partitions, which)),
-        list(compress(part.minutes, which)),
-    )
+    mask = pa.array(which, pa.bool_())
+    columns = (part.ids, part.attempts, part.offsets, part.partitions, part.minutes)
+    return EventColumns(*(column.filter(mask) for column in columns))
 
 
-def _each(parts: Sequence[EventColumns]) -> dict[str, list[Any]]:
-    return {
-        "kafka_partition": list(chain.from_iterable(part.partitions for part in parts)),
-        "kafka_offset": list(chain.from_iterable(part.offsets for part in parts)),
-        "attempt": list(chain.from_iterable(part.attempts for part in parts)),
-        "intake_minute": list(chain.from_iterable(part.minutes for part in parts)),
+def _each(parts: Sequence[EventColumns]) -> dict[str, pa.Array]:
+    """Return what differs from trace to trace."""
+    columns = {
+        "event_id": [part.ids for part in parts],
+        "kafka_partition": [part.partitions for part in parts],
+        "kafka_offset": [part.offsets for part in parts],
+        "attempt": [part.attempts for part in parts],
+        "intake_minute": [part.minutes for part in parts],
     }
+    return {name: pa.concat_arrays(arrays) for name, arrays in columns.items()}
 
 
-def _one_or_all(values: list[Any]) -> Any:
+def _one_or_all(values: pa.Array) -> Any:
     """Return a column's value where all are the same: one costs less than many to write down."""
-    return values[0] if values.count(values[0]) == len(values) else values
+    if values.type == pa.string():
+        return values
+    span = pc.min_max(values)
+    return span["min"].as_py() if span["min"] == span["max"] else values
 
 
 def _of_failures(
