@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from waybill.events.decoding import Heads as Heads
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
-    from waybill.events.decoding import pack_events as pack_events
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
@@ -71,7 +70,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Heads",
             "decode",
             "decode_head",
-            "pack_events",
             "payload_bytes",
             "read_heads",
             "read_payload",

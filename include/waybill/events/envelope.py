@@ -23,11 +23,8 @@ LARGEST_NAME_BYTES = 512
 """Of an event name or a pipeline id, in UTF-8: what the indexes of the books can hold."""
 
 
-class Event(msgspec.Struct, array_like=True):
-    """One record in flight. ``data`` is the payload, free to be changed by a transformation.
-
-    An array where msgspec writes it: so it goes to the process of user code. `encode` is the wire.
-    """
+class Event(msgspec.Struct):
+    """One record in flight. ``data`` is the payload, free to be changed by a transformation."""
 
     id: str
     pipeline_id: str

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, pack_events, read_payload, unpack_events
+from waybill.events import Event, Heads, decode, read_payload, unpack_events
 from waybill.processing.failures import Fault, describe
 from waybill.processing.payload_columns import PayloadColumns, payloads_of
 from waybill.processing.plan import Plan
@@ -92,8 +92,7 @@ def _with_payloads(
     events: Sequence[Event], values: Sequence[bytes]
 ) -> tuple[Sequence[Event], dict[int, Fault]]:
     """Return events with the payloads that were left, and why one cannot be read."""
-    packed = pack_events(events)
-    if packed is not None:
+    if isinstance(events, Heads):
         with suppress(ValueError, RecursionError):
-            return unpack_events(packed), {}
+            return unpack_events(events.packed()), {}
     return events, read_payloads(events, values)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, encode, pack_events, read_heads, unpack_events
+from waybill.events import Event, decode, encode, read_heads, unpack_events
 
 
 def event(number: int, **changes: Any) -> Event:
@@ -29,9 +29,7 @@ def read(values: list[bytes]) -> list[Event] | None:
         return None
     found: dict[int, Event] = {}
     for heads, indices in groups:
-        packed = pack_events(heads)
-        assert packed is not None
-        found.update(zip(indices, unpack_events(packed), strict=True))
+        found.update(zip(indices, unpack_events(heads.packed()), strict=True))
         assert heads.ids == [found[index].id for index in indices]
         assert heads.keys == [found[index].key for index in indices]
         assert heads.intake_minutes == [found[index].intake_minute for index in indices]
@@ -159,7 +157,3 @@ def test_a_pipeline_of_two_teams_keeps_its_order() -> None:
 
 def test_a_slice_too_large_to_be_held_twice_is_read_by_message() -> None:
     assert read_heads([encode(event(n, data="x" * 9_000_000)) for n in range(2)]) is None
-
-
-def test_payloads_that_were_read_are_not_packed() -> None:
-    assert pack_events([event(1)]) is None

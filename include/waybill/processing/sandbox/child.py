@@ -76,7 +76,7 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     count: int
     lengths: bytes
     """Of the messages, in bytes, as an array of unsigned 32-bit numbers. Empty: what follows is
-    the events themselves, as a JSON array; the answer is None where a payload cannot be read."""
+    `Heads.packed`. The answer is None where a payload cannot be read."""
     attempts: int
     backoff_s: float
     budget_s: float
@@ -138,16 +138,16 @@ class _Child:
 
     def _run(self, asked: Run, body: bytearray) -> bytes:
         fresh: Callable[[int], Event]
-        if asked.lengths:
-            values = _split(body, asked.lengths)
-            events = [decode(value) for value in values]
-            fresh = partial(_fresh, values)
-        else:
-            try:
+        try:
+            if asked.lengths:
+                values = _split(body, asked.lengths)
+                events = [decode(value) for value in values]
+                fresh = partial(_fresh, values)
+            else:
                 events = unpack_events(body)
-            except (ValueError, RecursionError):
-                return pack(None)
-            fresh = partial(_fresh_of, body)
+                fresh = partial(_fresh_of, body)
+        except (ParkError, ValueError, RecursionError):
+            return pack(None)
         retries = Retries(
             asked.attempts,
             backoff_s=asked.backoff_s,

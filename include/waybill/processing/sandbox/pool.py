@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from waybill.errors import RetryError, StopError
-from waybill.events import Event, pack_events
+from waybill.events import Event, Heads
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import PayloadColumns
@@ -295,7 +295,7 @@ class _Batch:
         self._careful = False
         """A process died, and it is not known at which event."""
         self._by_message = False
-        """A payload could not be read there: from now on it is told where each message begins."""
+        """A payload could not be read there: the others go as messages, once."""
         self._payloads: PayloadColumns | None = None
         """Of all events, where one request was enough and all go on as themselves."""
 
@@ -334,7 +334,7 @@ class _Batch:
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
-        packed = None if self._by_message else pack_events(events)
+        packed = events.packed() if isinstance(events, Heads) and not self._by_message else None
         asked = Run(
             self._plan.code_key,
             len(events),
@@ -349,7 +349,7 @@ class _Batch:
                 answer = self._sandbox.ask(process, asked, body)
             finally:
                 retries.charge(process.spent.value)
-            if answer is None and packed is not None:
+            if answer is None and not self._by_message:
                 faults = read_payloads(events, values)
                 self._culprits |= {at + index: fault for index, fault in faults.items()}
                 self._by_message = True
