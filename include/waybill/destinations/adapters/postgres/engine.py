@@ -281,9 +281,16 @@ class PostgresEngine:
         statements = statements_of(label, table, batch.spec, self.dialect)
         create_stage(self.session, statements)
         unfit = self._stage_rows(statements, batch)
+        by_item: Refused = {}
         for index in range(len(batch.spec.children)):
-            unfit |= self._stage_items(statements, batch, index, {**refused, **unfit})
-        return statements, unfit
+            known = {**refused, **unfit, **by_item}
+            by_item |= self._stage_items(statements, batch, index, known)
+        if by_item:  # their rows are in the stage: what is there is judged and merged
+            numbers = ", ".join(map(str, by_item))
+            self.session.execute(
+                f"DELETE FROM {quoted(statements.stage)} WHERE _waybill_n IN ({numbers})"
+            )
+        return statements, unfit | by_item
 
     def working_table(self, statements: MergeStatements, what: str, columns: str) -> str:
         """Make a working table that ends with the transaction; see the protocol."""
