@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,51 +71,57 @@ def deploy(
             that holds what was learned.
     """
     pipeline = load_pipeline(directory, source_roots)
-    number, changed = _activate(tracker, pipeline, who, rules or rules_of("postgres"))
-    warnings = tuple(_shared_tables(pipeline, active_pipelines(tracker).values()))
+    with tracker.transaction() as connection:
+        _register(connection, pipeline)
+        number, changed = _activate(connection, pipeline, who, rules or rules_of("postgres"))
+        warnings = tuple(_shared_tables(connection, pipeline))
     return DeployReport(
         pipeline.name, pipeline.id, pipeline.version, number, changed=changed, warnings=warnings
     )
 
 
 def _activate(
-    tracker: TrackerStore, pipeline: Pipeline, who: str, rules: NameRules
+    connection: Connection, pipeline: Pipeline, who: str, rules: NameRules
 ) -> tuple[int, bool]:
     """Make a version active; returns its number, and False if it was active already."""
-    with tracker.transaction() as connection:
-        _register(connection, pipeline)
-        active = _active_row(connection, pipeline.id)
-        if active is not None and active.version == pipeline.version:
-            return int(active.number), False
-        if active is not None:
-            _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
-        number = 1 if active is None else active.number + 1
-        connection.execute(
-            pipeline_versions.insert().values(
-                pipeline_id=pipeline.id,
-                number=number,
-                version=pipeline.version,
-                declaration=pipeline.to_json(),
-                deployed_by=who,
-            )
+    active = _active_row(connection, pipeline.id)
+    if active is not None and active.version == pipeline.version:
+        return int(active.number), False
+    if active is not None:
+        _refuse_other_topic(Pipeline.from_json(active.declaration), pipeline)
+    number = 1 if active is None else active.number + 1
+    connection.execute(
+        pipeline_versions.insert().values(
+            pipeline_id=pipeline.id,
+            number=number,
+            version=pipeline.version,
+            declaration=pipeline.to_json(),
+            deployed_by=who,
         )
-        connection.execute(
-            audit_log.insert().values(
-                who=who,
-                action="deploy",
-                target=pipeline.id,
-                detail={"version": pipeline.version, "number": number},
-            )
+    )
+    connection.execute(
+        audit_log.insert().values(
+            who=who,
+            action="deploy",
+            target=pipeline.id,
+            detail={"version": pipeline.version, "number": number},
         )
-        keep_declared(connection, pipeline, rules, who)
+    )
+    keep_declared(connection, pipeline, rules, who)
     return number, True
 
 
-def _shared_tables(pipeline: Pipeline, deployed: Iterable[Pipeline]) -> Iterator[str]:
+def _shared_tables(connection: Connection, pipeline: Pipeline) -> Iterator[str]:
     """Yield a sentence for each table that another deployed pipeline writes too."""
     tables = _tables(pipeline)
-    for other in sorted(deployed, key=lambda one: one.name):
-        if other.id == pipeline.id or other.destination != pipeline.destination:
+    numbers = {one: number for one, number in _newest(connection) if one != pipeline.id}
+    for pipeline_id, _, declaration in sorted(_versions(connection, list(numbers.items()))):
+        try:
+            other = Pipeline.from_json(declaration)
+        except InputError as error:
+            yield f"the tables of pipeline {pipeline_id!r} were not compared: {error}"
+            continue
+        if other.destination != pipeline.destination:
             continue
         for schema, table in sorted(tables & _tables(other)):
             yield (
@@ -206,9 +212,7 @@ class ActivePipelines:
             return active, self._read_mappings(connection, wanted)
 
     def _read(self, connection: Connection) -> dict[str, Pipeline]:
-        table = pipeline_versions.c
-        newest = select(table.pipeline_id, func.max(table.number)).group_by(table.pipeline_id)
-        active = [(row[0], int(row[1])) for row in connection.execute(newest)]
+        active = _newest(connection)
         unknown = [one for one in active if one not in self._known]
         rows = _versions(connection, unknown) if unknown else []
         fresh = {(row[0], int(row[1])): Pipeline.from_json(row[2]) for row in rows}
@@ -223,6 +227,13 @@ class ActivePipelines:
             name = (version.pipeline_id, version.event_name)
             self._mappings[name] = InForce(version.number, version.declaration)
         return {name: self._mappings[name] for name in numbers}
+
+
+def _newest(connection: Connection) -> list[tuple[str, int]]:
+    """Return (pipeline id, number of its active version) of all deployed pipelines."""
+    table = pipeline_versions.c
+    query = select(table.pipeline_id, func.max(table.number)).group_by(table.pipeline_id)
+    return [(row[0], int(row[1])) for row in connection.execute(query)]
 
 
 def _versions(connection: Connection, wanted: Sequence[tuple[str, int]]) -> Sequence[Any]:

@@ -26,4 +26,4 @@ def print_json(value: Any) -> None:
     """Print one line of JSON."""
     import orjson
 
-    typer.echo(orjson.dumps(value, default=str).decode())
+    typer.echo(orjson.dumps(value, default=str))  # bytes: in UTF-8, whatever the locale

@@ -110,7 +110,7 @@ def status(*, as_json: AsJson = False) -> None:
         elif ill:
             _say(f"not up: {', '.join(ill)}; {_who_starts(lines)}")
         for line in suspended:
-            _say(f"{line.name} was suspended by a signal; `kill -CONT {line.pid}` resumes it")
+            _say(f"{line.name} was suspended by a signal; `{line.resume}` resumes it")
         _show_restarts(lines)
         if any(line.name == "postgres" and line.healthy for line in lines):
             _show_waiting()

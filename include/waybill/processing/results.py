@@ -30,7 +30,6 @@ COUNT_NAMES = (
 _INDEX = {name: index for index, name in enumerate(COUNT_NAMES)}
 
 _INT = pa.int32()
-_FIRST_PASS = pa.scalar(0, _INT)
 
 Key = tuple[str, str, str, int]
 
@@ -215,7 +214,7 @@ class Items:
                 offsets = [offsets[place] for place in places]
                 partitions = [partitions[place] for place in places]
             if isinstance(events, Heads):
-                ids, attempts = events.ids, pa.repeat(_FIRST_PASS, len(events))
+                ids, attempts = events.ids, pa.repeat(pa.scalar(0, _INT), len(events))
             else:
                 ids, attempts = [e.id for e in events], pa.array([e.attempt for e in events], _INT)
             self._columns = EventColumns(

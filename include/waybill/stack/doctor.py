@@ -168,4 +168,6 @@ def _services(services: list[ServiceStatus]) -> Iterator[Check]:
     for s in services:
         state = "healthy" if s.healthy else "does not answer" if s.pid else "down"
         remedy = "" if s.healthy else f"waybill up; its log: {s.log}"
+        if s.suspended:
+            state, remedy = "suspended by a signal", s.resume
         yield Check(s.name, ok=s.healthy, found=state, remedy=remedy)

@@ -72,7 +72,7 @@ class ServiceStatus:
     ``memory_bytes``: of its whole session, what processes share counted once; ``up_since``: seconds
     since the epoch. ``restarts``, ``last_exit`` and ``problem`` are the supervisor's: how often it
     started the service again, how that had ended last, and why it did not come up then.
-    ``suspended``: a signal (SIGSTOP) stopped one of its processes; it is not healthy then.
+    ``suspended``: pids of its processes that a signal (SIGSTOP) stopped; it is not healthy then.
     """
 
     name: str
@@ -85,7 +85,12 @@ class ServiceStatus:
     restarts: int = 0
     last_exit: str = ""
     problem: str = ""
-    suspended: bool = False
+    suspended: tuple[int, ...] = ()
+
+    @property
+    def resume(self) -> str:
+        """Return the command that resumes what is suspended."""
+        return f"kill -CONT {' '.join(map(str, self.suspended))}"
 
     def to_json(self) -> dict[str, object]:
         """Return the status as JSON."""
@@ -281,7 +286,7 @@ def _line(
     if record is None or process is None:
         return ServiceStatus(name, None, where, 0, None, healthy=False, log=log)
     family = _family(name, record, process)
-    suspended = any(map(_is_suspended, family))
+    suspended = tuple(one.pid for one in family if _is_suspended(one))
     return ServiceStatus(
         name,
         record.pid,

@@ -114,11 +114,11 @@ def test_a_suspended_application_is_shown_with_what_to_do(
     since = time.time() - 90
     app = ServiceStatus("spark-processing-default", 4711, (), 2**20, since, False, "")
     monkeypatch.setenv("WAYBILL_HOME", str(tmp_path))
-    lines = [replace(app, suspended=True)]
+    lines = [replace(app, suspended=(4712, 4713))]
     monkeypatch.setattr("waybill.stack.embedded.Stack.status", lambda _stack: lines)
     with pytest.raises(stack.typer.Exit):
         stack.status(as_json=False)
     said = shown(capsys)
     assert re.search(r"^spark-processing-default +suspended +4711", said, re.M)
-    assert "`kill -CONT 4711` resumes it" in " ".join(said.split())
+    assert "`kill -CONT 4712 4713` resumes it" in " ".join(said.split())
     assert "not up" not in said

@@ -22,16 +22,16 @@ def test_an_application_that_a_signal_suspended_is_not_healthy(tmp_path: Path) -
     launch = Launch(name, sleeper, os.environ, tmp_path, tmp_path / "app.log")
     child = processes.spawn(stack.run_dir, launch)
 
-    def state() -> tuple[bool, bool] | None:
+    def state() -> tuple[bool, tuple[int, ...]] | None:
         lines = {line.name: line for line in stack.status()}
         return (lines[name].healthy, lines[name].suspended) if name in lines else None
 
     try:
-        wait_for(lambda: state() == (True, False))
+        wait_for(lambda: state() == (True, ()))
         child.send_signal(signal.SIGSTOP)
-        wait_for(lambda: state() == (False, True))
+        wait_for(lambda: state() == (False, (child.pid,)))
         child.send_signal(signal.SIGCONT)
-        wait_for(lambda: state() == (True, False))
+        wait_for(lambda: state() == (True, ()))
     finally:
         child.kill()
         child.wait(10)
