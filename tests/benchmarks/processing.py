@@ -147,10 +147,11 @@ class Bench:
 
     def _process(self, settings: Any, log: Any, topic: Any, kind: str) -> dict[str, float]:
         from tests.benchmarks.identity import IdentityTask, InWorkerTask
+        from tests.support.topic_queries import start_query
 
         from waybill import services
-        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
         from waybill.processing.spark.tasks import StageTask
+        from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         tasks = {"identity": IdentityTask, "in_worker": InWorkerTask, "stages": StageTask}
@@ -160,17 +161,14 @@ class Bench:
             parts = ProcessingParts.over(
                 settings,
                 tracker,
+                log,
                 open_objects(settings.s3),
                 task=tasks[kind],
             )
-            consumer = ProcessingConsumer(
-                parts,
-                topic,
-                destination="warehouse",
-                holder="bench",
-                checkpoint=settings.spark.work_dir / "checkpoint",
+            checkpoint = settings.spark.work_dir / "checkpoint"
+            return self._follow(
+                lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), self._events
             )
-            return self._follow(lambda: consumer.start(self._spark, log), self._events)
 
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination

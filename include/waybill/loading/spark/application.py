@@ -137,7 +137,7 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
                 consumer.look()
             return sorted({p.destination for p in pipelines.read().values()})
 
-        keep_running(consumers, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()
         for consumer in running.values():

@@ -114,7 +114,11 @@ class Consumers:
 
 
 def keep_running(
-    consumers: Consumers, wanted: Callable[[], Iterable[str]], stopping: Stopping, *, every_s: float
+    look: Callable[[Iterable[str]], None],
+    wanted: Callable[[], Iterable[str]],
+    stopping: Stopping,
+    *,
+    every_s: float,
 ) -> None:
     """Start what is wanted and does not run, until told to stop.
 
@@ -122,7 +126,7 @@ def keep_running(
     that.
 
     Args:
-        consumers: of the application.
+        look: starts what of these names does not run.
         wanted: reads the names from the tracker.
         stopping: ends this.
         every_s: time between two looks.
@@ -134,7 +138,7 @@ def keep_running(
     while not stopping.asked:
         wait_s = every_s
         try:
-            consumers.look(wanted())
+            look(wanted())
             failures = 0
         except RetryError as error:
             failures += 1

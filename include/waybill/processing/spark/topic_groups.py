@@ -1,0 +1,230 @@
+"""The topics of one application in groups: each group one query, started again when it ended.
+
+A topic that cannot be opened (it was made anew, it has no leader, its stop is not settled) waits,
+and is tried again with back-off; no group waits for it. A topic whose share of a batch could not be
+committed leaves its group for a query of its own, with back-off, until it has run well for a while;
+where only a server was away it comes back to its group. Where nobody can tell whose fault a query's
+end was, its topics are divided among smaller groups: the culprit ends up alone. A topic that its
+neighbours wait for, as its code is slow, has a query of its own for as long. Each group that gains
+or loses a topic is started anew at the end of its batch; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pyspark.sql.streaming import StreamingQuery
+
+from waybill.back_off import BackOff
+from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
+from waybill.processing.spark.topic_consumer import TopicConsumer
+from waybill.processing.spark.topic_group import TopicGroup
+
+_LOG = logging.getLogger(__name__)
+_BACK_OFF = BackOff(2.0, 60.0)
+
+
+@dataclass(slots=True)
+class _Topic:
+    most_neighbours: int
+    """Most topics of the group that it may be in, itself included."""
+    consumer: TopicConsumer | None = None
+    """None: it waits to be opened."""
+    since: float = 0.0
+    failures: int = 0
+    """In a row."""
+    not_before: float = 0.0
+
+
+@dataclass(slots=True)
+class _Group:
+    name: str
+    most_topics: int
+    topics: set[str] = field(default_factory=set)
+    changed: bool = True
+    """Its topics are not those that its query reads."""
+    group: TopicGroup | None = None
+    query: StreamingQuery | None = None
+
+    def end(self) -> None:
+        if self.group is not None and self.query is not None:
+            self.group.end(self.query)
+        self.group = self.query = None
+
+
+class TopicGroups:
+    """Keeps each wanted topic in a group, and each group's query running.
+
+    Args:
+        open_consumer: takes a topic over, and opens it where the ledger stands.
+        make_group: makes the group of some consumers, by a name.
+        start: starts a group's query.
+        most_topics: of a group.
+    """
+
+    def __init__(
+        self,
+        open_consumer: Callable[[str], TopicConsumer],
+        make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
+        start: Callable[[TopicGroup], StreamingQuery],
+        *,
+        most_topics: int,
+    ) -> None:
+        self._open_consumer = open_consumer
+        self._make_group = make_group
+        self._start = start
+        self._most_topics = most_topics
+        self._topics: dict[str, _Topic] = {}
+        self._groups: list[_Group] = []
+        self._made = 0
+
+    def look(self, wanted: Iterable[str]) -> None:
+        """Start what is wanted and does not run; let go of what is not wanted any more.
+
+        Raises:
+            StopError: a consumer was fenced.
+        """
+        names = list(wanted)
+        for group in self._groups:
+            if group.query is not None and not group.query.isActive:
+                self._ended(group, group.query)
+        for topic in self._topics.keys() - set(names):
+            self._leave(topic)
+            del self._topics[topic]
+        self._part_slow()
+        self._reunite()
+        for opened in self._open(names):
+            self._place(opened)
+            self._restart()
+        self._restart()
+
+    def stop(self) -> None:
+        """Stop all queries."""
+        for group in self._groups:
+            if group.query is not None:
+                group.query.stop()
+
+    def _ended(self, group: _Group, query: StreamingQuery) -> None:
+        """Take the topics that are to blame out of a group whose query ended by itself."""
+        assert group.group is not None  # noqa: S101 - narrows a type
+        errors, text = dict(group.group.errors), str(query.exception())
+        group.group = group.query = None
+        group.changed = True
+        fenced = [error for error in errors.values() if isinstance(error, FencedError)]
+        if fenced or FencedError.__name__ in text:
+            message = fenced[0] if fenced else text
+            raise StopError(f"a consumer was taken over by another application: {message}")
+        neighbours = 1
+        if not errors:
+            blamed = [topic for topic in group.topics if _names(text, topic)]
+            neighbours = 1 if blamed else max(1, len(group.topics) // 2)
+            errors = {topic: WaybillError(text) for topic in blamed or group.topics}
+        for topic, error in errors.items():
+            state = self._topics[topic]
+            if not isinstance(error, RetryError):
+                state.most_neighbours = neighbours
+            self._leave(topic)
+            self._later(topic, state, error)
+
+    def _leave(self, topic: str) -> None:
+        self._topics[topic].consumer = None
+        for group in self._groups:
+            if topic in group.topics:
+                group.topics.remove(topic)
+                group.changed = True
+
+    def _part_slow(self) -> None:
+        """Give topics that their neighbours waited for a query of their own."""
+        for group in list(self._groups):
+            for topic in group.topics & (group.group.slow if group.group else frozenset()):
+                state = self._topics[topic]
+                state.most_neighbours, state.since = 1, time.monotonic()
+                if len(group.topics) > 1:
+                    _LOG.warning("%s is slow: it has a query of its own from now on", topic)
+                    self._move(group, topic)
+
+    def _move(self, group: _Group, topic: str) -> None:
+        """Take an open topic out of a group, and put it where it may be."""
+        group.topics.remove(topic)
+        group.changed = True
+        self._place([topic])
+
+    def _reunite(self) -> None:
+        """Let topics that have run well for a while back into groups of the full size."""
+        now = time.monotonic()
+        for group in [one for one in self._groups if one.most_topics < self._most_topics]:
+            for topic in sorted(group.topics):
+                state = self._topics[topic]
+                if now - state.since >= _BACK_OFF.healthy_s:
+                    state.most_neighbours, state.failures = self._most_topics, 0
+                    self._move(group, topic)
+
+    def _open(self, wanted: Collection[str]) -> Iterator[list[str]]:
+        """Open the topics that are due; yield them by the group's size, so that these can start."""
+        opened: list[str] = []
+        for topic in wanted:
+            state = self._topics.setdefault(topic, _Topic(self._most_topics))
+            if state.consumer is None and time.monotonic() >= state.not_before:
+                self._try(topic, state)
+                opened += [topic] if state.consumer is not None else []
+            if len(opened) == self._most_topics:
+                yield opened
+                opened = []
+        yield opened
+
+    def _try(self, topic: str, state: _Topic) -> None:
+        state.since = time.monotonic()
+        try:
+            state.consumer = self._open_consumer(topic)
+        except (StopError, InputError, RetryError) as error:
+            self._later(topic, state, error)
+
+    def _later(self, topic: str, state: _Topic, error: WaybillError) -> None:
+        now = time.monotonic()
+        state.failures = _BACK_OFF.failures(state.failures, now - state.since)
+        wait_s = _BACK_OFF.wait_s(state.failures)
+        _LOG.error("consumer %s stopped; again in %.0f s: %s", topic, wait_s, error)
+        state.not_before = now + wait_s
+
+    def _place(self, topics: Iterable[str]) -> None:
+        """Put topics into groups with room, or into new ones."""
+        for topic in topics:
+            most = self._topics[topic].most_neighbours
+            group = next(
+                (
+                    group
+                    for group in self._groups
+                    if group.most_topics == most and len(group.topics) < most
+                ),
+                None,
+            )
+            if group is None:
+                self._made += 1
+                group = _Group(f"topics-{self._made}", most)
+                self._groups.append(group)
+            group.topics.add(topic)
+            group.changed = True
+
+    def _restart(self) -> None:
+        """Start the queries of the groups whose topics changed."""
+        for group in self._groups:
+            if not group.changed:
+                continue
+            group.end()
+            if group.topics:
+                consumers = [self._topics[topic].consumer for topic in sorted(group.topics)]
+                open_ones = [consumer for consumer in consumers if consumer is not None]
+                group.group = self._make_group(open_ones, group.name)
+                group.query = self._start(group.group)
+            group.changed = False
+        self._groups = [group for group in self._groups if group.topics]
+
+
+def _names(text: str, topic: str) -> bool:
+    """Tell whether a text names a topic, also as Kafka writes a partition: ``topic-0``."""
+    return re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.])", text) is not None

@@ -1,0 +1,251 @@
+"""Topics of one application in groups: what is wrong with one stops no other for long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waybill.errors import RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
+from waybill.processing.spark import topic_groups
+from waybill.processing.spark.topic_groups import TopicGroups
+
+
+class Consumer:
+    """A topic that was opened."""
+
+    def __init__(self, topic: str) -> None:
+        self.name = topic
+
+
+class Query:
+    """What Spark gives for a query that was started; ``fail`` ends it."""
+
+    def __init__(self, group: Group) -> None:
+        self.isActive = True
+        self.group = group
+        self._text = ""
+
+    def fail(self, text: str = "", **errors: WaybillError) -> None:
+        self.isActive, self._text = False, text
+        self.group.errors = {name: error for name, error in errors.items()}
+
+    def exception(self) -> Exception:
+        return RuntimeError(self._text)
+
+    def stop(self) -> None:
+        self.isActive = False
+
+
+class Group:
+    """A group as the application makes it; notes how it was ended."""
+
+    def __init__(self, consumers: Any, name: str) -> None:
+        self.topics = sorted(consumer.name for consumer in consumers)
+        self.name = name
+        self.errors: dict[str, WaybillError] = {}
+        self.slow: frozenset[str] = frozenset()
+
+    def end(self, query: Query) -> None:
+        query.stop()
+
+
+class Application:
+    """Groups over topics that open, or not; keeps what was opened and started."""
+
+    def __init__(self, most_topics: int) -> None:
+        self.opened: list[str] = []
+        self.queries: list[Query] = []
+        self.ill: dict[str, WaybillError] = {}
+        self.groups = TopicGroups(
+            self._open,  # type: ignore[arg-type]
+            Group,  # type: ignore[arg-type]
+            self._start,  # type: ignore[arg-type]
+            most_topics=most_topics,
+        )
+
+    def _open(self, topic: str) -> Consumer:
+        self.opened.append(topic)
+        if topic in self.ill:
+            raise self.ill[topic]
+        return Consumer(topic)
+
+    def _start(self, group: Group) -> Query:
+        self.queries.append(Query(group))
+        return self.queries[-1]
+
+    @property
+    def running(self) -> list[list[str]]:
+        """Return the topics of each query that runs."""
+        return sorted(query.group.topics for query in self.queries if query.isActive)
+
+    def query_of(self, topic: str) -> Query:
+        [query] = [one for one in self.queries if one.isActive and topic in one.group.topics]
+        return query
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(topic_groups.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.usefixtures("clock")
+def test_topics_share_queries_and_a_new_one_restarts_only_its_group():
+    app = Application(most_topics=2)
+    app.groups.look("abc")
+    assert app.running == [["a", "b"], ["c"]]
+    kept = app.query_of("a")
+    app.groups.look("abcd")
+    assert app.running == [["a", "b"], ["c", "d"]]
+    assert app.query_of("a") is kept
+    assert app.opened == ["a", "b", "c", "d"]  # nobody was taken over twice
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_topic_that_is_not_wanted_any_more_leaves_its_group_alone():
+    app = Application(most_topics=2)
+    app.groups.look("abcd")
+    kept = app.query_of("c")
+    app.groups.look("acd")
+    assert app.running == [["a"], ["c", "d"]]
+    assert app.query_of("c") is kept
+    app.groups.look("cd")
+    assert app.running == [["c", "d"]]
+    app.groups.look("acd")
+    assert app.running == [["a"], ["c", "d"]]
+    assert app.opened == ["a", "b", "c", "d", "a"]
+
+
+@pytest.mark.parametrize("error", [RetryError("no leader"), StopError("made anew")])
+def test_a_topic_that_cannot_be_opened_waits_and_its_neighbours_start(clock, error):
+    app = Application(most_topics=50)
+    app.ill["b"] = error
+    app.groups.look("abc")
+    app.groups.look("abc")
+    assert app.running == [["a", "c"]]
+    assert app.opened == ["a", "b", "c"]
+    clock[0] += 3
+    app.groups.look("abc")
+    assert app.opened == ["a", "b", "c", "b"]
+    clock[0] += 3
+    app.groups.look("abc")
+    assert app.opened == ["a", "b", "c", "b"]  # the wait grows
+    app.ill.clear()
+    clock[0] += 60
+    app.groups.look("abc")
+    assert app.running == [["a", "b", "c"]]
+
+
+def test_a_topic_that_raises_leaves_for_a_query_of_its_own_until_it_ran_well(clock):
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("b").fail(b=StopError("b/0: the log has a hole"))
+    app.groups.look("abc")
+    assert app.running == [["a", "c"]]
+    clock[0] += 3
+    app.groups.look("abc")
+    assert app.running == [["a", "c"], ["b"]]
+    kept = app.query_of("a")
+    clock[0] += 100
+    app.groups.look("abc")
+    assert app.query_of("a") is kept
+    clock[0] += 30
+    app.groups.look("abc")
+    assert app.running == [["a", "b", "c"]]
+    assert app.opened == ["a", "b", "c", "b"]
+
+
+def test_topics_whose_server_was_away_come_back_to_their_group(clock):
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("a").fail(a=RetryError("a changed its leader"), c=RetryError("c changed it too"))
+    app.groups.look("abc")
+    assert app.running == [["b"]]
+    clock[0] += 3
+    app.groups.look("abc")
+    assert app.running == [["a", "b", "c"]]
+
+
+def test_a_topic_that_sparks_own_error_names_is_to_blame(clock):
+    app = Application(most_topics=50)
+    names = ["events.t.a", "events.t.a2", "events.t.b"]
+    app.groups.look(names)
+    app.query_of(names[0]).fail(
+        "IllegalStateException: Partition events.t.a-3's offset was changed"
+    )
+    app.groups.look(names)
+    assert app.running == [["events.t.a2", "events.t.b"]]
+
+
+def test_a_culprit_that_nobody_can_name_ends_up_alone(clock):
+    app, names = Application(most_topics=50), [f"t{number:02}" for number in range(50)]
+    app.groups.look(names)
+    for _ in range(20):
+        query = app.query_of("t17")
+        if query.group.topics == ["t17"]:
+            break
+        query.fail("a worker ended")
+        app.groups.look(names)
+        clock[0] += 61
+        app.groups.look(names)
+    assert ["t17"] in app.running
+    assert sorted(topic for topics in app.running for topic in topics) == names
+
+
+def test_a_topic_that_its_neighbours_wait_for_has_a_query_of_its_own_while_it_is_slow(clock):
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("b").group.slow = frozenset("b")
+    app.groups.look("abc")
+    assert app.running == [["a", "c"], ["b"]]
+    clock[0] += 119
+    app.query_of("b").group.slow = frozenset("b")
+    app.groups.look("abc")
+    clock[0] += 119
+    app.query_of("b").group.slow = frozenset()
+    app.groups.look("abc")
+    assert app.running == [["a", "c"], ["b"]]
+    clock[0] += 2
+    app.groups.look("abc")
+    assert app.running == [["a", "b", "c"]]
+    assert app.opened == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_fenced_consumer_ends_the_application():
+    app = Application(most_topics=50)
+    app.groups.look("ab")
+    app.query_of("a").fail(b=FencedError("consumer 'b' was taken over"))
+    with pytest.raises(StopError, match="taken over by another application"):
+        app.groups.look("ab")
+
+
+@given(
+    most=st.integers(1, 4),
+    steps=st.lists(
+        st.tuples(st.sets(st.sampled_from("abcdef")), st.sampled_from(["", "stop", "retry", "?"])),
+        max_size=12,
+    ),
+)
+def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, steps):
+    with pytest.MonkeyPatch.context() as patch:
+        now = [1000.0]
+        patch.setattr(topic_groups.time, "monotonic", lambda: now[0])
+        app = Application(most)
+        for wanted, how in steps:
+            app.groups.look(sorted(wanted))
+            if how and app.running:
+                topic = app.running[0][0]
+                error = {"stop": StopError("x"), "retry": RetryError("x")}.get(how)
+                app.query_of(topic).fail("gone", **({topic: error} if error else {}))
+            now[0] += 61  # longer than any wait
+            app.groups.look(sorted(wanted))
+            app.groups.look(sorted(wanted))
+            topics = [topic for group in app.running for topic in group]
+            assert sorted(topics) == sorted(wanted)
+            assert all(len(group) <= most for group in app.running)
