@@ -21,6 +21,7 @@ from waybill.cli import app
 from waybill.events import Event, decode, encode
 from waybill.parking import Packer, ParkedEvent, Parking, new_key, read_directory
 from waybill.processing.spark import tasks
+from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.replay.dry_run import DryRunReport
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
@@ -148,7 +149,8 @@ def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]
     batch = kafka_rows(world.topic.name, values)
-    topic_plan = tasks.TopicPlan("batch", {0: 0}, (orjson.dumps(version.to_json()),))
+    texts = TaskTexts().of({version.id: version}, {})
+    topic_plan = tasks.TopicPlan("batch", {0: 0}, texts)
     plan = tasks.TaskPlan({world.topic.name: topic_plan})
     [answer] = tasks.StageTask(plan)(iter([batch]))
     told = orjson.loads(answer.column(0)[0].as_py())

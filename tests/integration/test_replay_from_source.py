@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import orjson
 import psycopg
 import pytest
 from sqlalchemy import text
@@ -38,6 +37,7 @@ from waybill.parking import ParkedGroupFilter, Parking
 from waybill.processing import Counts
 from waybill.processing.spark import tasks
 from waybill.processing.spark.batches import read_descriptor
+from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.producer import LosslessProducer
 from waybill.reconciliation.balance_report import BalanceReport
 from waybill.settings import Settings
@@ -96,7 +96,7 @@ class World:
         count = len(values)
         given = kafka_rows(own["topic"], values, partition=number, first=at)
         version = services.deployed_pipelines(self.settings)["test-orders"]
-        plan = tasks.TopicPlan(str(uuid4()), {}, (orjson.dumps(version.to_json()),))
+        plan = tasks.TopicPlan(str(uuid4()), {}, TaskTexts().of({version.id: version}, {}))
         [answer] = tasks.StageTask(tasks.TaskPlan({own["topic"]: plan}))(iter([given]))
         told = read_descriptor(*[column[0].as_py() for column in answer.columns])
 

@@ -95,7 +95,7 @@ def plan_of(settings: Settings) -> tasks.TaskPlan:
         [topic] = {topic_of(one) for one in reader.read().values()}
         deployed = reader.read_mapped([topic])[topic]
     texts = TaskTexts().of(deployed.pipelines, deployed.mappings)
-    plan = tasks.TopicPlan("batch", {0: 0}, texts.pipelines, texts.mappings)
+    plan = tasks.TopicPlan("batch", {0: 0}, texts)
     return tasks.TaskPlan({topic: plan})
 
 

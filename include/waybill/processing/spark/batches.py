@@ -21,6 +21,8 @@ from waybill.processing.spark.tasks import DESCRIPTOR_SCHEMA, Task
 
 Descriptor = dict[str, Any]
 """What one task tells of one topic; see ``StageTask``."""
+Ranges = Mapping[int, tuple[int, int]]
+"""{partition: (first offset, after the last)}."""
 Holes = Mapping[int, Sequence[tuple[int, int]]]
 """{partition: (first, after) of offsets without a record}."""
 
@@ -92,7 +94,7 @@ def ranges_seen(descriptors: Sequence[Descriptor]) -> dict[int, SeenOffsets]:
 
 
 def check_ranges_seen(
-    topic: str, ranges: dict[int, tuple[int, int]], seen: dict[int, SeenOffsets], holes: Holes
+    topic: str, ranges: Ranges, seen: Mapping[int, SeenOffsets], holes: Holes
 ) -> dict[int, int]:
     """Refuse a batch whose records are not exactly the offsets it is to cover.
 

@@ -19,7 +19,6 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
 from waybill.processing import (
     Chain,
@@ -32,7 +31,7 @@ from waybill.processing import (
     shared_sandbox,
 )
 from waybill.processing.spark.memory import give_memory_back
-from waybill.processing.spark.plan_cache import read_mapping
+from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
 from waybill.settings import Settings
 from waybill.storage import ObjectStore, PayloadReader, digest_of, open_owned_objects, open_tracker
@@ -51,10 +50,8 @@ class TopicPlan:
     """Of the ledger; each topic of a batch has its own."""
     starts: Mapping[int, int]
     """Partition to the first offset that the ledger does not have."""
-    pipelines: tuple[bytes, ...]
-    """The topic's active pipelines as JSON."""
-    mappings: tuple[bytes, ...] = ()
-    """Mappings in force that are not what their pipelines declare; see ``plan_cache``."""
+    pipelines: Mapping[str, PipelineText]
+    """The topic's active pipelines, by id."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +71,7 @@ class Worker:
     settings: Settings
     objects: ObjectStore
     recorder: Recorder
-    topics: dict[str, WorkerPlans] = field(default_factory=dict)
-
-
-@dataclass
-class WorkerPlans:
-    """What one worker process keeps of a topic's pipelines, by the text that it was sent."""
-
-    plans: dict[bytes, Plan] = field(default_factory=dict)
-    mappings: dict[bytes, tuple[str, str, InForce]] = field(default_factory=dict)
+    topics: dict[str, TopicPlans] = field(default_factory=dict)
 
 
 TRACKER_AWAY_LIMIT_S = 600.0
@@ -136,7 +125,10 @@ class StageTask:
 
     def _share(self, worker: Worker, topic: str) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
-        plans = _plans(worker, topic, plan)
+        if topic not in worker.topics:
+            worker.topics[topic] = TopicPlans(partial(_plan_of, worker))
+        plans = worker.topics[topic]
+        plans.take(plan.pipelines)
         chain = Chain(
             plans,
             code=self.runner(settings),
@@ -253,24 +245,6 @@ def chunk_of(
                 last.last, last.at_us, last.value = before.last, before.at_us, before.value
         seen[number] = last
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
-
-
-def _plans(worker: Worker, topic: str, wanted: TopicPlan) -> dict[str, Plan]:
-    """Return plans by pipeline id; code is compiled once a version and worker."""
-    kept = worker.topics.setdefault(topic, WorkerPlans())
-    for text in wanted.pipelines:
-        if text not in kept.plans:
-            kept.plans[text] = _plan_of(worker, Pipeline.from_json(orjson.loads(text)))
-    for stale in set(kept.plans) - set(wanted.pipelines):
-        del kept.plans[stale]
-    plans = {plan.pipeline.id: plan for plan in kept.plans.values()}
-    kept.mappings = {t: kept.mappings.get(t) or read_mapping(t) for t in wanted.mappings}
-    for pipeline_id, event_name, mapping in kept.mappings.values():
-        if pipeline_id in plans:
-            plans[pipeline_id].take(event_name, mapping)
-    for plan in plans.values():
-        plan.prepare()
-    return plans
 
 
 def _plan_of(worker: Worker, pipeline: Pipeline) -> Plan:

@@ -26,6 +26,7 @@ from waybill.processing import Counts, Storm
 from waybill.processing.spark.batches import (
     Descriptor,
     HoleError,
+    Ranges,
     SeenOffsets,
     check_ranges_seen,
     counts_of,
@@ -38,8 +39,6 @@ from waybill.storage import KafkaLog, LogEnd, LogState, ObjectStore, TopicInfo, 
 from waybill.topics import LogFault, examine, read_stops, record_stops, settled_holes, stop_error
 
 _LOG = logging.getLogger(__name__)
-Ranges = Mapping[int, tuple[int, int]]
-"""{partition: (first offset, after the last)}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +131,10 @@ class TopicConsumer:
 
     def plan(self, ranges: Ranges, deployed: DeployedOnTopic) -> TopicPlan:
         """Return what tasks need of this topic; each plan is of a batch of its own."""
-        texts = self._texts.of(deployed.pipelines, deployed.mappings)
         return TopicPlan(
             batch_id=str(uuid.uuid4()),
             starts={number: start for number, (start, _) in ranges.items()},
-            pipelines=texts.pipelines,
-            mappings=texts.mappings,
+            pipelines=self._texts.of(deployed.pipelines, deployed.mappings),
         )
 
     def check_same_log(self, state: LogState) -> None:
@@ -304,4 +301,4 @@ class TopicBatch:
     @property
     def took_s(self) -> float:
         """Return how long the topic's tasks worked on it, added up."""
-        return sum(descriptor["took_s"] for descriptor in self.descriptors)
+        return sum(float(descriptor["took_s"]) for descriptor in self.descriptors)

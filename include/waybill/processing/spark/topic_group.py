@@ -22,15 +22,10 @@ from waybill.errors import StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.parking import held_pipelines
 from waybill.processing import Storm, find_storms
-from waybill.processing.spark.batches import read_offsets, run_tasks
+from waybill.processing.spark.batches import Ranges, read_offsets, run_tasks
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.tasks import TaskPlan
-from waybill.processing.spark.topic_consumer import (
-    ProcessingParts,
-    Ranges,
-    TopicBatch,
-    TopicConsumer,
-)
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
 from waybill.storage import LogState
 
 _LOG = logging.getLogger(__name__)
@@ -67,8 +62,7 @@ class TopicGroup:
         self._ending = False
         self.errors: dict[str, WaybillError] = {}
         """By topic: why its share of the last batch was not committed."""
-        self.slow: frozenset[str] = frozenset()
-        """Topics that the others waited for in the last batch."""
+        self._slow: set[str] = set()
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the query where the consumers stand."""
@@ -105,6 +99,11 @@ class TopicGroup:
             pass
         query.stop()
 
+    def take_slow(self) -> set[str]:
+        """Return the topics that others waited for in a batch since this was last asked."""
+        slow, self._slow = self._slow, set()
+        return slow
+
     def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
         with self._batch:
             if self._ending:  # Spark forgets this batch with its checkpoint: it is read again
@@ -126,7 +125,7 @@ class TopicGroup:
         What the run before wrote of these is garbage: no row names its objects, nor its batch the
         traces.
         """
-        began, self.slow = time.monotonic(), frozenset()
+        began = time.monotonic()
         deployed = self._parts.pipelines.read_mapped(ranges)
         held = held_pipelines(self._parts.tracker)
         storms: dict[str, list[Storm]] = {topic: [] for topic in ranges}
@@ -153,7 +152,7 @@ class TopicGroup:
                     _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
                 storms[topic] += found[topic]
                 held |= {storm.pipeline_id for storm in found[topic]}
-            self.slow |= {topic for topic, one in batches.items() if one.took_s > _SLOW_S}
+            self._slow.update(topic for topic, one in batches.items() if one.took_s > _SLOW_S)
             whole = {topic: batch for topic, batch in batches.items() if topic not in pending}
             self._commit(whole, storms, took_ms=round((time.monotonic() - began) * 1000))
 

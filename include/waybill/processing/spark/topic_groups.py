@@ -141,7 +141,8 @@ class TopicGroups:
     def _part_slow(self) -> None:
         """Give topics that their neighbours waited for a query of their own."""
         for group in list(self._groups):
-            for topic in group.topics & (group.group.slow if group.group else frozenset()):
+            slow = group.group.take_slow() if group.group is not None else set()
+            for topic in group.topics & slow:
                 state = self._topics[topic]
                 state.most_neighbours, state.since = 1, time.monotonic()
                 if len(group.topics) > 1:
