@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.support import cut_logs
 from tests.support.evolving import DECLARATION, PASSES
 
 from waybill import services
+from waybill.errors import StopError
 from waybill.events import Event, encode
 from waybill.processing.spark.application import fresh_checkpoints
 from waybill.processing.spark.session import open_session
@@ -46,7 +48,8 @@ class Application:
         self._parts = ProcessingParts.over(settings, self.tracker, self.log, objects)
         self.opened: list[str] = []
         self.started: list[str] = []
-        self.groups = TopicGroups(self._open, self._group, self._start, most_topics=2)
+        self.processes = 0
+        self.groups = self.fresh_groups()
 
     def _written(self, team: str) -> Path:
         home = self.settings.pipelines_dir / team
@@ -68,10 +71,9 @@ class Application:
         consumer.open()
         return consumer
 
-    def _group(self, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
-        return TopicGroup(
-            self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
-        )
+    def _group(self, process: int, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
+        name, folder = f"{name}-of-{process}", self._folder / uuid.uuid4().hex
+        return TopicGroup(self._parts, consumers, name=name, checkpoint=folder)
 
     def _start(self, group: TopicGroup) -> Any:
         self.started.append(group.name)
@@ -105,6 +107,12 @@ class Application:
             "jsonb_array_elements(counts) AS row WHERE row ->> 1 = 'mapping' GROUP BY 1"
         )
 
+    def fresh_groups(self) -> TopicGroups:
+        """Return what another process of the application would have."""
+        self.processes += 1
+        group = partial(self._group, self.processes)
+        return TopicGroups(self._open, group, self._start, most_topics=2)
+
     def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
         deadline = time.monotonic() + 120
         while not condition():
@@ -131,15 +139,61 @@ def application(
     made.tracker.close()
 
 
-def test_topics_of_a_query_are_committed_apart_and_one_that_fails_leaves_it(application):
+def died_and_fenced(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver dies between two topics' commits; one wakes up late."""
+    teams, commit = ("north", "south"), TopicConsumer.commit
+    committed: list[str] = []
+
+    def dying(consumer: TopicConsumer, *args: Any, **named: Any) -> int:
+        if committed:
+            raise RuntimeError("the driver dies")
+        committed.append(consumer.topic.name)
+        return commit(consumer, *args, **named)
+
+    for team in teams:
+        application.send(team, range(30))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicConsumer, "commit", dying)
+        application.groups.look([application.topics[team] for team in teams])
+        [query] = application.spark.streams.active
+        with pytest.raises(Exception, match="the driver dies"):
+            query.awaitTermination(120)
+    assert len(committed) == 1  # of two: the other topic's share was not
+
+    application.groups = application.fresh_groups()
+    application.until(
+        lambda: application.passed() == {"north": 30, "south": 30}, "what was not committed", teams
+    )
+
+    # another application takes one of the topics; the old one wakes up with records of both
+    late, application.groups = application.groups, application.fresh_groups()
+    application.until(lambda: len(application.started) == 3, "taken over", ["north"])
+    application.send("south", range(30, 35))
+    application.send("north", range(30, 40))
+    wanted = {"north": 40, "south": 35}
+    application.until(lambda: application.passed() == wanted, "both go on", ["north"])
+    with pytest.raises(StopError, match="taken over by another application"):
+        for _ in range(600):
+            late.look([application.topics[team] for team in teams])
+            time.sleep(0.1)
+    assert application.passed() == wanted
+    staged = "SELECT 'rows', sum(rows) FROM staged_objects"
+    assert application.sql(staged) == {"rows": sum(wanted.values())}
+
+
+def committed_apart(application: Application) -> None:
+    """Two topics of a query, a third in another; one of them with a hole."""
     teams = ("north", "south")
-    application.send("north", range(40))
-    application.send("south", range(7))
-    application.until(lambda: application.passed() == {"north": 40, "south": 7}, "all", teams)
-    assert application.started == ["topics-1"]
+    application.groups = application.fresh_groups()
+    application.send("north", range(100, 140))
+    application.send("south", range(100, 107))
+    wanted = {"north": 80, "south": 42}
+    application.until(lambda: application.passed() == wanted, "all are read", teams)
+    started = application.started[:-1]
+    assert application.started == [*started, "topics-1-of-4"]
     pools = application.spark.sparkContext._jsc.sc().getAllPools()
     names = [pools.apply(number).name() for number in range(pools.size())]
-    assert "topics-1" in names
+    assert "topics-1-of-4" in names
     offsets = "SELECT DISTINCT o ->> 0, 1 FROM staged_objects, jsonb_array_elements(offsets) AS o"
     assert set(application.sql(offsets)) == {application.topics[team] for team in teams}
     mixed = (
@@ -149,7 +203,7 @@ def test_topics_of_a_query_are_committed_apart_and_one_that_fails_leaves_it(appl
     assert set(application.sql(mixed).values()) == {1}  # no object has rows of two topics
 
     # another team's pipeline is none of this topic's
-    application.send("south", [100], of="north")
+    application.send("south", [500], of="north")
     parked = "SELECT p.pipeline_id, s.count FROM segments s JOIN parked_partitions p ON p.id = s.partition_id"
     application.until(lambda: bool(application.sql(parked)), "it parks", teams)
     assert application.sql(parked) == {"north": 1}
@@ -157,7 +211,7 @@ def test_topics_of_a_query_are_committed_apart_and_one_that_fails_leaves_it(appl
     # one more topic: a group of its own, as the first is full
     application.send("west", range(5))
     application.until(lambda: application.passed().get("west") == 5, "the third is read", TEAMS)
-    assert application.started == ["topics-1", "topics-2"]
+    assert application.started == [*started, "topics-1-of-4", "topics-2-of-4"]
 
     # a topic with a hole stops; its neighbour is read on, and nobody is examined anew
     cut_logs.send_in_transaction(
@@ -168,7 +222,16 @@ def test_topics_of_a_query_are_committed_apart_and_one_that_fails_leaves_it(appl
         return bool(read_stops(application.tracker, application.topics["south"]))
 
     application.until(stopped, "a hole stops its topic", TEAMS)
-    application.send("north", range(100, 120))
-    application.until(lambda: application.passed()["north"] == 60, "the neighbour goes on", TEAMS)
-    assert application.opened.count(application.topics["north"]) == 1
-    assert application.passed() == {"north": 60, "south": 7, "west": 5}
+    opened = application.opened.count(application.topics["north"])
+    application.send("north", range(200, 220))
+    application.until(lambda: application.passed()["north"] == 100, "a neighbour goes on", TEAMS)
+    assert application.opened.count(application.topics["north"]) == opened
+    assert application.passed() == {"north": 100, "south": 42, "west": 5}
+
+
+def test_topics_of_a_query_are_committed_apart_whoever_dies_or_wakes_up_late(
+    application, monkeypatch
+):
+    """One test: workers have the settings that Spark's Java was started with."""
+    died_and_fenced(application, monkeypatch)
+    committed_apart(application)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 from pyspark.sql.streaming import StreamingQuery
 
+from waybill.deployment import DeployedOnTopic
 from waybill.errors import StopError, WaybillError
 from waybill.ledger import FencedError
 from waybill.parking import held_pipelines
@@ -131,32 +132,42 @@ class TopicGroup:
         storms: dict[str, list[Storm]] = {topic: [] for topic in ranges}
         pending = set(ranges)
         while pending:
-            plans = {
-                topic: self._consumers[topic].plan(ranges[topic], deployed[topic])
-                for topic in sorted(pending)
-            }
-            task = self._parts.task(TaskPlan(plans, held))
-            descriptors = run_tasks(self._frame_of(frame, pending, ranges), task)
-            batches = {
-                topic: TopicBatch.of(
-                    ranges[topic], plan, deployed[topic], descriptors.get(topic, ())
-                )
-                for topic, plan in plans.items()
-            }
-            if unasked := set(descriptors) - set(plans):
-                raise StopError(f"records of topics that no one asked for: {sorted(unasked)}")
-            found = {topic: self._storms(batch, held) for topic, batch in batches.items()}
-            pending = {topic for topic, new in found.items() if new}
-            for topic in pending:
-                for storm in found[topic]:
+            records = self._records_of(frame, pending, ranges)
+            fresh = {topic: ranges[topic] for topic in sorted(pending)}
+            batches = self._run(records, fresh, deployed, held)
+            pending = set()
+            for topic, batch in batches.items():
+                for storm in self._storms(batch, held):
                     _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
-                storms[topic] += found[topic]
-                held |= {storm.pipeline_id for storm in found[topic]}
-            self._slow.update(topic for topic, one in batches.items() if one.took_s > _SLOW_S)
-            whole = {topic: batch for topic, batch in batches.items() if topic not in pending}
-            self._commit(whole, storms, took_ms=round((time.monotonic() - began) * 1000))
+                    storms[topic].append(storm)
+                    pending.add(topic)
+            held |= {storm.pipeline_id for topic in pending for storm in storms[topic]}
+            decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
+            self._commit(decided, storms, took_ms=round((time.monotonic() - began) * 1000))
 
-    def _frame_of(
+    def _run(
+        self,
+        records: DataFrame,
+        ranges: Mapping[str, Ranges],
+        deployed: Mapping[str, DeployedOnTopic],
+        held: frozenset[str],
+    ) -> dict[str, TopicBatch]:
+        """Run the stages over a batch's records; return {topic: what its tasks tell}."""
+        plans = {
+            topic: self._consumers[topic].plan(own, deployed[topic])
+            for topic, own in ranges.items()
+        }
+        descriptors = run_tasks(records, self._parts.task(TaskPlan(plans, held)))
+        if unasked := set(descriptors) - set(plans):
+            raise StopError(f"records of topics that no one asked for: {sorted(unasked)}")
+        batches = {
+            topic: TopicBatch.of(ranges[topic], plan, deployed[topic], descriptors.get(topic, ()))
+            for topic, plan in plans.items()
+        }
+        self._slow.update(topic for topic, batch in batches.items() if batch.took_s > _SLOW_S)
+        return batches
+
+    def _records_of(
         self, frame: DataFrame, pending: set[str], ranges: Mapping[str, Ranges]
     ) -> DataFrame:
         """Return the records of some of the batch's topics, in no more tasks than are of use.
