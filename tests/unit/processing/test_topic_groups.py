@@ -48,13 +48,18 @@ class Group:
         self.name = name
         self.errors: dict[str, WaybillError] = {}
         self.slow: set[str] = set()
+        self.busy = False
+        """Its batch runs."""
 
     def take_slow(self) -> set[str]:
         slow, self.slow = self.slow, set()
         return slow
 
-    def end(self, query: Query) -> None:
-        query.stop()
+    def end(self, query: Query, *, wait_s: float) -> bool:
+        del wait_s
+        if not self.busy:
+            query.stop()
+        return not self.busy
 
 
 class Application:
@@ -217,6 +222,31 @@ def test_a_topic_that_its_neighbours_wait_for_has_a_query_of_its_own_while_it_is
     app.groups.look("abc")
     assert app.running == [["a", "b", "c"]]
     assert app.opened == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("clock")
+def test_no_topic_is_read_by_two_queries_while_a_batch_goes_on():
+    app = Application(most_topics=2)
+    app.groups.look("ab")
+    busy = app.query_of("a")
+    busy.group.busy = True
+    app.groups.look("bc")
+    app.groups.look("abc")
+    assert app.running == [["a", "b"]]
+    assert app.opened == ["a", "b", "c"]  # "a" would fence the commit that its query may make
+    busy.group.busy = False
+    app.groups.look("abc")
+    app.groups.look("abc")
+    assert app.running == [["a"], ["b", "c"]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_a_topic_that_went_to_another_application_is_let_go():
+    app = Application(most_topics=2)
+    app.groups.look("ab")
+    app.query_of("a").fail(b=FencedError("consumer 'b' was taken over"))
+    app.groups.look("a")
+    assert app.running == [["a"]]
 
 
 @pytest.mark.usefixtures("clock")

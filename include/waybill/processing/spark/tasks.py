@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -110,15 +111,19 @@ class StageTask:
         shares: dict[str, TopicShare] = {}
         for batch in batches:
             for topic, part in by_topic(batch):
-                if topic not in shares:
-                    shares[topic] = self._share(worker, topic)
-                shares[topic].take(part)
+                if topic in self._plan.topics:  # of others the ledger has all
+                    with blamed_on(topic):
+                        if topic not in shares:
+                            shares[topic] = self._share(worker, topic)
+                        shares[topic].take(part)
         traces: list[pa.RecordBatch] = []
         while shares:
             topic, share = shares.popitem()
-            yield share.write(topic, worker.objects)
+            with blamed_on(topic):
+                descriptor = share.write(topic, worker.objects)
             traces += share.output.traces
             del share
+            yield descriptor
         worker.recorder.write(traces)
         del traces
         give_memory_back()
@@ -178,6 +183,16 @@ class TopicShare:
         descriptor["replayed"] = [[*key, n] for key, n in result.replayed.items()]
         descriptor["ranges"] = [span.to_json(n) for n, span in sorted(self._seen.items())]
         return descriptor_batch(descriptor, segments)
+
+
+@contextmanager
+def blamed_on(topic: str) -> Iterator[None]:
+    """Have an error name the topic: its query goes on without it (`TopicGroups`)."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while the records of {topic} were processed")
+        raise
 
 
 def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -93,12 +93,18 @@ class TopicGroup:
             .start()
         )
 
-    def end(self, query: StreamingQuery) -> None:
-        """Stop the query once the batch that runs is over; none begins meanwhile."""
+    def end(self, query: StreamingQuery, *, wait_s: float) -> bool:
+        """Stop the query once the batch that runs is over; none has an effect from now on.
+
+        Returns:
+            False: the batch still runs after ``wait_s``; ask again.
+        """
         self._ending = True
-        with self._batch:
-            pass
+        if not self._batch.acquire(timeout=wait_s):
+            return False
+        self._batch.release()
         query.stop()
+        return True
 
     def take_slow(self) -> set[str]:
         """Return the topics that others waited for in a batch since this was last asked."""
@@ -158,8 +164,6 @@ class TopicGroup:
             for topic, own in ranges.items()
         }
         descriptors = run_tasks(records, self._parts.task(TaskPlan(plans, held)))
-        if unasked := set(descriptors) - set(plans):
-            raise StopError(f"records of topics that no one asked for: {sorted(unasked)}")
         batches = {
             topic: TopicBatch.of(ranges[topic], plan, deployed[topic], descriptors.get(topic, ()))
             for topic, plan in plans.items()

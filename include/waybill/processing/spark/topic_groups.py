@@ -27,6 +27,8 @@ from waybill.processing.spark.topic_group import TopicGroup
 
 _LOG = logging.getLogger(__name__)
 _BACK_OFF = BackOff(2.0, 60.0)
+_END_S = 1.0
+"""How long a look waits for the batch of a group that is to end; the next one asks again."""
 
 
 @dataclass(slots=True)
@@ -50,11 +52,17 @@ class _Group:
     """Its topics are not those that its query reads."""
     group: TopicGroup | None = None
     query: StreamingQuery | None = None
+    read: frozenset[str] = frozenset()
+    """Topics that its query reads: none is another's before that has ended."""
 
     def end(self) -> None:
-        if self.group is not None and self.query is not None:
-            self.group.end(self.query)
-        self.group = self.query = None
+        """End the query, unless its batch takes longer: then ask again."""
+        if self.group is None or self.query is None or self.group.end(self.query, wait_s=_END_S):
+            self.ended()
+
+    def ended(self) -> None:
+        """Note that the query has ended."""
+        self.group, self.query, self.read, self.changed = None, None, frozenset(), True
 
 
 class TopicGroups:
@@ -92,7 +100,7 @@ class TopicGroups:
         names = list(wanted)
         for group in self._groups:
             if group.query is not None and not group.query.isActive:
-                self._ended(group, group.query)
+                self._ended(group, group.query, names)
         for topic in self._topics.keys() - set(names):
             self._leave(topic)
             del self._topics[topic]
@@ -109,22 +117,22 @@ class TopicGroups:
             if group.query is not None:
                 group.query.stop()
 
-    def _ended(self, group: _Group, query: StreamingQuery) -> None:
+    def _ended(self, group: _Group, query: StreamingQuery, wanted: Collection[str]) -> None:
         """Take the topics that are to blame out of a group whose query ended by itself."""
-        assert group.group is not None  # noqa: S101 - narrows a type
-        errors, text = dict(group.group.errors), str(query.exception())
-        group.group = group.query = None
-        group.changed = True
-        fenced = [error for error in errors.values() if isinstance(error, FencedError)]
-        if fenced or FencedError.__name__ in text:
-            message = fenced[0] if fenced else text
-            raise StopError(f"a consumer was taken over by another application: {message}")
+        errors = {} if group.group is None else dict(group.group.errors)
+        group.ended()
+        for topic, error in errors.items():
+            if isinstance(error, FencedError) and topic in wanted:
+                raise StopError(f"{topic} was taken over by another application: {error}")
         neighbours = 1
         if not errors:
+            text = str(query.exception())
             blamed = [topic for topic in group.topics if _names(text, topic)]
             neighbours = 1 if blamed else max(1, len(group.topics) // 2)
             errors = {topic: WaybillError(text) for topic in blamed or group.topics}
         for topic, error in errors.items():
+            if topic not in group.topics:  # it left while its last batch ran
+                continue
             state = self._topics[topic]
             if not isinstance(error, RetryError):
                 state.most_neighbours = neighbours
@@ -168,9 +176,11 @@ class TopicGroups:
     def _open(self, wanted: Collection[str]) -> Iterator[list[str]]:
         """Open the topics that are due; yield them by the group's size, so that these can start."""
         opened: list[str] = []
+        read = frozenset[str]().union(*(group.read for group in self._groups))
         for topic in wanted:
             state = self._topics.setdefault(topic, _Topic(self._most_topics))
-            if state.consumer is None and time.monotonic() >= state.not_before:
+            due = time.monotonic() >= state.not_before and topic not in read
+            if state.consumer is None and due:
                 self._try(topic, state)
                 opened += [topic] if state.consumer is not None else []
             if len(opened) == self._most_topics:
@@ -212,18 +222,19 @@ class TopicGroups:
             group.changed = True
 
     def _restart(self) -> None:
-        """Start the queries of the groups whose topics changed."""
-        for group in self._groups:
-            if not group.changed:
-                continue
+        """Start the queries of the groups whose topics changed, once the batch of each is over."""
+        changed = [group for group in self._groups if group.changed]
+        for group in changed:
             group.end()
-            if group.topics:
+        for group in changed:
+            read = frozenset[str]().union(*(other.read for other in self._groups))
+            if group.topics and not group.read and group.topics.isdisjoint(read):
                 consumers = [self._topics[topic].consumer for topic in sorted(group.topics)]
                 open_ones = [consumer for consumer in consumers if consumer is not None]
                 group.group = self._make_group(open_ones, group.name)
                 group.query = self._start(group.group)
-            group.changed = False
-        self._groups = [group for group in self._groups if group.topics]
+                group.read, group.changed = frozenset(group.topics), False
+        self._groups = [group for group in self._groups if group.topics or group.read]
 
 
 def _names(text: str, topic: str) -> bool:
