@@ -1,0 +1,62 @@
+"""Virtual clusters: which Spark application serves which team, and the coordinator that decides it.
+
+Each minute the coordinator looks at every team (how much comes in, what an event costs, what waits
+and for how long), decides which cluster serves it (``packing``), writes that down as the next
+version of the assignment, computes the cores that each cluster needs (``capacity``), and asks for
+the sum. Applications follow the newest version (``watching``).
+
+Invariants
+  I1  A version never changes; the newest is in force. It names each team at most once, so that no
+      team is two clusters'. Who it does not name is ``default``'s.
+  I2  The assignment is advice about who *should* read. Who may commit is the lease's business
+      (``ledger``): two clusters that both serve a team for a moment fence each other, and lose and
+      double nothing.
+  I3  What nobody configured is as before: one cluster, ``default``, serves all teams.
+  I4  Deciding is pure: the same measurements, clusters, pins and time give the same assignment.
+  I5  Every change that a person makes is in the audit log, in its transaction; every move has its
+      reason in the version that made it.
+  I6  Teams stay where they are while the coordinator is away.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.clusters.capacity import CapacityDemand as CapacityDemand
+    from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
+    from waybill.clusters.capacity import DryRunInfra as DryRunInfra
+    from waybill.clusters.capacity import InfraCoordinator as InfraCoordinator
+    from waybill.clusters.forecast import Forecast as Forecast
+    from waybill.clusters.loads import HotPartition as HotPartition
+    from waybill.clusters.loads import LoadSample as LoadSample
+    from waybill.clusters.loads import team_load as team_load
+    from waybill.clusters.model import DEFAULT_CLUSTER as DEFAULT_CLUSTER
+    from waybill.clusters.model import NO_ASSIGNMENT as NO_ASSIGNMENT
+    from waybill.clusters.model import Assignment as Assignment
+    from waybill.clusters.model import Move as Move
+    from waybill.clusters.model import Placement as Placement
+    from waybill.clusters.model import TeamLoad as TeamLoad
+    from waybill.clusters.model import VirtualCluster as VirtualCluster
+    from waybill.clusters.packing import PackingPolicy as PackingPolicy
+    from waybill.clusters.packing import assign as assign
+    from waybill.clusters.packing import check_pin as check_pin
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
+        "forecast": ["Forecast"],
+        "loads": ["HotPartition", "LoadSample", "team_load"],
+        "model": [
+            "Assignment",
+            "DEFAULT_CLUSTER",
+            "Move",
+            "NO_ASSIGNMENT",
+            "Placement",
+            "TeamLoad",
+            "VirtualCluster",
+        ],
+        "packing": ["PackingPolicy", "assign", "check_pin"],
+    },
+)
