@@ -7,9 +7,11 @@ A move costs its team a pause, so teams stay where they are unless something is 
 3. A team whose cluster is drained goes the same way, a few a round.
 4. A hot team (over ``hot`` of its cluster's cores) that has company goes into an empty cluster, if
    there is one; teams that are placed or moved avoid clusters with a hot team.
-5. From a cluster over its limits teams are moved away, until it is filled to ``fill``: as few as
-   possible, and only into clusters that stay below ``fill`` with them. Where nothing fits, nothing
-   is moved, and ``problems`` says what would help.
+5. From a cluster over its limits (over ``over`` of its cores; over ``fill``, if its lag is over its
+   objective) teams are moved away, until it is filled to ``fill``: as few as
+   possible, and only into clusters that stay below ``fill`` with them (below ``over``, where the
+   one that they leave does not keep up). Where nothing fits, nothing is moved, and ``problems`` says
+   what would help.
 
 Between ``fill`` and ``over`` nothing happens, and a team that was moved for load rests for a while:
 so a load that goes up and down moves nobody to and fro. Moving the smallest load that is enough to
@@ -299,7 +301,7 @@ class _Packing:
                 "or create a cluster"
             )
         for name in sorted(self._clusters):
-            if self._is_over(name) and self._teams[name]:
+            if self._is_over(name) and self._teams[name] and self._budget > 0:
                 yield (
                     f"cluster {name} is over its limits ({self._state(name)}) and no other one has "
                     f"room: give it more (`waybill clusters set {name}`), create a cluster, or "
@@ -309,13 +311,17 @@ class _Packing:
     # Choosing
 
     def _relieving_move(self, name: str) -> tuple[str, str] | None:
-        """Return (team, its new cluster): the smallest that is enough, else the largest."""
+        """Return (team, its new cluster): the smallest that is enough, else the largest.
+
+        Others are filled up to ``fill``; up to ``over`` where this one does not keep up.
+        """
         teams = [one for one in self._by_load(self._movable(name)) if not self._is_hot(one)]
         enough = [team for team in reversed(teams) if self._suffices(name, team)]
-        for team in [*enough, *teams]:
-            target = self._room(team, leaving=name)
-            if target is not None:
-                return team, target
+        limits = [self._policy.fill, self._policy.over]
+        for limit in limits if self._lags(name) else limits[:1]:
+            for team in [*enough, *teams]:
+                if (target := self._room(team, limit)) is not None:
+                    return team, target
         return None
 
     def _suffices(self, name: str, team: str) -> bool:
@@ -338,23 +344,22 @@ class _Packing:
         moved_for_load = at.kind in {"load", "hot", "asked"}
         return moved_for_load and self._now_s - at.since_s < self._policy.rest_s
 
-    def _room(self, team: str, leaving: str | None = None) -> str | None:
-        """Return the cluster that is emptiest with this team, of those that stay below ``fill``."""
+    def _room(self, team: str, limit: float) -> str | None:
+        """Return the cluster that is emptiest with this team, of those that stay below a share."""
         return self._least(
             team,
             (
                 name
                 for name in self._open(team)
-                if name != leaving
-                and self._share(name, team) <= self._policy.fill
-                and not self._has_hot_team(name)
+                if self._share(name, team) <= limit and not self._has_hot_team(name)
             ),
         )
 
     def _any_room(self, team: str) -> str | None:
         """Return a cluster for a team that must be served by some; only consumers are a limit."""
         calm = [name for name in self._open(team) if not self._has_hot_team(name)]
-        return self._room(team) or self._least(team, calm) or self._least(team, self._open(team))
+        room = self._room(team, self._policy.fill)
+        return room or self._least(team, calm) or self._least(team, self._open(team))
 
     def _empty(self, team: str) -> str | None:
         """Return an empty cluster that the team does not overload; the smallest."""
@@ -391,13 +396,23 @@ class _Packing:
     def _share_now(self, team: str) -> float:
         return self._share(self.placements[team].cluster)
 
+    def _lags(self, name: str) -> bool:
+        """Tell whether a cluster does not keep up: too few cores, or a lag over its objective."""
+        lag_s = max((self.loads[team].lag_s for team in self._teams[name]), default=0.0)
+        return self._share(name) > 1 or lag_s > self._clusters[name].lag_objective_s
+
     def _is_over(self, name: str) -> bool:
-        full = not self._clusters[name].has_room(self._consumers[name])
-        return full or self._share(name) > self._policy.over
+        """Tell whether teams are to leave: above ``over``, above ``fill`` if it lags."""
+        return self._is_above(name, self._policy.fill if self._lags(name) else self._policy.over)
 
     def _is_above_fill(self, name: str) -> bool:
+        """Tell whether more are to leave; a hot team that keeps up need not lose all company."""
+        calm = self._has_hot_team(name) and not self._lags(name)
+        return self._is_above(name, self._policy.over if calm else self._policy.fill)
+
+    def _is_above(self, name: str, limit: float) -> bool:
         full = not self._clusters[name].has_room(self._consumers[name])
-        return full or self._share(name) > self._policy.fill
+        return full or self._share(name) > limit
 
     def _is_hot(self, team: str) -> bool:
         at, was = self.placements[team], self._before.get(team)

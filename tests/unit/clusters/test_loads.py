@@ -23,13 +23,13 @@ def samples(rates: list[float], **more: float) -> list[LoadSample]:
     return found
 
 
-def test_a_step_counts_after_two_minutes():
-    assert team_load(samples([10] * 20 + [100])).arrival_per_s < 20
-    assert team_load(samples([10] * 20 + [100, 100])).arrival_per_s == 100
+def test_a_step_counts_after_three_minutes():
+    assert team_load(samples([10] * 20 + [100, 100])).arrival_per_s < 25
+    assert team_load(samples([10] * 20 + [100, 100, 100])).arrival_per_s == 100
 
 
-def test_a_peak_of_one_minute_is_no_step():
-    assert team_load(samples([10] * 20 + [100, 10])).arrival_per_s == pytest.approx(16)
+def test_a_burst_of_a_minute_is_no_step():
+    assert team_load(samples([10] * 20 + [70, 70, 10])).arrival_per_s == pytest.approx(18)
 
 
 def test_a_load_comes_down_slowly():
@@ -62,7 +62,7 @@ def test_the_cost_of_an_event_is_that_of_large_batches():
         LoadSample("t", n * 60.0, 1, 0, 0, 0.0, batches=60, batch_events=60 * size, core_s=60 * (0.2 + size * 1e-4))
         for n, size in enumerate([1, 10, 100, 1000, 10_000, 20_000])
     ]  # fmt: skip
-    assert team_load(looks).core_s_per_event == pytest.approx(1.1e-4, rel=0.05)
+    assert team_load(looks).core_s_per_event == pytest.approx(1.2e-4, rel=0.02)
 
 
 def test_a_line_is_forecast_as_a_line_that_flattens():
