@@ -8,10 +8,9 @@ A move costs its team a pause, so teams stay where they are unless something is 
 4. A hot team (over ``hot`` of its cluster's cores) that has company goes into an empty cluster, if
    there is one; teams that are placed or moved avoid clusters with a hot team.
 5. From a cluster over its limits (over ``over`` of its cores; over ``fill``, if its lag is over its
-   objective) teams are moved away, until it is filled to ``fill``: as few as
-   possible, and only into clusters that stay below ``fill`` with them (below ``over``, where the
-   one that they leave does not keep up). Where nothing fits, nothing is moved, and ``problems`` says
-   what would help.
+   objective) teams are moved away, until it is filled to ``fill``: as few as possible, and only
+   into clusters that stay below ``fill`` with them (below ``over``, where the one that they leave
+   does not keep up). Where nothing fits, nothing is moved, and ``problems`` says what would help.
 
 Between ``fill`` and ``over`` nothing happens, and a team that was moved for load rests for a while:
 so a load that goes up and down moves nobody to and fro. Moving the smallest load that is enough to
