@@ -27,6 +27,14 @@ if TYPE_CHECKING:
     from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
     from waybill.clusters.capacity import DryRunInfra as DryRunInfra
     from waybill.clusters.capacity import InfraCoordinator as InfraCoordinator
+    from waybill.clusters.coordinator import CoordinatorReport as CoordinatorReport
+    from waybill.clusters.coordinator import coordinate as coordinate
+    from waybill.clusters.decisions import create_cluster as create_cluster
+    from waybill.clusters.decisions import drain_cluster as drain_cluster
+    from waybill.clusters.decisions import move_team as move_team
+    from waybill.clusters.decisions import pin_team as pin_team
+    from waybill.clusters.decisions import set_cluster as set_cluster
+    from waybill.clusters.decisions import unpin_team as unpin_team
     from waybill.clusters.forecast import Forecast as Forecast
     from waybill.clusters.loads import HotPartition as HotPartition
     from waybill.clusters.loads import LoadSample as LoadSample
@@ -41,11 +49,28 @@ if TYPE_CHECKING:
     from waybill.clusters.packing import PackingPolicy as PackingPolicy
     from waybill.clusters.packing import assign as assign
     from waybill.clusters.packing import check_pin as check_pin
+    from waybill.clusters.request import ClusterRequest as ClusterRequest
+    from waybill.clusters.request import DrainRequest as DrainRequest
+    from waybill.clusters.request import PlaceRequest as PlaceRequest
+    from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
+    from waybill.clusters.watching import ServedTopics as ServedTopics
+    from waybill.clusters.watching import destinations_served as destinations_served
+    from waybill.clusters.watching import topics_of_cluster as topics_of_cluster
+    from waybill.clusters.watching import topics_served as topics_served
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
+        "coordinator": ["CoordinatorReport", "coordinate"],
+        "decisions": [
+            "create_cluster",
+            "drain_cluster",
+            "move_team",
+            "pin_team",
+            "set_cluster",
+            "unpin_team",
+        ],
         "forecast": ["Forecast"],
         "loads": ["HotPartition", "LoadSample", "team_load"],
         "model": [
@@ -58,5 +83,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "VirtualCluster",
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
+        "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
+        "watching": [
+            "AssignmentWatcher",
+            "ServedTopics",
+            "destinations_served",
+            "topics_of_cluster",
+            "topics_served",
+        ],
     },
 )

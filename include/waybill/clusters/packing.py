@@ -265,7 +265,7 @@ class _Packing:
         """Give a hot team that has company a cluster of its own, where one is empty."""
         for team in self._by_load(self.placements):
             name = self.placements[team].cluster
-            if team in self._pinned or len(self._teams[name]) == 1 or not self._is_hot(team):
+            if len(self._teams[name]) == 1 or not self._is_hot(team) or self._is_asked(team):
                 continue
             target = self._empty(team)
             if self._budget <= 0 or target is None:
@@ -337,6 +337,11 @@ class _Packing:
             for team in self._teams[name]
             if team not in self._pinned and (resting or not self._rests(team))
         ]
+
+    def _is_asked(self, team: str) -> bool:
+        """Tell whether a person wants a team where it is."""
+        asked = self.placements[team].kind == "asked" and self._rests(team)
+        return team in self._pinned or asked
 
     def _rests(self, team: str) -> bool:
         at = self.placements[team]
