@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
     from waybill.clusters.request import PlaceRequest as PlaceRequest
+    from waybill.clusters.status import ClusterLine as ClusterLine
+    from waybill.clusters.status import ClusterStatus as ClusterStatus
+    from waybill.clusters.status import cluster_status as cluster_status
     from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
     from waybill.clusters.watching import ServedTopics as ServedTopics
     from waybill.clusters.watching import destinations_served as destinations_served
@@ -84,6 +87,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
+        "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
         "watching": [
             "AssignmentWatcher",
             "ServedTopics",

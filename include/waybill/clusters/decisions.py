@@ -6,7 +6,8 @@ the coordinator measured last, and applications are notified when it is committe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,8 +98,8 @@ def create_cluster(
         InputError: there is one of this name, or a setting is wrong.
     """
     cluster = _with_settings(VirtualCluster(request.name), request)
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         if request.name in standing.clusters:
             raise InputError(
                 f"there is a cluster {request.name!r} already; `waybill clusters set "
@@ -120,8 +121,8 @@ def set_cluster(
     Raises:
         InputError: there is no such cluster, nothing is to be changed, or a setting is wrong.
     """
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         before = standing.cluster(request.name)
         after = _with_settings(before, request)
         if after == before:
@@ -149,8 +150,8 @@ def drain_cluster(tracker: TrackerStore, request: DrainRequest, decision: Decisi
             it, or it is the only one that takes teams in.
     """
     state: ClusterState = "active" if request.undo else "draining"
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         before = standing.cluster(request.name)
         if before.state == state:
             words = "is not being drained" if request.undo else "is being drained already"
@@ -187,8 +188,8 @@ def pin_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) -
     Raises:
         InputError: there is no such team or cluster, or the cluster is drained or full.
     """
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         standing.check(request.team, request.cluster)
         write_pin(connection, request.team, request.cluster, who=decision.who, why=decision.why)
         _note(connection, decision, "pin_team", f"team {request.team}", cluster=request.cluster)
@@ -201,8 +202,8 @@ def unpin_team(tracker: TrackerStore, team: str, decision: Decision) -> Assignme
     Raises:
         InputError: the team is not pinned.
     """
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         if not delete_pin(connection, team):
             pinned = ", ".join(sorted(standing.pins)) or "none"
             raise InputError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
@@ -218,8 +219,8 @@ def move_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) 
     Raises:
         InputError: as ``pin_team``; or the team is pinned, or is there already.
     """
-    with tracker.transaction() as connection:
-        standing = _standing(tracker, connection)
+    with _deciding(tracker) as standing:
+        connection = standing.connection
         _refuse_move(standing, request)
         standing.check(request.team, request.cluster)
         before = standing.assignment or NO_ASSIGNMENT
@@ -250,17 +251,19 @@ def _moved(before: Assignment, request: PlaceRequest, decision: Decision, now: f
     return Assignment(before.version + 1, {**before.placements, **placed}, (move,))
 
 
-def _standing(tracker: TrackerStore, connection: Connection) -> _Standing:
-    """Return what a decision is made on; nobody else decides until the transaction ends."""
+@contextmanager
+def _deciding(tracker: TrackerStore) -> Iterator[_Standing]:
+    """One transaction, with what a decision is made on; nobody else decides until it ends."""
     pipelines = active_pipelines(tracker).values()
-    lock_assignment(connection)
-    return _Standing(
-        connection,
-        read_assignment(connection),
-        {one.name: one for one in read_clusters(connection)},
-        current_loads(connection, pipelines),
-        read_pins(connection),
-    )
+    with tracker.transaction() as connection:
+        lock_assignment(connection)
+        yield _Standing(
+            connection,
+            read_assignment(connection),
+            {one.name: one for one in read_clusters(connection)},
+            current_loads(connection, pipelines),
+            read_pins(connection),
+        )
 
 
 def _note(

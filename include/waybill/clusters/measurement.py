@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select, text
 
@@ -15,26 +15,28 @@ from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.storage.tracker import topic_offsets
 
-_LOOK_BACK = 20_000
-"""Commits of a destination that are looked through for those since the last look."""
+_CHUNK = 1_000
+"""Commits that are looked through at once for those since the last look."""
 _FIRST_LOOK_S = 60.0
 _LONGEST_LOOK_S = 600.0
 """Where looks were left out, no more than this is looked back."""
 _HOT_SHARE = 0.5
 _HOT_WAITING = 10_000
 """Of what waits for a team, a partition has more than half, and so many at least: it is hot."""
+_DESTINATIONS = text("SELECT destination, last FROM commit_sequences ORDER BY destination")
 _BATCHES = text("""
-SELECT batch.consumer, count(*) AS batches, sum(read.events)::bigint AS events,
-  coalesce(sum(coalesce(batch.tasks_ms, batch.took_ms * read.tasks)), 0)::float / 1000 AS core_s
-FROM commit_sequences AS sequence
-CROSS JOIN LATERAL (
-  SELECT consumer, offsets, took_ms, tasks_ms FROM batches
-  WHERE destination = sequence.destination AND commit_number > sequence.last - :back
-    AND committed_at > to_timestamp(:since_s) AND committed_at <= to_timestamp(:now_s)) AS batch
+SELECT batch.commit_number, batch.consumer, read.events::bigint AS events,
+  coalesce(batch.tasks_ms, batch.took_ms * read.tasks, 0)::float / 1000 AS core_s,
+  batch.committed_at > to_timestamp(:since_s) AS is_new,
+  batch.committed_at <= to_timestamp(:now_s) AS is_past
+FROM (
+  SELECT commit_number, consumer, offsets, took_ms, tasks_ms, committed_at FROM batches
+  WHERE destination = :destination AND commit_number <= :last
+  ORDER BY commit_number DESC LIMIT :chunk) AS batch
 CROSS JOIN LATERAL (
   SELECT sum((part->>4)::bigint) AS events, count(*) AS tasks
   FROM jsonb_array_elements(batch.offsets) AS part) AS read
-GROUP BY batch.consumer
+ORDER BY batch.commit_number DESC
 """)
 """Where tasks did not say what they took, it is the whole batch on a core a partition: too much."""
 
@@ -71,7 +73,7 @@ def measure(tracker: TrackerStore, log: KafkaLog, pipelines: Iterable[Pipeline])
         RetryError: Kafka, or the tracker, does not answer at all.
 
     Cost: two requests to Kafka for each topic, and reading one record of each partition that is
-    behind; one statement over the commits since the last look.
+    behind; a thousand commits of each destination, or those since the last look.
     """
     topics = _topics_by_team(pipelines)
     there = log.topics()
@@ -162,11 +164,26 @@ def _with_batches(
 
 
 def _read_batches(connection: Connection, since_s: float, now: float) -> dict[str, _Batches]:
-    asked = {"since_s": since_s, "now_s": now, "back": _LOOK_BACK}
-    return {
-        row.consumer: _Batches(int(row.batches), int(row.events or 0), float(row.core_s))
-        for row in connection.execute(_BATCHES, asked)
-    }
+    """Return what each consumer committed since a time."""
+    found: dict[str, _Batches] = {}
+    for destination, last in connection.execute(_DESTINATIONS).all():
+        asked = {"destination": destination, "since_s": since_s, "now_s": now, "chunk": _CHUNK}
+        for row in _newest_batches(connection, asked, int(last)):
+            sums = found.get(row.consumer, _Batches())
+            found[row.consumer] = _Batches(
+                sums.batches + 1, sums.events + int(row.events or 0), sums.core_s + row.core_s
+            )
+    return found
+
+
+def _newest_batches(connection: Connection, asked: Mapping[str, Any], last: int) -> Iterator[Any]:
+    """Yield the batches of a destination that are new, a chunk of commits at a time."""
+    while True:
+        rows = connection.execute(_BATCHES, {**asked, "last": last}).all()
+        yield from (row for row in rows if row.is_new and row.is_past)
+        if len(rows) < asked["chunk"] or not rows[-1].is_new:
+            return
+        last = int(rows[-1].commit_number) - 1
 
 
 def _read_positions(

@@ -12,6 +12,7 @@ from waybill.errors import InputError
 DEFAULT_CLUSTER = "default"
 """The cluster that is there from the start; it serves the teams that no assignment names yet."""
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_LONGEST_LAG_S = 86_400
 
 ClusterState = Literal["active", "draining"]
 MoveKind = Literal["new", "pin", "gone", "drain", "hot", "load", "asked"]
@@ -58,9 +59,9 @@ class VirtualCluster:
                 raise InputError(
                     f"cluster {self.name!r}: {name} must be at least {lowest}, not {given}"
                 )
-        if not self.lag_objective_s >= 1:
+        if not 1 <= self.lag_objective_s <= _LONGEST_LAG_S:
             raise InputError(
-                f"cluster {self.name!r}: lag_objective_s must be at least 1, not "
+                f"cluster {self.name!r}: lag_objective_s must be from 1 to {_LONGEST_LAG_S}, not "
                 f"{self.lag_objective_s}"
             )
 

@@ -12,27 +12,27 @@ depends_on = None
 NOW = sa.text("clock_timestamp()")
 
 
-def time_column(name: str) -> sa.Column:
+def time_column(name: str) -> sa.Column[object]:
     """Return a column of a time that is now by default."""
     return sa.Column(name, sa.DateTime(timezone=True), server_default=NOW, nullable=False)
 
 
-def text_column(name: str, default: str = "''") -> sa.Column:
+def text_column(name: str, default: str = "''") -> sa.Column[object]:
     """Return a column of a text that has a default."""
     return sa.Column(name, sa.Text(), server_default=sa.text(default), nullable=False)
 
 
-def json_column(name: str, default: str) -> sa.Column:
+def json_column(name: str, default: str) -> sa.Column[object]:
     """Return a column of JSON that has a default."""
     return sa.Column(name, JSONB(), server_default=sa.text(f"'{default}'::jsonb"), nullable=False)
 
 
-def count_column(name: str) -> sa.Column:
+def count_column(name: str) -> sa.Column[object]:
     """Return a column that counts from 0."""
     return sa.Column(name, sa.BigInteger(), server_default=sa.text("0"), nullable=False)
 
 
-def number_column(name: str) -> sa.Column:
+def number_column(name: str) -> sa.Column[object]:
     """Return a column of a number that is 0 by default."""
     return sa.Column(name, sa.Double(), server_default=sa.text("0"), nullable=False)
 
