@@ -7,7 +7,7 @@ was left out, changes nothing but the resolution.
 A team's arrival is the larger of two numbers: the smallest of its last three rates, so that a step
 is known after three minutes, and a burst of one or two is none; and the mean of a quarter of an
 hour, so that it comes down slowly. With two rates instead of three a step is known a minute
-earlier, and bursts of a minute move four times as many teams (``make bench-clusters``).
+earlier, and bursts move more than twice as many teams (measured with the simulator).
 
 Core seconds an event are those of the minutes with the larger batches: each task costs something
 however small it is, which says nothing about what more events would cost, and shrinks by itself
