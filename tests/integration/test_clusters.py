@@ -40,7 +40,6 @@ from waybill.clusters import (
 )
 from waybill.clusters.measurement import measure
 from waybill.clusters.records import read_assignment, read_capacities, read_samples
-from waybill.deployment import active_pipelines
 from waybill.errors import InputError
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -177,7 +176,7 @@ def test_a_hot_partition_is_named(tracker: TrackerStore, log: LogInMemory) -> No
 
 
 def measured(tracker: TrackerStore, log: Any) -> dict[str, Any]:
-    found = measure(tracker, log, active_pipelines(tracker).values())
+    found = measure(tracker, log)
     return {one.team: one for one in found.samples}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from waybill.clusters.capacity import CapacityDemand, InfraCoordinator, capacity
 from waybill.clusters.loads import LoadSample, team_load
-from waybill.clusters.measurement import measure
+from waybill.clusters.measurement import measure, team_topics
 from waybill.clusters.model import Assignment, Move, TeamLoad, VirtualCluster
 from waybill.clusters.packing import assign
 from waybill.clusters.records import (
@@ -32,8 +32,6 @@ from waybill.clusters.records import (
     write_capacities,
     write_samples,
 )
-from waybill.deployment import active_pipelines
-from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import KafkaLog, TrackerStore
 
 _LOG = logging.getLogger(__name__)
@@ -78,14 +76,13 @@ def coordinate(tracker: TrackerStore, log: KafkaLog, infra: InfraCoordinator) ->
 
     Cost: see ``measure``, ``read_samples`` and ``read_demand_history``.
     """
-    pipelines = active_pipelines(tracker).values()
-    measured = measure(tracker, log, pipelines)
+    measured = measure(tracker, log)
     with tracker.transaction() as connection:
         write_samples(connection, measured.samples)
     with tracker.transaction() as connection:
         lock_assignment(connection)
         before = read_assignment(connection)
-        loads = current_loads(connection, pipelines)
+        loads = current_loads(connection)
         clusters = read_clusters(connection)
         after = decide(connection, before, loads, clusters, made_by=COORDINATOR)
         demand = _demand(connection, after, loads, clusters)
@@ -123,17 +120,15 @@ def decide(
     return after
 
 
-def current_loads(connection: Connection, pipelines: Collection[Pipeline]) -> list[TeamLoad]:
+def current_loads(connection: Connection) -> list[TeamLoad]:
     """Return the load of each team that has a deployed pipeline, of the last hour's looks.
 
     A team that was not looked at yet, or whose topics did not answer, is there without a load, with
     as many consumers as it has topics.
     """
-    topics: dict[str, set[str]] = {}
-    for pipeline in pipelines:
-        topics.setdefault(pipeline.team, set()).add(topic_of(pipeline))
     samples = read_samples(connection)
-    return [_load(team, len(names), samples) for team, names in sorted(topics.items())]
+    topics = sorted(team_topics(connection).items())
+    return [_load(team, len(names), samples) for team, names in topics]
 
 
 def _load(team: str, consumers: int, samples: Mapping[str, Sequence[LoadSample]]) -> TeamLoad:

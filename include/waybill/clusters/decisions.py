@@ -39,7 +39,6 @@ from waybill.clusters.records import (
     write_pin,
 )
 from waybill.clusters.request import ClusterRequest, DrainRequest, PlaceRequest
-from waybill.deployment import active_pipelines
 from waybill.errors import InputError
 from waybill.storage import TrackerStore
 
@@ -254,14 +253,13 @@ def _moved(before: Assignment, request: PlaceRequest, decision: Decision, now: f
 @contextmanager
 def _deciding(tracker: TrackerStore) -> Iterator[_Standing]:
     """One transaction, with what a decision is made on; nobody else decides until it ends."""
-    pipelines = active_pipelines(tracker).values()
     with tracker.transaction() as connection:
         lock_assignment(connection)
         yield _Standing(
             connection,
             read_assignment(connection),
             {one.name: one for one in read_clusters(connection)},
-            current_loads(connection, pipelines),
+            current_loads(connection),
             read_pins(connection),
         )
 

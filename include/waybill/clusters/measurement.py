@@ -10,8 +10,9 @@ from sqlalchemy import Connection, select, text
 
 from waybill.clusters.loads import HotPartition, LoadSample
 from waybill.clusters.records import last_look_s, now_s
+from waybill.deployment import team_destinations
 from waybill.errors import RetryError, StopError
-from waybill.pipelines import Pipeline, topic_of
+from waybill.pipelines import topic_name
 from waybill.storage import KafkaLog, TrackerStore
 from waybill.storage.tracker import topic_offsets
 
@@ -58,13 +59,12 @@ class Measurement:
     """{topic: why it could not be looked at}; its team has no sample."""
 
 
-def measure(tracker: TrackerStore, log: KafkaLog, pipelines: Iterable[Pipeline]) -> Measurement:
-    """Look at the teams of all pipelines.
+def measure(tracker: TrackerStore, log: KafkaLog) -> Measurement:
+    """Look at each team that has a deployed pipeline.
 
     Args:
         tracker: the books.
         log: where the topics are.
-        pipelines: that are deployed.
 
     Returns:
         A sample for each team; a topic that does not answer is in ``unseen``, and others go on.
@@ -75,9 +75,9 @@ def measure(tracker: TrackerStore, log: KafkaLog, pipelines: Iterable[Pipeline])
     Cost: two requests to Kafka for each topic, and reading one record of each partition that is
     behind; a thousand commits of each destination, or those since the last look.
     """
-    topics = _topics_by_team(pipelines)
     there = log.topics()
     with tracker.transaction() as connection:
+        topics = team_topics(connection)
         found = Measurement(now_s(connection))
         since = last_look_s(connection) or found.at_s - _FIRST_LOOK_S
         since = max(since, found.at_s - _LONGEST_LOOK_S)
@@ -96,11 +96,12 @@ def measure(tracker: TrackerStore, log: KafkaLog, pipelines: Iterable[Pipeline])
     return found
 
 
-def _topics_by_team(pipelines: Iterable[Pipeline]) -> dict[str, set[str]]:
-    topics: dict[str, set[str]] = {}
-    for pipeline in pipelines:
-        topics.setdefault(pipeline.team, set()).add(topic_of(pipeline))
-    return topics
+def team_topics(connection: Connection) -> dict[str, set[str]]:
+    """Return {team: topics that its deployed pipelines write to}."""
+    return {
+        team: {topic_name(team, destination) for destination in destinations}
+        for team, destinations in team_destinations(connection).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

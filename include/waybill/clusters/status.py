@@ -29,7 +29,6 @@ from waybill.clusters.records import (
     read_pins,
     read_samples,
 )
-from waybill.deployment import active_pipelines
 from waybill.errors import InputError
 from waybill.events import rfc3339
 from waybill.storage import TrackerStore
@@ -175,14 +174,13 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
         InputError: there is no such cluster.
         RetryError: the tracker does not answer.
     """
-    pipelines = active_pipelines(tracker).values()
     with tracker.transaction() as connection:
         clusters = read_clusters(connection)
         if name is not None and name not in {one.name for one in clusters}:
             known = ", ".join(one.name for one in clusters)
             raise InputError(f"there is no cluster {name[:120]!r}; there are {known}")
         assignment = read_assignment(connection) or NO_ASSIGNMENT
-        lines = _lines(connection, clusters, assignment, current_loads(connection, pipelines))
+        lines = _lines(connection, clusters, assignment, current_loads(connection))
         decided = read_history(connection, limit=_DECISIONS)
         drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
     return ClusterStatus(
