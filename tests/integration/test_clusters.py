@@ -39,7 +39,12 @@ from waybill.clusters import (
     unpin_team,
 )
 from waybill.clusters.measurement import measure
-from waybill.clusters.records import read_assignment, read_capacities, read_samples
+from waybill.clusters.records import (
+    read_assignment,
+    read_capacities,
+    read_demand_history,
+    read_samples,
+)
 from waybill.errors import InputError
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -485,3 +490,20 @@ def test_batches_of_many_commits_are_all_counted(
     assert (found["red"].batches, found["red"].batch_events) == (5, 5)
     assert found["red"].core_s == pytest.approx(0.5)
     assert (found["green"].batches, found["green"].batch_events) == (1, 3)
+
+
+def test_a_cluster_is_forecast_from_its_own_minutes_those_without_a_look_as_the_one_before(
+    tracker: TrackerStore,
+) -> None:
+    with tracker.transaction() as connection:
+        for minute, cores in ((9, 1.0), (8, 2.0), (4, 3.0)):
+            connection.execute(
+                text(
+                    "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores) "
+                    "VALUES ('default', date_trunc('minute', clock_timestamp()) "
+                    "- make_interval(mins => :minute), 1, 1, :cores)"
+                ),
+                {"minute": minute, "cores": cores},
+            )
+        found = read_demand_history(connection)
+    assert found == {"default": [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]}

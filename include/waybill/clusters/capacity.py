@@ -1,7 +1,7 @@
 """The cores that a cluster needs for its lag objective, and to whom they are asked for.
 
-What comes in keeps ``forecast`` cores busy: the peak of the next quarter of an hour, from the
-cluster's own history. Micro-batches wait for cores where more than four fifths are busy, so that
+What comes in keeps so many cores busy: the peak of the next quarter of an hour, from the cluster's
+own history (after a move it follows the new level within some ten minutes). Micro-batches wait for cores where more than four fifths are busy, so that
 much is asked for and a fifth more. What waits already must be gone within the lag objective: its
 core seconds over the objective's seconds are added, as far as it is more than what one minute
 brings in anyway.
@@ -102,7 +102,7 @@ def capacity(
     Args:
         cluster: with its lag objective.
         loads: of the teams that it serves.
-        history: the cores that these teams kept busy, by minute, the oldest first.
+        history: the cores that its teams kept busy, by minute, the oldest first.
     """
     demand = sum(load.demand_cores for load in loads)
     backlog = sum(load.backlog_core_s for load in loads)

@@ -142,9 +142,9 @@ def _demand(
     loads: Sequence[TeamLoad],
     clusters: Sequence[VirtualCluster],
 ) -> CapacityDemand:
+    history = read_demand_history(connection)
     found = []
     for cluster in clusters:
         own = [load for load in loads if load.team in assignment.teams_of(cluster.name)]
-        costs = {load.team: load.core_s_per_event for load in own}
-        found.append(capacity(cluster, own, read_demand_history(connection, costs)))
+        found.append(capacity(cluster, own, history.get(cluster.name, [])))
     return CapacityDemand(tuple(found))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, cast, func, select, text
+from sqlalchemy import Connection, Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill.clusters.capacity import CapacityDemand
@@ -28,7 +28,9 @@ CHANNEL = "waybill_assignment"
 """On which PostgreSQL notifies of a new version."""
 COORDINATOR = "coordinator"
 HISTORY_S = 3 * 86_400.0
-"""For so long measurements are kept: two seasons of a day, and the one that goes on."""
+"""For so long it is kept what clusters needed: two seasons of a day, and the one that goes on."""
+_LOOKS_S = 86_400.0
+"""For so long looks at teams are kept."""
 LATELY_S = 3_600.0
 """Measurements of which the load of a team is made."""
 _KEPT_VERSIONS = 1_000
@@ -44,20 +46,6 @@ _OLD_VERSIONS = text(
     "DELETE FROM cluster_assignments "
     "WHERE version <= (SELECT max(version) FROM cluster_assignments) - :kept"
 )
-_HISTORY = text("""
-WITH looks AS (
-  SELECT team, at, date_trunc('minute', at) AS minute,
-    greatest(0, written - lag(written) OVER of_team)
-      / nullif(extract(epoch FROM at - lag(at) OVER of_team), 0) AS arrival_per_s
-  FROM team_loads WHERE team IN :teams
-  WINDOW of_team AS (PARTITION BY team ORDER BY at)),
-costs AS (
-  SELECT unnest(CAST(:cost_teams AS text[])) AS team,
-    unnest(CAST(:costs AS double precision[])) AS cost)
-SELECT minute, sum(arrival_per_s * cost)::float AS cores
-FROM looks JOIN costs USING (team) WHERE arrival_per_s IS NOT NULL
-GROUP BY minute ORDER BY minute
-""").bindparams(bindparam("teams", expanding=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +204,7 @@ def write_samples(connection: Connection, samples: Sequence[LoadSample]) -> None
     ]
     if rows:
         connection.execute(insert(team_loads).on_conflict_do_nothing(), rows)
-    connection.execute(_OLD_SAMPLES, {"kept_s": HISTORY_S})
+    connection.execute(_OLD_SAMPLES, {"kept_s": _LOOKS_S})
 
 
 def read_samples(
@@ -247,23 +235,23 @@ def read_samples(
     return found
 
 
-def read_demand_history(connection: Connection, costs: Mapping[str, float]) -> list[float]:
-    """Return the cores that teams kept busy, by minute, the oldest first; at most three days.
+def read_demand_history(connection: Connection) -> dict[str, list[float]]:
+    """Return {cluster: cores that its teams kept busy}, by minute, the oldest first.
 
-    Args:
-        connection: to the tracker.
-        costs: {team: core seconds of an event}, as they are now.
+    A minute in which the coordinator did not look is as the one before.
 
-    Cost: all looks at these teams: 4,320 rows a team.
+    Cost: 4,320 rows a cluster.
     """
-    if not costs:
-        return []
-    asked: dict[str, Any] = {
-        "teams": list(costs),
-        "cost_teams": list(costs),
-        "costs": list(costs.values()),
-    }
-    return [float(row.cores) for row in connection.execute(_HISTORY, asked)]
+    table = cluster_loads.c
+    query = select(table.cluster, table.at, table.demand_cores).order_by(table.cluster, table.at)
+    found: dict[str, list[float]] = {}
+    before: dict[str, int] = {}
+    for name, at, cores in connection.execute(query):
+        minute, series = int(at.timestamp() // 60), found.setdefault(name, [])
+        missed = max(0, minute - before.get(name, minute) - 1)
+        series.extend([*series[-1:] * missed, float(cores)])
+        before[name] = minute
+    return found
 
 
 def write_capacities(
