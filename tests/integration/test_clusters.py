@@ -496,12 +496,12 @@ def test_a_cluster_is_forecast_from_its_own_minutes_those_without_a_look_as_the_
     tracker: TrackerStore,
 ) -> None:
     with tracker.transaction() as connection:
-        for minute, cores in ((9, 1.0), (8, 2.0), (4, 3.0)):
+        for minute, cores in ((9, 1.0), (8, 1.5), (8, 2.0), (4, 3.0)):
             connection.execute(
                 text(
                     "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores) "
                     "VALUES ('default', date_trunc('minute', clock_timestamp()) "
-                    "- make_interval(mins => :minute), 1, 1, :cores)"
+                    "- make_interval(mins => :minute, secs => -:cores), 1, 1, :cores)"
                 ),
                 {"minute": minute, "cores": cores},
             )

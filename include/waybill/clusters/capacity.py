@@ -1,10 +1,10 @@
 """The cores that a cluster needs for its lag objective, and to whom they are asked for.
 
 What comes in keeps so many cores busy: the peak of the next quarter of an hour, from the cluster's
-own history (after a move it follows the new level within some ten minutes). Micro-batches wait for cores where more than four fifths are busy, so that
-much is asked for and a fifth more. What waits already must be gone within the lag objective: its
-core seconds over the objective's seconds are added, as far as it is more than what one minute
-brings in anyway.
+own history (after a move it follows the new level within some ten minutes). Micro-batches wait for
+cores where more than four fifths are busy, so that much is asked for and a fifth more. What waits
+already must be gone within the lag objective: its core seconds over the objective's seconds are
+added, as far as it is more than what one minute brings in anyway.
 """
 
 from __future__ import annotations

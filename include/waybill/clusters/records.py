@@ -248,8 +248,9 @@ def read_demand_history(connection: Connection) -> dict[str, list[float]]:
     before: dict[str, int] = {}
     for name, at, cores in connection.execute(query):
         minute, series = int(at.timestamp() // 60), found.setdefault(name, [])
-        missed = max(0, minute - before.get(name, minute) - 1)
-        series.extend([*series[-1:] * missed, float(cores)])
+        passed = minute - before.get(name, minute - 1)
+        series.extend(series[-1:] * (passed - 1))
+        series[len(series) - (passed == 0) :] = [float(cores)]
         before[name] = minute
     return found
 
