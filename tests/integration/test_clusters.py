@@ -466,6 +466,31 @@ def test_every_topic_and_destination_is_one_clusters(
     assert loaded == {"default": set(), "second": {"warehouse"}}, "blue is the first of its teams"
 
 
+def test_a_team_that_no_cluster_has_room_for_is_served_by_none_until_there_is(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", max_consumers=2), ANN)
+    report = round_of(tracker, log)
+    assert [words.split(":")[0] for words in report.problems] == [
+        "team red is served by no cluster"
+    ]
+    assert topics_of_cluster(tracker, "default").keys() == {topic_of("blue"), topic_of("green")}
+    set_cluster(tracker, ClusterRequest(name="default", max_consumers=3), ANN)
+    assert topic_of("red") in topics_of_cluster(tracker, "default")
+
+
+def test_topics_that_do_not_answer_take_a_bounded_time(
+    tracker: TrackerStore, log: LogInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waybill.clusters.measurement._MOST_UNSEEN", 1)
+    log.away = set(log.ends)
+    found = measure(tracker, log)
+    assert found.samples == []
+    assert sorted(why[:18] for why in found.unseen.values()) == [
+        "it was not asked, ", "it was not asked, ", "topic 'events.blue",
+    ]  # fmt: skip
+
+
 def test_an_assignment_that_names_a_team_that_is_gone_gives_no_topic(
     tracker: TrackerStore, log: LogInMemory
 ) -> None:

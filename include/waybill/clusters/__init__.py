@@ -7,7 +7,7 @@ the sum. Applications follow the newest version (``watching``).
 
 Invariants
   I1  A version never changes; the newest is in force. It names each team at most once, so that no
-      team is two clusters'. Who it does not name is ``default``'s.
+      team is two clusters'. Who it does not name is ``default``'s, unless no cluster has room.
   I2  The assignment is advice about who *should* read. Who may commit is the lease's business
       (``ledger``): two clusters that both serve a team for a moment fence each other, and lose and
       double nothing.

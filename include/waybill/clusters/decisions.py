@@ -191,7 +191,7 @@ def pin_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) -
         connection = standing.connection
         standing.check(request.team, request.cluster)
         write_pin(connection, request.team, request.cluster, who=decision.who, why=decision.why)
-        _note(connection, decision, "pin_team", f"team {request.team}", cluster=request.cluster)
+        _note_place(connection, decision, "pin_team", request.team, request.cluster)
         return standing.pack(decision)
 
 
@@ -206,9 +206,7 @@ def unpin_team(tracker: TrackerStore, team: str, decision: Decision) -> Assignme
         if not delete_pin(connection, team):
             pinned = ", ".join(sorted(standing.pins)) or "none"
             raise InputError(f"team {team[:120]!r} is not pinned; pinned are: {pinned}")
-        _note(
-            connection, decision, "unpin_team", f"team {team}", cluster=standing.pins[team].cluster
-        )
+        _note_place(connection, decision, "unpin_team", team, standing.pins[team].cluster)
         return standing.pack(decision)
 
 
@@ -225,7 +223,7 @@ def move_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) 
         before = standing.assignment or NO_ASSIGNMENT
         moved = _moved(before, request, decision, now_s(connection))
         write_assignment(connection, moved, made_by=decision.who)
-        _note(connection, decision, "move_team", f"team {request.team}", cluster=request.cluster)
+        _note_place(connection, decision, "move_team", request.team, request.cluster)
         return replace(standing, assignment=moved).pack(decision)
 
 
@@ -276,6 +274,12 @@ def _note(
         **detail,
         **decision.beside_who(),
     )
+
+
+def _note_place(
+    connection: Connection, decision: Decision, action: str, team: str, cluster: str
+) -> None:
+    _note(connection, decision, action, f"team {team}", team=team, cluster=cluster)
 
 
 def _with_settings(cluster: VirtualCluster, request: ClusterRequest) -> VirtualCluster:

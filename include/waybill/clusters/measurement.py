@@ -21,6 +21,8 @@ _CHUNK = 1_000
 _FIRST_LOOK_S = 60.0
 _LONGEST_LOOK_S = 600.0
 """Where looks were left out, no more than this is looked back."""
+_MOST_UNSEEN = 3
+"""Topics that may take their time not to answer; after these no other one is asked."""
 _HOT_SHARE = 0.5
 _HOT_WAITING = 10_000
 """Of what waits for a team, a partition has more than half, and so many at least: it is hot."""
@@ -83,15 +85,19 @@ def measure(tracker: TrackerStore, log: KafkaLog) -> Measurement:
         since = max(since, found.at_s - _LONGEST_LOOK_S)
         batches = _read_batches(connection, since, found.at_s)
         known = _read_positions(connection, {name for names in topics.values() for name in names})
+    looks: dict[str, _TopicLook] = {}
+    for name in sorted({name for names in topics.values() for name in names} & there):
+        if len(found.unseen) >= _MOST_UNSEEN:
+            found.unseen[name] = "it was not asked, as others did not answer"
+            continue
+        try:
+            looks[name] = _look(log, name, known.get(name, {}), found.at_s)
+        except (RetryError, StopError) as error:
+            found.unseen[name] = str(error)
     for team, names in sorted(topics.items()):
-        looks = []
-        for name in sorted(names & there):
-            try:
-                looks.append(_look(log, name, known.get(name, {}), found.at_s))
-            except (RetryError, StopError) as error:
-                found.unseen[name] = str(error)
         if not names & found.unseen.keys():
-            sample = _sample(team, names, looks, found.at_s)
+            own = [looks[name] for name in sorted(names & there)]
+            sample = _sample(team, names, own, found.at_s)
             found.samples.append(_with_batches(sample, names, batches))
     return found
 

@@ -44,6 +44,8 @@ class VirtualCluster:
     """Spark's scheduler pool of its queries; empty: one for each group of consumers."""
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """More of Spark's configuration."""
+    is_served: bool = True
+    """An application of it is at work; else no team comes in. Measured, no setting."""
 
     def __post_init__(self) -> None:
         """Check what was given."""
@@ -140,6 +142,8 @@ class Assignment:
     """By team."""
     moves: tuple[Move, ...] = ()
     """What is other than in the version before."""
+    waiting: tuple[str, ...] = ()
+    """Teams that no cluster has room for: none serves them."""
     problems: tuple[str, ...] = ()
     """What could not be done, and what would help; of the round that made it."""
 
@@ -149,7 +153,7 @@ class Assignment:
 
     def same_places(self, other: Assignment) -> bool:
         """Tell whether both say the same of each team."""
-        return dict(self.placements) == dict(other.placements)
+        return dict(self.placements) == dict(other.placements) and self.waiting == other.waiting
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -157,6 +161,7 @@ class Assignment:
             "version": self.version,
             "placements": {team: asdict(at) for team, at in sorted(self.placements.items())},
             "moves": [asdict(move) for move in self.moves],
+            "waiting": list(self.waiting),
             "problems": list(self.problems),
         }
 
@@ -167,6 +172,7 @@ class Assignment:
             int(value["version"]),
             {team: Placement(**at) for team, at in value["placements"].items()},
             tuple(Move(**move) for move in value["moves"]),
+            tuple(value["waiting"]),
             tuple(value["problems"]),
         )
 

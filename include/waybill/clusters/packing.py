@@ -18,6 +18,9 @@ the emptiest place, within a budget of moves and with a threshold on either side
 balancers do (Slicer: Adya et al., OSDI 2016, "weighted-move"); packing bins anew each round would
 use fewer clusters and move many teams.
 
+No team comes into a cluster without an application at work; who is there stays, as applications
+come up again.
+
 Limits: a cluster's ``max_consumers`` is never exceeded by a team that is placed or moved, except
 by pins, which `check_pin` holds against the limits when they are made; a running team that got a
 topic more than there is room for is not stopped. Cores are a limit of what the cluster takes, so a
@@ -101,7 +104,11 @@ def assign(
     packing.relieve()
     packing.mark_hot()
     after = Assignment(
-        before.version + 1, packing.placements, tuple(packing.moves), tuple(packing.problems())
+        before.version + 1,
+        packing.placements,
+        tuple(packing.moves),
+        packing.waiting(),
+        tuple(packing.problems()),
     )
     if previous is not None and after.same_places(before):
         return replace(before, problems=after.problems)
@@ -211,6 +218,8 @@ class _Packing:
         self.moves: list[Move] = []
         self._before = before.placements
         self._clusters = clusters
+        served = {name for name, one in clusters.items() if one.is_served}
+        self._served = served or set(clusters)  # where all are down, any may come up again
         self._policy = policy
         self._now_s = now_s
         self._pinned: Mapping[str, str] = {}
@@ -291,9 +300,13 @@ class _Packing:
         for team, at in self.placements.items():
             self.placements[team] = replace(at, hot=self._is_hot(team))
 
+    def waiting(self) -> tuple[str, ...]:
+        """Return the teams that no cluster has room for."""
+        return tuple(sorted(self.loads.keys() - self.placements.keys()))
+
     def problems(self) -> Iterator[str]:
         """Yield what is wrong still, and what would help."""
-        for team in sorted(self.loads.keys() - self.placements.keys()):
+        for team in self.waiting():
             yield (
                 f"team {team} is served by no cluster: none has room for its "
                 f"{self.loads[team].consumers} consumers; raise a limit (`waybill clusters set`) "
@@ -380,6 +393,7 @@ class _Packing:
             name
             for name, cluster in self._clusters.items()
             if cluster.state == "active"
+            and name in self._served
             and team not in self._teams[name]
             and cluster.has_room(self._consumers[name] + self.loads[team].consumers)
         ]

@@ -150,6 +150,7 @@ def read_history(connection: Connection, *, limit: int) -> list[Decided]:
                 int(row.version),
                 {team: Placement(**at) for team, at in row.placements.items()},
                 tuple(Move(**move) for move in row.moves),
+                tuple(row.waiting),
                 tuple(row.problems),
             ),
             row.made_by,
@@ -171,6 +172,7 @@ def write_assignment(connection: Connection, assignment: Assignment, *, made_by:
             version=assignment.version,
             placements=json_value(said["placements"], deepest=_DEEPEST),
             moves=json_value(said["moves"], deepest=_DEEPEST),
+            waiting=json_value(said["waiting"], deepest=_DEEPEST),
             problems=json_value(said["problems"], deepest=_DEEPEST),
             made_by=text_value(made_by),
         )
@@ -249,8 +251,9 @@ def read_demand_history(connection: Connection) -> dict[str, list[float]]:
     for name, at, cores in connection.execute(query):
         minute, series = int(at.timestamp() // 60), found.setdefault(name, [])
         passed = minute - before.get(name, minute - 1)
-        series.extend(series[-1:] * (passed - 1))
-        series[len(series) - (passed == 0) :] = [float(cores)]
+        if passed == 0:  # two rounds in one minute
+            series.pop()
+        series.extend([*series[-1:] * (passed - 1), float(cores)])
         before[name] = minute
     return found
 

@@ -19,9 +19,11 @@ from waybill.clusters.model import (
     TeamLoad,
     VirtualCluster,
 )
+from waybill.clusters.packing import assign
 from waybill.clusters.records import (
     Decided,
     Pin,
+    now_s,
     read_assignment,
     read_capacities,
     read_clusters,
@@ -148,7 +150,7 @@ class ClusterStatus:
     decisions: tuple[DecisionLine, ...]
     """The newest first."""
     problems: tuple[str, ...]
-    """Of the version in force."""
+    """What a round of the coordinator could not do, as things are."""
     history: tuple[Mapping[str, Any], ...] = ()
     """What one cluster needed in each minute of the last day; of all clusters: not read."""
 
@@ -180,14 +182,17 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
             known = ", ".join(one.name for one in clusters)
             raise InputError(f"there is no cluster {name[:120]!r}; there are {known}")
         assignment = read_assignment(connection) or NO_ASSIGNMENT
-        lines = _lines(connection, clusters, assignment, current_loads(connection))
+        loads = current_loads(connection)
+        lines = _lines(connection, clusters, assignment, loads)
+        pins = {team: pin.cluster for team, pin in read_pins(connection).items()}
+        now = assign(assignment, loads, clusters, pins, now_s=now_s(connection))
         decided = read_history(connection, limit=_DECISIONS)
         drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
     return ClusterStatus(
         assignment.version,
         tuple(one for one in lines if name in {None, one.cluster.name}),
         tuple(_decisions(decided, name)),
-        assignment.problems,
+        now.problems,
         tuple(drawn),
     )
 

@@ -57,15 +57,18 @@ class AssignmentWatcher:
     def serves(self, team: str) -> bool:
         """Tell whether this cluster serves a team, by what was read last.
 
-        A team that no version names yet is ``default``'s.
+        A team that no version names yet is ``default``'s; one that waits for room is nobody's.
         """
+        if team in self._assignment.waiting:
+            return False
         at = self._assignment.placements.get(team)
         return self.cluster == (DEFAULT_CLUSTER if at is None else at.cluster)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is a newer version, at most so long; True: a notification came.
 
-        It raises nothing: where the tracker does not answer, or does not notify, the time is
+        Where the tracker is away it takes as long as connecting does, should that be longer. It
+        raises nothing: where the tracker does not answer, or does not notify, the time is
         waited, and reading says what is.
         """
         end = time.monotonic() + timeout_s

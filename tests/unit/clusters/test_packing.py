@@ -202,6 +202,18 @@ def test_a_team_that_no_cluster_has_room_for_is_told_not_squeezed_in():
     found = assign(None, [load("one", 0.2, 2), load("two", 0.1, 1)], clusters, {}, now_s=NOW)
     assert places(found) == {"one": "a"}
     assert "team two is served by no cluster" in found.problems[0]
+    assert found.waiting == ("two",)
+    more = assign(found, [load("one", 0.2, 2), load("two", 0.1, 1)], [cluster("a")], {}, now_s=NOW)
+    assert (places(more), more.waiting) == ({"one": "a", "two": "a"}, ())
+
+
+def test_no_team_comes_into_a_cluster_without_an_application_and_none_leaves_for_that():
+    down = [replace(TWO[0], is_served=False), TWO[1]]
+    assert set(places(assign(None, AB_LOADS, down, {}, now_s=NOW)).values()) == {"b"}
+    first = assign(None, AB_LOADS, TWO, {}, now_s=NOW)
+    assert assign(first, AB_LOADS, down, {}, now_s=NOW + MINUTE).moves == first.moves
+    both = [replace(one, is_served=False) for one in TWO]
+    assert sorted(places(assign(None, AB_LOADS, both, {}, now_s=NOW)).values()) == list("aabb")
 
 
 def test_a_running_team_that_grew_over_the_limit_is_not_stopped():

@@ -806,6 +806,7 @@ cluster_assignments = Table(
     Column("version", BigInteger, primary_key=True, autoincrement=False),
     Column("placements", JSONB, nullable=False),
     Column("moves", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("waiting", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("problems", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("made_by", Text, nullable=False),
     time_column("made_at", now=True),
@@ -813,6 +814,7 @@ cluster_assignments = Table(
 """Which cluster serves which team; the greatest version is in force, rows never change.
 
 ``placements``: team to its cluster, since when and why. ``moves``: what is other than before.
+``waiting``: teams that no cluster has room for.
 ``made_by``: ``coordinator``, or who decided."""
 
 team_loads = Table(

@@ -73,6 +73,7 @@ def upgrade() -> None:
         sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("placements", JSONB(), nullable=False),
         json_column("moves", "[]"),
+        json_column("waiting", "[]"),
         json_column("problems", "[]"),
         sa.Column("made_by", sa.Text(), nullable=False),
         time_column("made_at"),
