@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from waybill.clusters.status import cluster_status as cluster_status
     from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
     from waybill.clusters.watching import ServedTopics as ServedTopics
+    from waybill.clusters.watching import cluster_settings as cluster_settings
     from waybill.clusters.watching import destinations_served as destinations_served
     from waybill.clusters.watching import topics_of_cluster as topics_of_cluster
     from waybill.clusters.watching import topics_served as topics_served
@@ -91,6 +92,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "watching": [
             "AssignmentWatcher",
             "ServedTopics",
+            "cluster_settings",
             "destinations_served",
             "topics_of_cluster",
             "topics_served",

@@ -151,6 +151,16 @@ class Assignment:
         """Return the teams that a cluster serves."""
         return frozenset(team for team, at in self.placements.items() if at.cluster == cluster)
 
+    def cluster_of(self, team: str) -> str | None:
+        """Return the cluster that serves a team: ``default``, where no version names it yet.
+
+        None: no cluster has room for it.
+        """
+        if team in self.waiting:
+            return None
+        at = self.placements.get(team)
+        return DEFAULT_CLUSTER if at is None else at.cluster
+
     def same_places(self, other: Assignment) -> bool:
         """Tell whether both say the same of each team."""
         return dict(self.placements) == dict(other.placements) and self.waiting == other.waiting

@@ -12,7 +12,6 @@ from sqlalchemy import Connection
 from waybill.clusters.coordinator import current_loads
 from waybill.clusters.loads import HotPartition, LoadSample
 from waybill.clusters.model import (
-    DEFAULT_CLUSTER,
     NO_ASSIGNMENT,
     Assignment,
     Move,
@@ -210,7 +209,7 @@ def _lines(
         teams = [
             _team_line(load, assignment, pins, samples.get(load.team, []))
             for load in loads
-            if _cluster_of(load.team, assignment) == cluster.name
+            if assignment.cluster_of(load.team) == cluster.name
         ]
         teams.sort(key=lambda one: (-one.load.demand_cores, one.load.team))
         row = newest.get(cluster.name)
@@ -218,11 +217,6 @@ def _lines(
         foreseen = None if row is None else round(float(row["forecast_cores"]), 4)
         found.append(ClusterLine(cluster, tuple(teams), needed, foreseen))
     return found
-
-
-def _cluster_of(team: str, assignment: Assignment) -> str:
-    at = assignment.placements.get(team)
-    return DEFAULT_CLUSTER if at is None else at.cluster
 
 
 def _team_line(

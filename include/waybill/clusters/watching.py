@@ -17,10 +17,15 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from waybill.clusters.model import DEFAULT_CLUSTER, NO_ASSIGNMENT, Assignment
-from waybill.clusters.records import CHANNEL, newest_version, read_assignment
+from waybill.clusters.model import (
+    DEFAULT_CLUSTER,
+    NO_ASSIGNMENT,
+    Assignment,
+    VirtualCluster,
+)
+from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
 from waybill.deployment import ActivePipelines
-from waybill.errors import RetryError
+from waybill.errors import InputError, RetryError
 from waybill.pipelines import Pipeline, topic_of
 from waybill.storage import TrackerStore
 
@@ -55,14 +60,8 @@ class AssignmentWatcher:
         return self._assignment
 
     def serves(self, team: str) -> bool:
-        """Tell whether this cluster serves a team, by what was read last.
-
-        A team that no version names yet is ``default``'s; one that waits for room is nobody's.
-        """
-        if team in self._assignment.waiting:
-            return False
-        at = self._assignment.placements.get(team)
-        return self.cluster == (DEFAULT_CLUSTER if at is None else at.cluster)
+        """Tell whether this cluster serves a team, by what was read last."""
+        return self._assignment.cluster_of(team) == self.cluster
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until there is a newer version, at most so long; True: a notification came.
@@ -153,33 +152,52 @@ class ServedTopics:
 
         Cost: two statements, one or two more where there is something new.
         """
-        self.watcher.read()
-        return topics_served(self._pipelines.read().values(), self.watcher.serves)
+        assignment = self.watcher.read()
+        pipelines = self._pipelines.read().values()
+        return topics_served(pipelines, assignment, self.watcher.cluster)
 
     def read_destinations(self) -> set[str]:
         """Return the destinations that the cluster is to load.
 
-        Each is one cluster's: that of the first of its teams by name, so that a destination of
-        several teams is not loaded by two.
+        Each is one cluster's: see ``destinations_served``.
 
         Raises:
             RetryError: as ``read``.
         """
-        self.watcher.read()
-        return destinations_served(self._pipelines.read().values(), self.watcher.serves)
+        assignment = self.watcher.read()
+        pipelines = self._pipelines.read().values()
+        return destinations_served(pipelines, assignment, self.watcher.cluster)
 
 
-def topics_served(pipelines: Iterable[Pipeline], serves: Callable[[str], bool]) -> dict[str, str]:
-    """Return {topic: its destination} of the teams that are served."""
-    return {topic_of(one): one.destination for one in pipelines if serves(one.team)}
+def topics_served(
+    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+) -> dict[str, str]:
+    """Return {topic: its destination} of the teams that a cluster serves."""
+    return {
+        topic_of(one): one.destination
+        for one in pipelines
+        if assignment.cluster_of(one.team) == cluster
+    }
 
 
-def destinations_served(pipelines: Iterable[Pipeline], serves: Callable[[str], bool]) -> set[str]:
-    """Return the destinations whose first team, by name, is served."""
-    first: dict[str, str] = {}
-    for one in pipelines:
-        first[one.destination] = min(one.team, first.get(one.destination, one.team))
-    return {destination for destination, team in first.items() if serves(team)}
+def destinations_served(
+    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+) -> set[str]:
+    """Return the destinations that a cluster loads, so that none is loaded by two.
+
+    A destination of several teams is the cluster's of the first of them, by name, that any cluster
+    serves; where none does, ``default`` loads what is there.
+    """
+    owners: dict[str, str] = {}
+    for one in sorted(pipelines, key=lambda one: one.team):
+        served_by = assignment.cluster_of(one.team)
+        if served_by is not None:
+            owners.setdefault(one.destination, served_by)
+    return {
+        one.destination
+        for one in pipelines
+        if owners.get(one.destination, DEFAULT_CLUSTER) == cluster
+    }
 
 
 def topics_of_cluster(tracker: TrackerStore, cluster: str) -> dict[str, str]:
@@ -189,3 +207,20 @@ def topics_of_cluster(tracker: TrackerStore, cluster: str) -> dict[str, str]:
         RetryError: the tracker does not answer.
     """
     return ServedTopics(tracker, cluster).read()
+
+
+def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
+    """Return a cluster with its settings, for an application that starts.
+
+    Raises:
+        InputError: there is no such cluster.
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        known = {one.name: one for one in read_clusters(connection)}
+    if name not in known:
+        raise InputError(
+            f"there is no cluster {name[:120]!r}; there are {', '.join(sorted(known))}. "
+            "`waybill clusters create` makes one"
+        )
+    return known[name]
