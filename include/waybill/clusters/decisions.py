@@ -243,7 +243,7 @@ def _moved(before: Assignment, request: PlaceRequest, decision: Decision, now: f
     reason = f"moved by {decision.who}" + (f": {decision.why}" if decision.why else "")
     was = before.placements.get(request.team)
     old = DEFAULT_CLUSTER if was is None else was.cluster
-    placed = {request.team: Placement(request.cluster, now, "asked", reason)}
+    placed = {request.team: Placement(request.cluster, now, "asked", reason, old=old)}
     move = Move(request.team, old, request.cluster, "asked", reason)
     return Assignment(before.version + 1, {**before.placements, **placed}, (move,))
 

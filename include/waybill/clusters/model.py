@@ -119,6 +119,8 @@ class Placement:
     """For people."""
     hot: bool = False
     """It takes so much of its cluster that it is better alone there."""
+    old: str | None = None
+    """Where it was before."""
 
 
 @dataclass(frozen=True, slots=True)

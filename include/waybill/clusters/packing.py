@@ -12,11 +12,11 @@ A move costs its team a pause, so teams stay where they are unless something is 
    into clusters that stay below ``fill`` with them (below ``over``, where the one that they leave
    does not keep up). Where nothing fits, nothing is moved, and ``problems`` says what would help.
 
-Between ``fill`` and ``over`` nothing happens, and a team that was moved for load rests for a while:
-so a load that goes up and down moves nobody to and fro. Moving the smallest load that is enough to
-the emptiest place, within a budget of moves and with a threshold on either side, is what online
-balancers do (Slicer: Adya et al., OSDI 2016, "weighted-move"); packing bins anew each round would
-use fewer clusters and move many teams.
+Between ``fill`` and ``over`` nothing happens, and a team that was moved for load rests for a while,
+and does not come back for longer: so a load that goes up and down moves nobody to and fro. Moving
+the smallest load that is enough to the emptiest place, within a budget of moves and with a
+threshold on either side, is what online balancers do (Slicer: Adya et al., OSDI 2016,
+"weighted-move"); packing bins anew each round would use fewer clusters and move many teams.
 
 No team comes into a cluster without an application at work; who is there stays, as applications
 come up again.
@@ -57,13 +57,17 @@ class PackingPolicy:
     cooled: float = 0.35
     """Below which it is so no longer."""
     rest_s: float = 1800.0
-    """For so long a team that was moved for load stays."""
+    """For so long a team that was moved for load stays,"""
+    return_s: float = 3600.0
+    """and for so long it is not moved back for load."""
     moves: int = 3
     """Most moves of a round, apart from pins, new teams and clusters that are gone."""
 
 
 DEFAULT_POLICY = PackingPolicy()
-_EVERYTHING_AT_ONCE = replace(DEFAULT_POLICY, moves=1_000_000, rest_s=0.0)
+_FOR_LOAD = ("load", "hot", "asked")
+"""Kinds of moves after which a team rests."""
+_EVERYTHING_AT_ONCE = replace(DEFAULT_POLICY, moves=1_000_000, rest_s=0.0, return_s=0.0)
 
 
 def assign(
@@ -358,8 +362,14 @@ class _Packing:
 
     def _rests(self, team: str) -> bool:
         at = self.placements[team]
-        moved_for_load = at.kind in {"load", "hot", "asked"}
-        return moved_for_load and self._now_s - at.since_s < self._policy.rest_s
+        return at.kind in _FOR_LOAD and self._now_s - at.since_s < self._policy.rest_s
+
+    def _left_lately(self, team: str) -> str | None:
+        """Return the cluster that a team was moved out of for load not long ago."""
+        at = self.placements.get(team)
+        if at is None or at.kind not in _FOR_LOAD:
+            return None
+        return at.old if self._now_s - at.since_s < self._policy.return_s else None
 
     def _room(self, team: str, limit: float) -> str | None:
         """Return the cluster that is emptiest with this team, of those that stay below a share."""
@@ -368,7 +378,9 @@ class _Packing:
             (
                 name
                 for name in self._open(team)
-                if self._share(name, team) <= limit and not self._has_hot_team(name)
+                if self._share(name, team) <= limit
+                and not self._has_hot_team(name)
+                and name != self._left_lately(team)
             ),
         )
 
@@ -479,7 +491,7 @@ class _Packing:
             self._demand[at.cluster] -= self.loads[team].demand_cores
             self._consumers[at.cluster] -= self.loads[team].consumers
         self.moves = [move for move in self.moves if move.team != team]
-        if was is None or was.cluster != target:
-            old = None if was is None else was.cluster
+        old = None if was is None else was.cluster
+        if old != target:
             self.moves.append(Move(team, old, target, kind, reason))
-        self._put(team, Placement(target, self._now_s, kind, reason))
+        self._put(team, Placement(target, self._now_s, kind, reason, old=old))

@@ -121,6 +121,19 @@ def test_a_load_that_goes_up_and_down_moves_a_team_once():
     assert moves == 1
 
 
+def test_a_team_is_not_moved_back_for_load_within_an_hour():
+    first = assign(None, [load("a1", 2.0), load("a2", 1.7), load("b1", 0.5)], TWO, {
+        "a1": "a", "a2": "a", "b1": "b"}, now_s=NOW)  # fmt: skip
+    loads = [load("a1", 1.9), load("a2", 1.7), load("b1", 0.5)]
+    away = assign(first, loads, TWO, {}, now_s=NOW + MINUTE)
+    assert kinds(away) == {"a2": "load"}
+    pressed = [load("a1", 0.2), load("a2", 1.7), load("b1", 1.8)]
+    soon = assign(away, pressed, TWO, {}, now_s=NOW + 45 * MINUTE)
+    assert (places(soon)["a2"], places(soon)["b1"]) == ("b", "a")
+    later = assign(away, pressed, TWO, {}, now_s=NOW + 62 * MINUTE)
+    assert (places(later)["a2"], places(later)["b1"]) == ("a", "b")
+
+
 def test_at_most_so_many_teams_move_at_once():
     clusters = [cluster("a", 20), cluster("b", 20)]
     loads = [load(f"t{n:02}", 1.0) for n in range(20)]

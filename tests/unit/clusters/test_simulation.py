@@ -24,7 +24,7 @@ TEAM = storm_team(FLEET)
 STORMY = replace(FLEET, more_partitions=(TEAM,))
 OTHERS = [number for number in range(FLEET.teams) if number != TEAM]
 SECONDS, STEP_S = 1500, 300
-NERVOUS = PackingPolicy(fill=0.60, over=0.61, rest_s=0.0, moves=10)
+NERVOUS = PackingPolicy(fill=0.60, over=0.61, rest_s=0.0, return_s=0.0, moves=10)
 
 
 def stormy(policy: PackingPolicy | None, scheduler: str = "fair") -> Run:
