@@ -255,8 +255,9 @@ def test_a_pin_takes_effect_at_once_and_is_audited(tracker: TrackerStore, log: L
     unpin_team(tracker, "red", ANN)
     round_of(tracker, log)
     assert places(tracker)["red"] == "second", "it stays until there is a reason to move"
-    with pytest.raises(InputError, match=r"'red' is not pinned; pinned are: none"):
-        unpin_team(tracker, "red", ANN)
+    for team in ("red", "nobody", "a\x00b"):
+        with pytest.raises(InputError, match=r"is not pinned; pinned are: none"):
+            unpin_team(tracker, team, ANN)
 
 
 def test_a_pin_that_is_refused_changes_nothing(tracker: TrackerStore) -> None:

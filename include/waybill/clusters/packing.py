@@ -144,7 +144,7 @@ def check_pin(
     _refuse_unknown(cluster, known)
     if team not in {load.team for load in loads}:
         raise InputError(
-            f"no deployed pipeline is of team {team!r}; `waybill clusters list` shows the teams"
+            f"no deployed pipeline is of team {team[:120]!r}; `waybill clusters list` shows the teams"
         )
     target = known[cluster]
     if target.state == "draining":
@@ -395,7 +395,9 @@ class _Packing:
         fits = [
             name
             for name in self._open(team)
-            if not self._teams[name] and self._share(name, team) <= self._share_now(team)
+            if not self._teams[name]
+            and self._share(name, team) <= self._share_now(team)
+            and name != self._left_lately(team)
         ]
         return min(fits, key=lambda name: (-self._share(name, team), name), default=None)
 
