@@ -144,7 +144,7 @@ def check_pin(
     _refuse_unknown(cluster, known)
     if team not in {load.team for load in loads}:
         raise InputError(
-            f"no deployed pipeline is of team {team[:120]!r}; `waybill clusters list` shows the teams"
+            f"no deployed pipeline is of team {team[:120]!r}; `waybill clusters show` lists teams"
         )
     target = known[cluster]
     if target.state == "draining":
