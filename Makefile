@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -58,6 +58,9 @@ bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against th
 
 bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
+
+bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.clusters $(ARGS)
 
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)

@@ -312,6 +312,25 @@ def keeps_source(tracker: TrackerStore, pipeline_id: str) -> bool:
         return connection.execute(query.order_by(table.number.desc()).limit(1)).scalar() is True
 
 
+_TEAM_DESTINATIONS = text("""
+SELECT DISTINCT pipelines.team, active.declaration->>'destination' AS destination
+FROM pipelines CROSS JOIN LATERAL (
+  SELECT declaration FROM pipeline_versions WHERE pipeline_id = pipelines.id
+  ORDER BY number DESC LIMIT 1) AS active
+""")
+
+
+def team_destinations(connection: Connection) -> dict[str, set[str]]:
+    """Return {team: destinations that its deployed pipelines write to}.
+
+    Cost: one statement, which reads each active declaration and parses none.
+    """
+    found: dict[str, set[str]] = {}
+    for row in connection.execute(_TEAM_DESTINATIONS):
+        found.setdefault(row.team, set()).add(row.destination)
+    return found
+
+
 def deployed_names(tracker: TrackerStore, teams: tuple[str, ...] | None) -> list[dict[str, str]]:
     """Return id, name and team of the deployed pipelines of these teams, by name; None: of all."""
     query = select(pipelines.c.id, pipelines.c.name, pipelines.c.team)

@@ -26,6 +26,7 @@ PARAMS = {
     "tell_owners": set(),
     "audit": set(),
     "watch": set(),
+    "coordinate": set(),
     "stream_default": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
@@ -42,6 +43,7 @@ SCHEDULES = {
     "tell_owners": "* * * * *",
     "audit": "* * * * *",
     "watch": "* * * * *",
+    "coordinate": "* * * * *",
     "stream_default": "@continuous",
 }
 
