@@ -211,15 +211,6 @@ class ActivePipelines:
             self._read(connection)
             return dict(self._by_id)
 
-    def topics(self) -> dict[str, str]:
-        """Return {topic: its destination} of all active pipelines. Cost: as `read`."""
-        with self._lock, self._tracker.transaction() as connection:
-            self._read(connection)
-            return {
-                topic: next(iter(pipelines.values())).destination
-                for topic, pipelines in self._by_topic.items()
-            }
-
     def read_mapped(self, topics: Collection[str]) -> dict[str, DeployedOnTopic]:
         """Return {topic: its pipelines, and their mappings in force}.
 

@@ -151,7 +151,9 @@ class Bench:
                 figures = self._process(settings, log, topic, kind)
                 found.append(figures)
         loading = self._load(self._first)
-        many = self._process(self._settings("many-pipelines"), log, topic, "stages", beside=pipelines)
+        many = self._process(
+            self._settings("many-pipelines"), log, topic, "stages", beside=pipelines
+        )
         scale = self._many_topics(self._settings("many-topics"), log, topics)
         report = report_of(runs, loading, self._events, size)
         cpu_s = statistics.median(run["cpu_s"] for run in runs["stages"])

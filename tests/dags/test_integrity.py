@@ -28,6 +28,7 @@ PARAMS = {
     "watch": set(),
     "coordinate": set(),
     "stream_default": set(),
+    "stream_clusters": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
 }
@@ -45,6 +46,7 @@ SCHEDULES = {
     "watch": "* * * * *",
     "coordinate": "* * * * *",
     "stream_default": "@continuous",
+    "stream_clusters": "* * * * *",
 }
 
 

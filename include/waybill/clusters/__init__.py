@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.clusters.applications import ApplicationLease as ApplicationLease
     from waybill.clusters.capacity import CapacityDemand as CapacityDemand
     from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
     from waybill.clusters.capacity import DryRunInfra as DryRunInfra
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from waybill.clusters.status import cluster_status as cluster_status
     from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
     from waybill.clusters.watching import ServedTopics as ServedTopics
+    from waybill.clusters.watching import cluster_names as cluster_names
     from waybill.clusters.watching import cluster_settings as cluster_settings
     from waybill.clusters.watching import destinations_served as destinations_served
     from waybill.clusters.watching import topics_of_cluster as topics_of_cluster
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "applications": ["ApplicationLease"],
         "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
         "coordinator": ["CoordinatorReport", "coordinate"],
         "decisions": [
@@ -92,6 +95,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "watching": [
             "AssignmentWatcher",
             "ServedTopics",
+            "cluster_names",
             "cluster_settings",
             "destinations_served",
             "topics_of_cluster",

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Text, cast, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
+from waybill.clusters.applications import served_clusters
 from waybill.clusters.capacity import CapacityDemand
 from waybill.clusters.loads import HotPartition, LoadSample
 from waybill.clusters.model import Assignment, Move, Placement, VirtualCluster
@@ -72,12 +73,14 @@ def now_s(connection: Connection) -> float:
 
 
 def read_clusters(connection: Connection) -> list[VirtualCluster]:
-    """Return all virtual clusters, by name."""
+    """Return all virtual clusters, by name; see ``served_clusters``."""
+    served = served_clusters(connection)
     rows = connection.execute(select(virtual_clusters).order_by(virtual_clusters.c.name))
     return [
         VirtualCluster(
             row.name,
             spark_conf=dict(row.spark_conf),
+            is_served=row.name in served,
             **{name: getattr(row, name) for name in _SETTINGS},
         )
         for row in rows

@@ -209,6 +209,16 @@ def topics_of_cluster(tracker: TrackerStore, cluster: str) -> dict[str, str]:
     return ServedTopics(tracker, cluster).read()
 
 
+def cluster_names(tracker: TrackerStore) -> list[str]:
+    """Return the names of all clusters, in order.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        return [cluster.name for cluster in read_clusters(connection)]
+
+
 def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
     """Return a cluster with its settings, for an application that starts.
 

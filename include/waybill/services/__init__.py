@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from waybill.services.clusters import create_cluster as create_cluster
     from waybill.services.clusters import drain_cluster as drain_cluster
     from waybill.services.clusters import move_team as move_team
+    from waybill.services.clusters import other_clusters as other_clusters
     from waybill.services.clusters import pin_team as pin_team
     from waybill.services.clusters import run_coordinator as run_coordinator
     from waybill.services.clusters import set_cluster as set_cluster
@@ -106,6 +107,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "create_cluster",
             "drain_cluster",
             "move_team",
+            "other_clusters",
             "pin_team",
             "run_coordinator",
             "set_cluster",

@@ -36,6 +36,14 @@ def cluster_status(settings: Settings, name: str | None = None) -> ClusterStatus
         return clusters.cluster_status(tracker, name)
 
 
+def other_clusters(settings: Settings) -> list[str]:
+    """Return the names of the clusters beside ``default``, in order."""
+    from waybill.clusters import DEFAULT_CLUSTER, cluster_names
+
+    with open_tracker(settings.tracker) as tracker:
+        return [name for name in cluster_names(tracker) if name != DEFAULT_CLUSTER]
+
+
 def create_cluster(
     settings: Settings, request: ClusterRequest, decision: Decision
 ) -> VirtualCluster:

@@ -1,4 +1,4 @@
-"""Decide which virtual cluster serves which team; every minute."""
+"""Virtual clusters: which serves which team, decided every minute; which have applications."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from waybill_airflow.failures import as_task_failures, read_settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+class ListApplicationsOperator(BaseOperator):
+    """List the applications of all virtual clusters but ``default``, to be supervised.
+
+    :raises waybill.errors.RetryError: the tracker did not answer.
+    :returns: ``[{"kind", "virtual_cluster"}]``, as ``SparkApplicationOperator`` takes them.
+    """
+
+    def execute(self, context: Context) -> list[dict[str, str]]:
+        """Return the list."""
+        with as_task_failures():
+            from waybill.services import other_clusters
+
+            clusters = other_clusters(read_settings())
+        kinds = ("processing", "loading")
+        return [{"kind": kind, "virtual_cluster": name} for name in clusters for kind in kinds]
 
 
 class CoordinateOperator(BaseOperator):

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
 from waybill.processing.spark.consumers import Stopping, keep_running
 from waybill.processing.spark.session import open_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
@@ -22,7 +23,9 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
     """Run until told to stop (SIGTERM).
 
     Raises:
-        StopError: another application took a consumer over.
+        InputError: there is no such cluster.
+        StopError: another application of the cluster was started, or one took a consumer over that
+            is this one's.
         RetryError: Kafka did not answer for 10 min at the start; the supervisor starts it again.
     """
     stopping = Stopping()
@@ -31,12 +34,17 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
     log.wait_until_up(limit_s=600)
     refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
+        own = cluster_settings(tracker, cluster)
+        lease = ApplicationLease.acquire(tracker, "processing", cluster)
         parts = ProcessingParts.over(settings, tracker, log, open_owned_objects(settings))
         spark = open_session(
             settings.spark,
             name=f"waybill-processing-{cluster}",
-            max_cores=settings.spark.processing_max_cores,
+            max_cores=own.cores or settings.spark.processing_max_cores,
+            memory_mb=own.memory_mb,
+            conf=own.spark_conf,
         )
+        served = ServedTopics(tracker, cluster, parts.pipelines)
         destinations: dict[str, str] = {}
 
         def open_consumer(topic: str) -> TopicConsumer:
@@ -51,11 +59,15 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
 
         def make_group(consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
             checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
-            return TopicGroup(parts, consumers, name=name, checkpoint=checkpoint)
+            return TopicGroup(
+                parts, consumers, name=name, checkpoint=checkpoint, pool=own.scheduler_pool
+            )
 
         def wanted() -> Iterable[str]:
-            destinations.update(parts.pipelines.topics())
-            return destinations
+            lease.renew()
+            topics = served.read()
+            destinations.update(topics)
+            return topics
 
         groups = TopicGroups(
             open_consumer,

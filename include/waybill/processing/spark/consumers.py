@@ -66,19 +66,31 @@ class Consumers:
 
     Args:
         start: starts the query of a name where the ledger stands.
+        close: called once the query of a name has ended, or its name is not wanted any more.
     """
 
-    def __init__(self, start: Callable[[str], StreamingQuery]) -> None:
+    def __init__(
+        self,
+        start: Callable[[str], StreamingQuery],
+        close: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._start = start
+        self._close = close
         self._consumers: dict[str, _Consumer] = {}
 
     def look(self, wanted: Iterable[str]) -> None:
-        """Start what is wanted and does not run.
+        """Start what is wanted and does not run; end what is not wanted any more.
 
         Raises:
             StopError: a consumer was fenced, or Spark itself is gone.
         """
-        for name in wanted:
+        names = list(wanted)
+        for name in self._consumers.keys() - set(names):
+            consumer = self._consumers.pop(name)
+            if consumer.query is not None:
+                consumer.query.stop()
+                self._close(name)
+        for name in names:
             consumer = self._consumers.setdefault(name, _Consumer())
             if consumer.query is not None and not consumer.query.isActive:
                 self._ended(name, consumer, consumer.query)
@@ -103,6 +115,7 @@ class Consumers:
         if FencedError.__name__ in str(error):
             raise StopError(f"consumer {name!r} was taken over by another application: {error}")
         consumer.query = None
+        self._close(name)
         self._later(name, consumer, WaybillError(str(error)))
 
     def _later(self, name: str, consumer: _Consumer, error: WaybillError) -> None:

@@ -234,6 +234,7 @@ class TopicConsumer:
             ],
             replayed=count_entries(row for item in batch.descriptors for row in item["replayed"]),
             took_ms=took_ms,
+            tasks_ms=round(batch.took_s * 1000),
         )
 
     def _last_read(self, number: int, seen: SeenOffsets | None) -> LastRead | None:

@@ -41,8 +41,9 @@ class TopicGroup:
     Args:
         parts: of the application.
         consumers: open; this group alone uses them while it runs.
-        name: of the query and of its pool, for people.
+        name: of the query, for people.
         checkpoint: Spark's folder; empty.
+        pool: Spark's scheduler pool; empty: one of the query's own, of its name.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class TopicGroup:
         *,
         name: str,
         checkpoint: Path,
+        pool: str = "",
     ) -> None:
         self._parts = parts
         self._consumers = {consumer.topic.name: consumer for consumer in consumers}
         self.name = name
         self._checkpoint = checkpoint
+        self._pool = pool or name
         self._tasks = 0
         self._batch = threading.Lock()
         """Held while a batch runs."""
@@ -84,7 +87,7 @@ class TopicGroup:
             .selectExpr("topic", "value", "partition", "offset", "unix_micros(timestamp) AS at_us")
         )
         # The query's thread inherits the pool of the thread that starts it.
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         return (
             frame.writeStream.queryName(self.name)
             .foreachBatch(self._on_batch)
