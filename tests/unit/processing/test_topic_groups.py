@@ -19,6 +19,10 @@ class Consumer:
 
     def __init__(self, topic: str) -> None:
         self.name = topic
+        self.released = False
+
+    def release(self) -> None:
+        self.released = True
 
 
 class Query:
@@ -68,6 +72,7 @@ class Application:
     def __init__(self, most_topics: int) -> None:
         self.opened: list[str] = []
         self.queries: list[Query] = []
+        self.consumers: dict[str, Consumer] = {}
         self.ill: dict[str, WaybillError] = {}
         self.groups = TopicGroups(
             self._open,  # type: ignore[arg-type]
@@ -80,7 +85,8 @@ class Application:
         self.opened.append(topic)
         if topic in self.ill:
             raise self.ill[topic]
-        return Consumer(topic)
+        self.consumers[topic] = Consumer(topic)
+        return self.consumers[topic]
 
     def _start(self, group: Group) -> Query:
         self.queries.append(Query(group))
@@ -231,13 +237,16 @@ def test_no_topic_is_read_by_two_queries_while_a_batch_goes_on():
     busy = app.query_of("a")
     busy.group.busy = True
     app.groups.look("bc")
+    assert not app.consumers["a"].released
     app.groups.look("abc")
     assert app.running == [["a", "b"]]
     assert app.opened == ["a", "b", "c"]  # "a" would fence the commit that its query may make
+    first = app.consumers["a"]
     busy.group.busy = False
     app.groups.look("abc")
     app.groups.look("abc")
     assert app.running == [["a"], ["b", "c"]]
+    assert first.released
 
 
 @pytest.mark.usefixtures("clock")
@@ -245,8 +254,11 @@ def test_a_topic_that_went_to_another_application_is_let_go():
     app = Application(most_topics=2)
     app.groups.look("ab")
     app.query_of("a").fail(b=FencedError("consumer 'b' was taken over"))
+    app.groups.look("ab")
     app.groups.look("a")
     assert app.running == [["a"]]
+    app.groups.look("ab")  # it came back
+    assert app.running == [["a", "b"]]
 
 
 @pytest.mark.usefixtures("clock")
@@ -254,6 +266,9 @@ def test_a_fenced_consumer_ends_the_application():
     app = Application(most_topics=50)
     app.groups.look("ab")
     app.query_of("a").fail(b=FencedError("consumer 'b' was taken over"))
+    app.groups.look("ab")  # what is wanted may have been read before it was taken over
+    assert app.running == [["a"]]
+    assert app.opened == ["a", "b"]
     with pytest.raises(StopError, match="taken over by another application"):
         app.groups.look("ab")
 

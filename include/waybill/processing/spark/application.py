@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
+from waybill.errors import RetryError
+from waybill.ledger import lease_holder
 from waybill.processing.spark.consumers import Stopping, keep_running
 from waybill.processing.spark.session import open_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 from waybill.processing.spark.topic_groups import TopicGroups
 from waybill.settings import Settings
-from waybill.storage import open_log, open_owned_objects, open_tracker, refuse_foreign_bucket
+from waybill.storage import (
+    TrackerStore,
+    open_log,
+    open_owned_objects,
+    open_tracker,
+    refuse_foreign_bucket,
+)
 
 _LOOK_FOR_TOPICS_S = 2.0
+_HANDOVER_S = 10.0
+"""How long a topic is waited for that another cluster has; it ends its batch before."""
 
 
 def run_processing(settings: Settings, *, cluster: str) -> None:
@@ -46,8 +57,10 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
         )
         served = ServedTopics(tracker, cluster, parts.pipelines)
         destinations: dict[str, str] = {}
+        handover = Handover(tracker, cluster)
 
         def open_consumer(topic: str) -> TopicConsumer:
+            handover.wait_for(topic)
             consumer = TopicConsumer(
                 parts,
                 log.ensure_topic(topic),
@@ -78,6 +91,39 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
         keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
         groups.stop()
         spark.stop()
+
+
+class Handover:
+    """Has an application wait until the one that had a topic before has let go of it.
+
+    Only for so long: whoever takes a topic over fences who had it, so that nothing but a batch is
+    lost by not waiting.
+
+    Args:
+        tracker: with the leases.
+        cluster: of this application; it waits for those of others only.
+    """
+
+    def __init__(self, tracker: TrackerStore, cluster: str) -> None:
+        self._tracker = tracker
+        self._cluster = cluster
+        self._since: dict[str, float] = {}
+
+    def wait_for(self, topic: str) -> None:
+        """Return once a topic may be taken over.
+
+        Raises:
+            RetryError: another cluster has it still; ask again.
+        """
+        holder = lease_holder(self._tracker, f"processing/{topic}")
+        other = holder.rpartition(":")[0]
+        if not other or other == self._cluster:
+            self._since.pop(topic, None)
+            return
+        waited_s = time.monotonic() - self._since.setdefault(topic, time.monotonic())
+        if waited_s < _HANDOVER_S:
+            raise RetryError(f"{topic} is on its way here from cluster {other!r}")
+        del self._since[topic]
 
 
 def fresh_checkpoints(folder: Path) -> Path:

@@ -19,6 +19,7 @@ from waybill.ledger import (
     commit_batch,
     count_entries,
     read_positions,
+    release_lease,
     write_copies,
 )
 from waybill.parking import Parking, record_storm
@@ -115,6 +116,10 @@ class TopicConsumer:
         self._positions = {n: own[n].next_offset if n in own else 0 for n in numbers}
         self._holes = settled_holes(self._tracker, topic)
         _LOG.info("%s: epoch %d, starts at %s", self.name, self._epoch, self._positions)
+
+    def release(self) -> None:
+        """Let go of the topic, once no query reads it: another application need not wait."""
+        release_lease(self._tracker, self.name, self._epoch)
 
     @property
     def positions(self) -> Mapping[int, int]:

@@ -41,6 +41,8 @@ class _Topic:
     failures: int = 0
     """In a row."""
     not_before: float = 0.0
+    fenced: str = ""
+    """Another application took it over: if it is wanted here all the same, this one must end."""
 
 
 @dataclass(slots=True)
@@ -89,19 +91,27 @@ class TopicGroups:
         self._most_topics = most_topics
         self._topics: dict[str, _Topic] = {}
         self._groups: list[_Group] = []
+        self._leaving: dict[str, TopicConsumer] = {}
+        """Not wanted any more, and perhaps still read."""
         self._made = 0
 
     def look(self, wanted: Iterable[str]) -> None:
         """Start what is wanted and does not run; let go of what is not wanted any more.
 
         Raises:
-            StopError: a consumer was fenced.
+            StopError: another application took over what is still wanted here.
         """
         names = list(wanted)
+        for topic in names:
+            if topic in self._topics and (fenced := self._topics[topic].fenced):
+                raise StopError(f"{topic} was taken over by another application: {fenced}")
         for group in self._groups:
             if group.query is not None and not group.query.isActive:
-                self._ended(group, group.query, names)
+                self._ended(group, group.query)
         for topic in self._topics.keys() - set(names):
+            consumer = self._topics[topic].consumer
+            if consumer is not None:
+                self._leaving[topic] = consumer
             self._leave(topic)
             del self._topics[topic]
         self._part_slow()
@@ -117,13 +127,10 @@ class TopicGroups:
             if group.query is not None:
                 group.query.stop()
 
-    def _ended(self, group: _Group, query: StreamingQuery, wanted: Collection[str]) -> None:
+    def _ended(self, group: _Group, query: StreamingQuery) -> None:
         """Take the topics that are to blame out of a group whose query ended by itself."""
         errors = {} if group.group is None else dict(group.group.errors)
         group.ended()
-        for topic, error in errors.items():
-            if isinstance(error, FencedError) and topic in wanted:
-                raise StopError(f"{topic} was taken over by another application: {error}")
         neighbours = 1
         if not errors:
             text = str(query.exception())
@@ -134,7 +141,9 @@ class TopicGroups:
             if topic not in group.topics:  # it left while its last batch ran
                 continue
             state = self._topics[topic]
-            if not isinstance(error, RetryError):
+            if isinstance(error, FencedError):
+                state.fenced = str(error)
+            elif not isinstance(error, RetryError):
                 state.most_neighbours = neighbours
             self._leave(topic)
             self._later(topic, state, error)
@@ -180,7 +189,7 @@ class TopicGroups:
         for topic in wanted:
             state = self._topics.setdefault(topic, _Topic(self._most_topics))
             due = time.monotonic() >= state.not_before and topic not in read
-            if state.consumer is None and due:
+            if state.consumer is None and due and not state.fenced:
                 self._try(topic, state)
                 opened += [topic] if state.consumer is not None else []
             if len(opened) == self._most_topics:
@@ -226,6 +235,7 @@ class TopicGroups:
         changed = [group for group in self._groups if group.changed]
         for group in changed:
             group.end()
+        self._release()
         for group in changed:
             read = frozenset[str]().union(*(other.read for other in self._groups))
             if group.topics and not group.read and group.topics.isdisjoint(read):
@@ -235,6 +245,15 @@ class TopicGroups:
                 group.query = self._start(group.group)
                 group.read, group.changed = frozenset(group.topics), False
         self._groups = [group for group in self._groups if group.topics or group.read]
+
+    def _release(self) -> None:
+        """Let go of the topics that are not wanted any more, once no query reads them."""
+        read = frozenset[str]().union(*(group.read for group in self._groups))
+        for topic in self._leaving.keys() - read:
+            try:
+                self._leaving.pop(topic).release()
+            except RetryError as error:  # who takes it over waits a little longer
+                _LOG.warning("%s was not let go of: %s", topic, error)
 
 
 def _names(text: str, topic: str) -> bool:
