@@ -50,8 +50,9 @@ from waybill.processing.transformation import Outcome, Retries
 from waybill.settings import SandboxSettings, Settings
 
 _LOG = logging.getLogger(__name__)
-_MOST_PROCESSES = 16
-"""That wait for work at once; the one that waits longest is ended for another."""
+_MOST_PROCESSES = 64
+"""That wait for work at once, 4 MB each; the one that waits longest is ended for another. A task meets
+the teams of one query, `WAYBILL_SPARK__TOPICS_PER_QUERY` at most."""
 _REQUEST_BYTES = 16 * 1024**2
 """Of the messages that one request holds, unless one alone is larger."""
 _GRACE = 3
