@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.errors import AwayError, InputError, RetryError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.settings import KafkaSettings
 from waybill.waiting import answered
 
@@ -239,20 +239,29 @@ class KafkaLog:
             RetryError: no broker answers.
         """
         found = self._described([name])[name]
+        if isinstance(found, WaybillError):
+            raise found
         replicas = min(len(partition.replicas) for partition in found.partitions)
         partitions = len(found.partitions)
         return TopicInfo(name, self.cluster_id(), str(found.topic_id), partitions, replicas)
 
-    def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState]:
-        """Return {topic's name: its state}. Cost: two requests, however many topics.
+    def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState | WaybillError]:
+        """Return {topic's name: its state, or why it is not known}.
 
-        Raises:
-            StopError: one of them does not exist.
-            RetryError: a partition of one has no leader that answers for 15 s.
+        A topic that does not exist is a ``StopError``, one with a partition without a leader that
+        answers for 15 s a ``RetryError``. Cost: two requests, however many topics.
         """
-        ids = self._described([topic.name for topic in topics])
-        ends = self._ends(topics)
-        return {name: LogState(str(ids[name].topic_id), ends[name]) for name in ids}
+        ids, ends = self._described([topic.name for topic in topics]), self._ends(topics)
+        states: dict[str, LogState | WaybillError] = {}
+        for topic in topics:
+            described, reached = ids[topic.name], ends[topic.name]
+            if isinstance(described, WaybillError):
+                states[topic.name] = described
+            elif isinstance(reached, WaybillError):
+                states[topic.name] = reached
+            else:
+                states[topic.name] = LogState(str(described.topic_id), reached)
+        return states
 
     def ends(self, topic: TopicInfo) -> dict[int, LogEnd]:
         """Return where each partition ends, and its leader's epoch. Cost: one request a broker.
@@ -260,9 +269,28 @@ class KafkaLog:
         Raises:
             RetryError: a partition has no leader that answers for 15 s.
         """
-        return self._ends([topic])[topic.name]
+        ends = self._ends([topic])[topic.name]
+        if isinstance(ends, WaybillError):
+            raise ends
+        return ends
 
-    def _ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd]]:
+    def _ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
+        ends: dict[str, dict[int, LogEnd] | RetryError] = {}
+        left = list(topics)
+        deadline = time.monotonic() + _ANSWER_S
+        while left:
+            answers = self._ask_ends(left)
+            left = [topic for topic in left if isinstance(answers[topic.name], RetryError)]
+            ends.update(answers)
+            if time.monotonic() > deadline:
+                break
+            if left:
+                time.sleep(0.2)
+                for topic in left:  # the client keeps the epoch of a leader that is over
+                    self._metadata(topic.name)
+        return ends
+
+    def _ask_ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -271,24 +299,23 @@ class KafkaLog:
             for topic in topics
             for number in range(topic.partitions)
         }
-        deadline = time.monotonic() + _ANSWER_S
-        while True:
+        try:
+            futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
+        except KafkaException as error:
+            away = _away(f"Kafka did not tell where topics end: {error}")
+            return {topic.name: away for topic in topics}
+        ends: dict[str, dict[int, LogEnd]] = {topic.name: {} for topic in topics}
+        failed: dict[str, RetryError] = {}
+        for at, future in futures.items():
             try:
-                futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
-                answers = [(at, future.result()) for at, future in futures.items()]
+                end = future.result()
             except KafkaException as error:
-                names = ", ".join(repr(topic.name) for topic in topics)
-                if time.monotonic() > deadline:
-                    raise _away(f"Kafka did not tell where {names} end: {error}") from error
-                time.sleep(0.2)
-                for topic in topics:  # the client keeps the epoch of a leader that is over
-                    self._metadata(topic.name)
+                message = f"Kafka did not tell where {at.topic}/{at.partition} ends: {error}"
+                failed[at.topic] = _away(message)
             else:
-                ends: dict[str, dict[int, LogEnd]] = {topic.name: {} for topic in topics}
-                for at, end in answers:
-                    epoch = -1 if end.leader_epoch is None else end.leader_epoch
-                    ends[at.topic][at.partition] = LogEnd(int(end.offset), epoch)
-                return ends
+                epoch = -1 if end.leader_epoch is None else end.leader_epoch
+                ends[at.topic][at.partition] = LogEnd(int(end.offset), epoch)
+        return {**ends, **failed}
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
         """Return {partition: (first offset that is there, offset after the last)}.
@@ -436,17 +463,20 @@ class KafkaLog:
         return found
 
     def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return {name: Kafka's description, or the error that there is none}."""
         from confluent_kafka import KafkaException, TopicCollection
 
         futures = self._admin().describe_topics(TopicCollection(list(names)))
-        described = {}
+        described: dict[str, Any] = {}
         for name, future in futures.items():
             try:
                 described[name] = future.result(timeout=_ANSWER_S)
             except (KafkaException, TimeoutError) as error:
                 if _code(error) == "UNKNOWN_TOPIC_OR_PART":
-                    raise StopError(f"topic {name!r} does not exist") from error
-                raise _away(f"Kafka did not describe {name!r}: {error}") from error
+                    described[name] = StopError(f"topic {name!r} does not exist")
+                else:
+                    described[name] = _away(f"Kafka did not describe {name!r}: {error}")
+                described[name].__cause__ = error
         return described
 
     def _create(self, name: str) -> None:

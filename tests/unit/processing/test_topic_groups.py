@@ -26,19 +26,25 @@ class Consumer:
 
 
 class Query:
-    """What Spark gives for a query that was started; ``fail`` ends it."""
+    """What Spark gives for a query that was started; ``end`` ends it, ``fail`` only topics of it."""
 
     def __init__(self, group: Group) -> None:
         self.isActive = True
         self.group = group
         self._text = ""
 
-    def fail(self, text: str = "", **errors: WaybillError) -> None:
+    def end(self, text: str) -> None:
         self.isActive, self._text = False, text
-        self.group.errors = {name: error for name, error in errors.items()}
 
-    def exception(self) -> Exception:
-        return RuntimeError(self._text)
+    def fail(self, **errors: WaybillError) -> None:
+        self.group.errors.update(errors)
+
+    def exception(self) -> Exception | None:
+        """Return what Spark does: the offsets and the plan behind it name all topics."""
+        if not self._text:
+            return None
+        plan = f"KafkaV2[Subscribe[{', '.join(self.group.topics)}]]"
+        return RuntimeError(f"{self._text}\n=== Streaming Query ===\n{plan}")
 
     def stop(self) -> None:
         self.isActive = False
@@ -51,19 +57,24 @@ class Group:
         self.topics = sorted(consumer.name for consumer in consumers)
         self.name = name
         self.errors: dict[str, WaybillError] = {}
-        self.slow: set[str] = set()
+        self.apart: set[str] = set()
         self.busy = False
         """Its batch runs."""
+        self.ending = False
+        """No batch has an effect any more."""
 
-    def take_slow(self) -> set[str]:
-        slow, self.slow = self.slow, set()
-        return slow
+    def take_apart(self) -> set[str]:
+        apart, self.apart = self.apart, set()
+        return apart
 
-    def end(self, query: Query, *, wait_s: float) -> bool:
-        del wait_s
+    def end(self, query: Query) -> bool:
+        self.ending = True
         if not self.busy:
             query.stop()
         return not self.busy
+
+    def clear(self) -> None:
+        pass
 
 
 class Application:
@@ -190,9 +201,7 @@ def test_a_topic_that_sparks_own_error_names_is_to_blame(clock):
     app = Application(most_topics=50)
     names = ["events.t.a", "events.t.a2", "events.t.b"]
     app.groups.look(names)
-    app.query_of(names[0]).fail(
-        "IllegalStateException: Partition events.t.a-3's offset was changed"
-    )
+    app.query_of(names[0]).end("IllegalStateException: Partition events.t.a-3's offset was changed")
     app.groups.look(names)
     assert app.running == [["events.t.a2", "events.t.b"]]
 
@@ -204,7 +213,7 @@ def test_a_culprit_that_nobody_can_name_ends_up_alone(clock):
         query = app.query_of("t17")
         if query.group.topics == ["t17"]:
             break
-        query.fail("a worker ended")
+        query.end("a worker ended")
         app.groups.look(names)
         clock[0] += 61
         app.groups.look(names)
@@ -215,11 +224,11 @@ def test_a_culprit_that_nobody_can_name_ends_up_alone(clock):
 def test_a_topic_that_its_neighbours_wait_for_has_a_query_of_its_own_while_it_is_slow(clock):
     app = Application(most_topics=50)
     app.groups.look("abc")
-    app.query_of("b").group.slow = {"b"}
+    app.query_of("b").group.apart = {"b"}
     app.groups.look("abc")
     assert app.running == [["a", "c"], ["b"]]
     clock[0] += 119
-    app.query_of("b").group.slow = {"b"}
+    app.query_of("b").group.apart = {"b"}
     app.groups.look("abc")
     clock[0] += 119
     app.groups.look("abc")
@@ -228,6 +237,46 @@ def test_a_topic_that_its_neighbours_wait_for_has_a_query_of_its_own_while_it_is
     app.groups.look("abc")
     assert app.running == [["a", "b", "c"]]
     assert app.opened == ["a", "b", "c"]
+
+
+def test_a_slow_topics_batch_is_waited_for_by_nobody_when_it_was_alone_for_long(clock):
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    app.query_of("b").group.apart = {"b"}
+    app.groups.look("abc")
+    kept, slow = app.query_of("a"), app.query_of("b")
+    slow.group.busy = True
+    for _ in range(20):
+        clock[0] += 60
+        app.groups.look("abc")
+        assert app.query_of("a") is kept
+    slow.group.busy, slow.group.apart = False, {"b"}  # the batch is over: it was slow again
+    app.groups.look("abc")
+    assert app.running == [["a", "c"], ["b"]]
+    assert not app.query_of("b").group.ending
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_only_topic_of_a_group_that_is_slow_gets_no_neighbour():
+    app = Application(most_topics=50)
+    app.groups.look("a")
+    app.query_of("a").group.apart = {"a"}
+    app.groups.look("ab")
+    assert app.running == [["a"], ["b"]]
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_failed_in_the_last_batch_of_a_group_is_not_forgotten():
+    app = Application(most_topics=50)
+    app.groups.look("abc")
+    busy = app.query_of("a")
+    busy.group.busy, busy.group.apart = True, {"b"}
+    app.groups.look("abc")
+    assert app.running == [["a", "b", "c"]]  # until its batch is over
+    busy.group.busy = False
+    busy.fail(b=RetryError("whether it was committed is not known"))
+    app.groups.look("abc")
+    assert app.running == [["a", "c"]]  # "b" is opened anew: it reads where it stands
 
 
 @pytest.mark.usefixtures("clock")
@@ -290,7 +339,8 @@ def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, steps):
             if how and app.running:
                 topic = app.running[0][0]
                 error = {"stop": StopError("x"), "retry": RetryError("x")}.get(how)
-                app.query_of(topic).fail("gone", **({topic: error} if error else {}))
+                query = app.query_of(topic)
+                query.end("gone") if error is None else query.fail(**{topic: error})
             for _ in range(2):  # the end of a query is seen, then its topic has waited
                 app.groups.look(sorted(wanted))
                 now[0] += 61  # longer than any wait
@@ -298,3 +348,4 @@ def test_each_wanted_topic_that_opens_is_in_exactly_one_query(most, steps):
             topics = [topic for group in app.running for topic in group]
             assert sorted(topics) == sorted(wanted)
             assert all(len(group) <= most for group in app.running)
+            assert not any(query.group.ending for query in app.queries if query.isActive)

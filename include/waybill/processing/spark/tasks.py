@@ -7,6 +7,7 @@ and the segments that it parked as a stream.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ from waybill.processing import (
     CodeRunner,
     Plan,
     Retries,
+    TooSlowError,
     TrackerLearner,
     rules_for,
     shared_sandbox,
@@ -62,6 +64,8 @@ class TaskPlan:
     topics: Mapping[str, TopicPlan]
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
+    beside_others: bool = False
+    """Other topics wait for what is slow: see ``BESIDE_OTHERS_S``."""
 
 
 @dataclass
@@ -75,6 +79,9 @@ class Worker:
     topics: dict[str, TopicPlans] = field(default_factory=dict)
 
 
+BESIDE_OTHERS_S = 20.0
+"""How long a task works on a topic while others of its query wait: 50,000 events of quick code take
+a second. Then the topic is given up, and read again by a query of its own."""
 TRACKER_AWAY_LIMIT_S = 600.0
 """How long a task that has to learn waits for a tracker that is away before it fails (and is run
 again)."""
@@ -107,28 +114,33 @@ class StageTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages over all batches of this task and yield a descriptor for each topic."""
-        worker = this_worker()
-        shares: dict[str, TopicShare] = {}
+        worker, shares = this_worker(), dict[str, TopicShare]()
+        parking = worker.settings.parking
+        retries = Retries(
+            parking.transient_attempts,
+            backoff_s=parking.transient_backoff_s,
+            budget_s=parking.transient_budget_s,
+        )
         for batch in batches:
             for topic, part in by_topic(batch):
                 if topic in self._plan.topics:  # of others the ledger has all
                     with blamed_on(topic):
                         if topic not in shares:
-                            shares[topic] = self._share(worker, topic)
+                            shares[topic] = self._share(worker, topic, retries)
                         shares[topic].take(part)
         traces: list[pa.RecordBatch] = []
         while shares:
             topic, share = shares.popitem()
             with blamed_on(topic):
                 descriptor = share.write(topic, worker.objects)
-            traces += share.output.traces
+            traces += share.traces
             del share
             yield descriptor
         worker.recorder.write(traces)
         del traces
         give_memory_back()
 
-    def _share(self, worker: Worker, topic: str) -> TopicShare:
+    def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
         if topic not in worker.topics:
             worker.topics[topic] = TopicPlans(partial(_plan_of, worker))
@@ -138,17 +150,14 @@ class StageTask:
             plans,
             code=self.runner(settings),
             fetch=PayloadReader(worker.objects),
-            retries=Retries(
-                settings.parking.transient_attempts,
-                backoff_s=settings.parking.transient_backoff_s,
-                budget_s=settings.parking.transient_budget_s,
-            ),
+            retries=retries,
             held=self._plan.held,
         )
         output = TaskOutput(
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traces.enabled
         )
-        return TopicShare(plan.starts, chain, output)
+        limit_s = BESIDE_OTHERS_S if self._plan.beside_others else math.inf
+        return TopicShare(plan.starts, chain, output, retries, limit_s=limit_s)
 
 
 class TopicShare:
@@ -158,26 +167,55 @@ class TopicShare:
         starts: partition to the first offset that the ledger does not have.
         chain: runs the stages.
         output: collects what they make.
+        retries: of the chain.
+        limit_s: after this the topic is given up for this batch: others of its query wait.
     """
 
-    def __init__(self, starts: Mapping[int, int], chain: Chain, output: TaskOutput) -> None:
+    def __init__(
+        self,
+        starts: Mapping[int, int],
+        chain: Chain,
+        output: TaskOutput,
+        retries: Retries,
+        *,
+        limit_s: float,
+    ) -> None:
         self._starts = starts
         self._chain = chain
-        self.output = output
+        self._output = output
+        self._retries = retries
+        self._limit_s = limit_s
         self._seen: dict[int, SeenRecords] = {}
         self._took_s = 0.0
 
+    @property
+    def traces(self) -> list[pa.RecordBatch]:
+        """Return what is to be recorded once the objects are written."""
+        return [] if self._gave_up else self._output.traces
+
+    @property
+    def _gave_up(self) -> bool:
+        return self._took_s > self._limit_s
+
     def take(self, batch: pa.RecordBatch) -> None:
-        """Run the stages over records, in log order."""
+        """Run the stages over records, in log order; none of a topic that was given up."""
+        if self._gave_up:
+            return
         began = time.monotonic()
-        self._chain.process(chunk_of(batch, self._starts, self._seen))
-        self.output.take(self._chain.result)
+        self._retries.deadline = began + self._limit_s - self._took_s
+        try:
+            self._chain.process(chunk_of(batch, self._starts, self._seen))
+            self._output.take(self._chain.result)
+        except TooSlowError:
+            self._took_s = math.inf
         self._took_s += time.monotonic() - began
 
     def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
         """Write the objects; return the topic's descriptor."""
+        if self._gave_up:
+            return descriptor_batch({"topic": topic, "gave_up": True, "parked": None})
         result = self._chain.result
-        descriptor, segments = self.output.write(result, objects)
+        descriptor, segments = self._output.write(result, objects)
         descriptor["topic"] = topic
         descriptor["took_s"] = round(self._took_s, 3)
         descriptor["replayed"] = [[*key, n] for key, n in result.replayed.items()]

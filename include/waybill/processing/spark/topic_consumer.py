@@ -305,6 +305,11 @@ class TopicBatch:
         return cls(ranges, plan, deployed, descriptors, counts_of(descriptors))
 
     @property
+    def events(self) -> int:
+        """Return the offsets that it has."""
+        return sum(end - start for start, end in self.ranges.values())
+
+    @property
     def took_s(self) -> float:
         """Return how long the topic's tasks worked on it, added up."""
         return sum(float(descriptor["took_s"]) for descriptor in self.descriptors)
