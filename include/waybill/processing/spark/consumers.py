@@ -1,9 +1,9 @@
-"""The consumers of one application: each started when it is wanted, and again when it stopped.
+"""Consumers with a query each: started when they are wanted, and again when they stopped.
 
-A consumer that stops (a topic that was recreated, a table that does not fit, a partition without a
-leader) is loud in the log and is tried again with back-off; its neighbours flow on. So is one whose
-tracker or Kafka is away: the application outlives that. One that was fenced ends the application:
-another one has taken over.
+Those of loading; the topics of processing share queries (``topic_groups``). A consumer that stops
+(a table that does not fit) is loud in the log and is tried again with back-off; its neighbours flow
+on. So is one whose tracker is away: the application outlives that. One that was fenced ends the
+application: another one has taken over.
 
 Asking an application to stop: SIGTERM and SIGINT set a flag that its loop looks at.
 """

@@ -86,6 +86,7 @@ class TopicGroup:
             .option("startingOffsets", orjson.dumps(starting).decode())
             .option("failOnDataLoss", "true")
             .option("kafka.default.api.timeout.ms", _KAFKA_ANSWER_MS)
+            .option("kafka.request.timeout.ms", _KAFKA_ANSWER_MS)
             .option("fetchOffset.numRetries", "1")
             .option("maxOffsetsPerTrigger", settings.spark.max_events_per_batch)
             .load()
