@@ -5,7 +5,7 @@ how), the product's own coordinator, several seeds, and four kinds of load:
 
 homogeneous  constant rates
 bursty       each team has five times its rate for 20 to 90 seconds, every quarter of an hour or so
-seasonal     each team goes up to 1.8 times its rate and down to 0.2, each at another hour
+seasonal     each team goes up to 1.8 times its rate and down to 0.2; all peaks within half a period
 storm        one team has ten times its rate from the tenth minute on; with all clusters in use, and
              with an empty one
 
