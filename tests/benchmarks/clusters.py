@@ -10,7 +10,7 @@ storm        one team has ten times its rate from the tenth minute on; with all 
              with an empty one
 
 ``recovery_s``            until the team of a storm is within its lag objective for good, the worst
-``reversals``             moves back within an hour, the most in one run
+``reversals``             moves back in less than an hour, the most in one run
 ``moves_per_hour``        of homogeneous, bursty and seasonal loads, on the mean
 ``others_p95_lag_ratio``  p95 lag of all other teams from the step on, against the same run without
                           the step, the worst

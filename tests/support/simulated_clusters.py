@@ -8,7 +8,7 @@ and Kafka would tell it, once a minute and some seconds late.
 
 A move pauses its team: the old application looks every two seconds, ends the batch at work, and
 releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
-batch is slow; where it serves nobody yet, it has to start Spark first. With every move the other
+batch is slow, slower still where it served nobody. With every move the other
 consumers of both clusters stop for ``restart_s``, as a group of consumers does that gains or loses a
 member.
 
@@ -56,8 +56,9 @@ class Costs:
     """Until a new consumer's query runs."""
     first_batch_s: float = 2.0
     """More that its first batch takes."""
-    application_s: float = 30.0
-    """Until an application that served nobody is there."""
+    idle_application_s: float = 10.0
+    """More in an application that served nobody: nothing is compiled, no worker runs. It is there:
+    no team is moved into a cluster without one."""
     restart_s: float = 2.0
     """For how long the others of a cluster stop when one comes or goes."""
     coordinator_s: float = 8.0
@@ -168,11 +169,11 @@ class Run:
     unread: int = 0
 
     def reversals(self, within_s: float = 3600.0) -> int:
-        """Return how often a team went back where it came from within an hour."""
+        """Return how often a team went back where it came from in less than an hour."""
         back = 0
         for place, (at, team, old, _, _) in enumerate(self.moves):
             for later, other, _, new, _ in self.moves[place + 1 :]:
-                if other == team and new == old and later - at <= within_s:
+                if other == team and new == old and later - at < within_s:
                     back += 1
                     break
         return back
@@ -338,7 +339,7 @@ class Simulation:
             other.restarts = True
         one.cluster, one.left_at, one.fresh = None, one.last_commit, True
         wait = self._random.random() * self._costs.look_s + self._costs.query_s
-        self._at(now + wait + (0 if runs else self._costs.application_s), self._start, one)
+        self._at(now + wait + (0 if runs else self._costs.idle_application_s), self._start, one)
 
     def _start(self, now: float, one: _Consumer) -> None:
         one.cluster = one.target
