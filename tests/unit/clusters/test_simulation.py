@@ -19,7 +19,7 @@ from tests.support.simulated_clusters import (
 
 from waybill.clusters import PackingPolicy
 
-FLEET = Fleet(clusters=3, teams=12, seed=11)
+FLEET = Fleet(clusters=4, teams=16, seed=11)
 TEAM = storm_team(FLEET)
 STORMY = replace(FLEET, more_partitions=(TEAM,))
 OTHERS = [number for number in range(FLEET.teams) if number != TEAM]
