@@ -57,10 +57,9 @@ def test_a_scheduler_that_is_not_fair_is_noticed_by_the_others():
 
 
 def test_a_policy_without_hysteresis_moves_to_and_fro():
-    fleet = Fleet(clusters=3, teams=12, busy=0.5, seed=11)
-    rates = bursty(fleet, 3000)
-    nervous = Simulation(fleet, rates, policy=NERVOUS).go()
-    calm = Simulation(fleet, rates, policy=PackingPolicy()).go()
+    rates = bursty(FLEET, 3000)
+    nervous = Simulation(FLEET, rates, policy=NERVOUS).go()
+    calm = Simulation(FLEET, rates, policy=PackingPolicy()).go()
     assert calm.reversals() == 0
     assert nervous.reversals() > 0
 
