@@ -5,12 +5,12 @@ how), the product's own coordinator, several seeds, and four kinds of load:
 
 homogeneous  constant rates
 bursty       each team has five times its rate for 20 to 90 seconds, every quarter of an hour or so
-seasonal     each team goes up to 1.8 times its rate and down to 0.2, each at another hour
+seasonal     each team goes up to 1.8 times its rate and down to 0.2; all peaks within half a period
 storm        one team has ten times its rate from the tenth minute on; with all clusters in use, and
              with an empty one
 
 ``recovery_s``            until the team of a storm is within its lag objective for good, the worst
-``reversals``             moves back within an hour, the most in one run
+``reversals``             moves back in less than an hour, the most in one run
 ``moves_per_hour``        of homogeneous, bursty and seasonal loads, on the mean
 ``others_p95_lag_ratio``  p95 lag of all other teams from the step on, against the same run without
                           the step, the worst

@@ -78,7 +78,8 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     listed = run("list")
     assert max(map(len, listed.splitlines())) <= 80
     [line] = [line.split() for line in listed.splitlines() if line.startswith(" default")]
-    assert line[1:4] == ["active", "2", "2"]
+    assert line[1].startswith("active")
+    assert line[-6:-4] == ["2", "2"]
     assert line[-1] == "12/60"
     assert "hot: team red takes" in listed
     shown = run("show", "default")

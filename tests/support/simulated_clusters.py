@@ -8,7 +8,7 @@ and Kafka would tell it, once a minute and some seconds late.
 
 A move pauses its team: the old application looks every two seconds, ends the batch at work, and
 releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
-batch is slow; where it serves nobody yet, it has to start Spark first. With every move the other
+batch is slow, slower still where it served nobody. With every move the other
 consumers of both clusters stop for ``restart_s``, as a group of consumers does that gains or loses a
 member.
 
@@ -56,8 +56,9 @@ class Costs:
     """Until a new consumer's query runs."""
     first_batch_s: float = 2.0
     """More that its first batch takes."""
-    application_s: float = 30.0
-    """Until an application that served nobody is there."""
+    idle_application_s: float = 10.0
+    """More in an application that served nobody: nothing is compiled, no worker runs. It is there:
+    no team is moved into a cluster without one."""
     restart_s: float = 2.0
     """For how long the others of a cluster stop when one comes or goes."""
     coordinator_s: float = 8.0
@@ -72,9 +73,10 @@ class Fleet:
     cores: int = 4
     teams: int = 24
     partitions: int = 2
-    """Of a topic: so many tasks a batch, so many cores that a team can use."""
+    """Of a topic: so many tasks a batch, so many cores that a team can use. Teams that use a fifth
+    of a cluster on the mean have one for each core."""
     more_partitions: tuple[int, ...] = ()
-    """Teams whose topic has a partition for each core."""
+    """Other teams whose topic has a partition for each core."""
     busy: float = 0.4
     """Share of all cores that the teams' events keep busy on the mean; tasks take some on top."""
     empty: int = 0
@@ -82,9 +84,13 @@ class Fleet:
     lag_objective_s: float = 20.0
     seed: int = 7
 
-    def partitions_of(self, team: int) -> int:
-        """Return the partitions of a team's topic."""
-        return self.cores if team in self.more_partitions else self.partitions
+    def partitions_of(self) -> list[int]:
+        """Return the partitions of each team's topic."""
+        large = self.base_rates() * self.event_costs() > self.cores / 5
+        return [
+            self.cores if large[team] or team in self.more_partitions else self.partitions
+            for team in range(self.teams)
+        ]
 
     def event_costs(self) -> np.ndarray:
         """Return the core seconds of an event, by team: 15 to 45 microseconds."""
@@ -163,11 +169,11 @@ class Run:
     unread: int = 0
 
     def reversals(self, within_s: float = 3600.0) -> int:
-        """Return how often a team went back where it came from within an hour."""
+        """Return how often a team went back where it came from in less than an hour."""
         back = 0
         for place, (at, team, old, _, _) in enumerate(self.moves):
             for later, other, _, new, _ in self.moves[place + 1 :]:
-                if other == team and new == old and later - at <= within_s:
+                if other == team and new == old and later - at < within_s:
                     back += 1
                     break
         return back
@@ -204,6 +210,7 @@ class Simulation:
     ) -> None:
         self._fleet, self._policy, self._costs = fleet, policy, costs or Costs()
         self._fifo = scheduler == "fifo"
+        self._partitions = fleet.partitions_of()
         self._seconds = rates.shape[1]
         self._random = random.Random(fleet.seed + 2)
         total = np.concatenate([np.zeros((fleet.teams, 1)), np.cumsum(rates, axis=1)], axis=1)
@@ -274,7 +281,7 @@ class Simulation:
             return
         events = min(waiting, self._costs.most_events)
         noise = self._random.lognormvariate(0, 0.1)
-        tasks = self._fleet.partitions_of(one.number)
+        tasks = self._partitions[one.number]
         task_s = self._costs.task_s + events / tasks * one.cost * noise
         one.batch = _Batch(one, now, events, task_s, tasks)
         more = self._costs.first_batch_s if one.fresh else 0.0
@@ -314,7 +321,7 @@ class Simulation:
             self.run.pauses.append(now - one.left_at)
             one.left_at = None
         one.last_commit = now
-        core_s = batch.task_s * self._fleet.partitions_of(one.number)
+        core_s = batch.task_s * self._partitions[one.number]
         seen = one.since_look
         one.since_look = [seen[0] + 1, seen[1] + batch.events, seen[2] + core_s]
         one.batch = None
@@ -332,7 +339,7 @@ class Simulation:
             other.restarts = True
         one.cluster, one.left_at, one.fresh = None, one.last_commit, True
         wait = self._random.random() * self._costs.look_s + self._costs.query_s
-        self._at(now + wait + (0 if runs else self._costs.application_s), self._start, one)
+        self._at(now + wait + (0 if runs else self._costs.idle_application_s), self._start, one)
 
     def _start(self, now: float, one: _Consumer) -> None:
         one.cluster = one.target
@@ -406,9 +413,9 @@ def bursty(fleet: Fleet, seconds: int) -> Rates:
 
 
 def seasonal(fleet: Fleet, seconds: int, period_s: float) -> Rates:
-    """Each team goes up to 1.8 times its rate and down to 0.2, each at another hour."""
+    """Each team goes up to 1.8 times its rate and down to 0.2; all peaks within half a period."""
     made = np.random.default_rng(fleet.seed + 5)
-    phases = made.uniform(0, 2 * np.pi, fleet.teams)[:, None]
+    phases = made.uniform(0, np.pi, fleet.teams)[:, None]
     swing = 1 + 0.8 * np.sin(2 * np.pi * np.arange(seconds)[None, :] / period_s + phases)
     return homogeneous(fleet, seconds) * swing
 

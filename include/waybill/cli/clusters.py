@@ -224,7 +224,7 @@ def _cluster_row(one: ClusterLine) -> tuple[object, ...]:
     limit = "" if cluster.max_consumers is None else f"/{cluster.max_consumers}"
     return (
         cluster.name,
-        cluster.state,
+        cluster.state if cluster.is_served else f"{cluster.state}, no application",
         len(one.teams),
         f"{one.consumers}{limit}",
         f"{one.demand_cores:.1f}",

@@ -138,7 +138,8 @@ def check_pin(
         pins: those that there are.
 
     Raises:
-        InputError: there is no such team or cluster, it is drained, or it is full.
+        InputError: there is no such team or cluster, it is drained, no application of it is at
+            work, or it is full.
     """
     known = _by_name(clusters)
     _refuse_unknown(cluster, known)
@@ -151,6 +152,11 @@ def check_pin(
         raise InputError(
             f"cluster {cluster!r} is being drained; choose another one, or end that with "
             f"`waybill clusters drain {cluster} --undo`"
+        )
+    if not target.is_served and any(one.is_served for one in clusters):
+        raise InputError(
+            f"no application of cluster {cluster!r} is at work, so nobody would process the team's "
+            "events there: start it first; `waybill clusters list` shows how clusters are"
         )
     trial = assign(
         previous,

@@ -55,6 +55,7 @@ class ClusterOut(BaseModel):
 
     name: str
     state: Literal["active", "draining"]
+    is_served: bool = Field(description="An application of it is at work.")
     max_consumers: int | None = Field(description="null: no limit.")
     cores: int | None = Field(description="null: as the settings say.")
     needed_cores: int | None = Field(

@@ -210,6 +210,14 @@ def test_a_pin_of_an_unknown_team_or_to_a_drained_cluster_is_refused():
         check_pin("one", "a", None, AB_LOADS, drained, {})
 
 
+def test_a_pin_to_a_cluster_without_an_application_is_refused_while_others_have_one():
+    down = [replace(TWO[0], is_served=False), TWO[1]]
+    with pytest.raises(InputError, match="no application of cluster 'a' is at work"):
+        check_pin("one", "a", None, AB_LOADS, down, {})
+    check_pin("one", "b", None, AB_LOADS, down, {})
+    check_pin("one", "a", None, AB_LOADS, [replace(one, is_served=False) for one in TWO], {})
+
+
 def test_a_team_that_no_cluster_has_room_for_is_told_not_squeezed_in():
     clusters = [cluster("a", consumers=2)]
     found = assign(None, [load("one", 0.2, 2), load("two", 0.1, 1)], clusters, {}, now_s=NOW)

@@ -19,7 +19,7 @@ from tests.support.simulated_clusters import (
 
 from waybill.clusters import PackingPolicy
 
-FLEET = Fleet(clusters=3, teams=12, seed=11)
+FLEET = Fleet(clusters=4, teams=16, seed=11)
 TEAM = storm_team(FLEET)
 STORMY = replace(FLEET, more_partitions=(TEAM,))
 OTHERS = [number for number in range(FLEET.teams) if number != TEAM]
@@ -57,7 +57,7 @@ def test_a_scheduler_that_is_not_fair_is_noticed_by_the_others():
 
 
 def test_a_policy_without_hysteresis_moves_to_and_fro():
-    rates = bursty(FLEET, SECONDS)
+    rates = bursty(FLEET, 3000)
     nervous = Simulation(FLEET, rates, policy=NERVOUS).go()
     calm = Simulation(FLEET, rates, policy=PackingPolicy()).go()
     assert calm.reversals() == 0
