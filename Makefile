@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing campaigns record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -74,13 +74,16 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
+faults-processing: venv java  ## 50 moves of teams between two clusters under load, 10 SIGKILLs, 4 frozen applications (MOVES=, KILLS=, FREEZES=; QUICK=1: a few)
+	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
+
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
 campaigns: venv java chromium  ## all that make test leaves out: long kills and outages, new random examples, then each make faults-… in its standard size
-	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
+	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py --deselect tests/faults/test_processing_campaign.py
 	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
-	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback
+	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page
