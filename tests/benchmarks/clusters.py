@@ -15,7 +15,10 @@ storm        one team has ten times its rate from the tenth minute on; with all 
 ``others_p95_lag_ratio``  p95 lag of all other teams from the step on, against the same run without
                           the step, the worst
 
-The same storms without a coordinator are shown beside it. ``QUICK=1``: less than a minute.
+The same storms without a coordinator are shown beside it, and with other ways to share queries: one
+query a cluster (``grouped_…``), and one a cluster where topics that fill batches have their own
+(``apart_…``); their ratios are against calm runs of the same way. ``QUERIES=cluster`` or ``apart``
+takes one of these for all. ``QUICK=1``: less than a minute.
 Exit code 1 where a figure is beyond its limit.
 """
 
@@ -43,6 +46,7 @@ from tests.support.simulated_clusters import (
 from waybill.clusters import PackingPolicy
 
 STEP_S = 600
+QUERIES = os.environ.pop("QUERIES", "topic")
 POLICY = PackingPolicy()
 LIMITS = {"reversals": 1, "others_p95_lag_ratio": 1.1}
 
@@ -68,6 +72,8 @@ class Storm:
     run: Run
     recovery_s: float | None
     ratio: float
+    worst_lag_s: float
+    """Longest that an event of the others waited."""
     unmanaged_recovery_s: float | None
     unmanaged_ratio: float
 
@@ -80,13 +86,21 @@ def main() -> None:
         "seasonal": calm_runs(size, lambda fleet: seasonal(fleet, size.season_s, size.season_s)),
     }
     storms = {
-        "storm": [storm_run(Fleet(seed=seed), size.storm_s) for seed in size.seeds],
+        "storm": [
+            storm_run(Fleet(seed=seed, queries=QUERIES), size.storm_s) for seed in size.seeds
+        ],
         "storm, one empty": [
-            storm_run(Fleet(clusters=6, empty=1, seed=seed), size.storm_s) for seed in size.seeds
+            storm_run(Fleet(clusters=6, empty=1, seed=seed, queries=QUERIES), size.storm_s)
+            for seed in size.seeds
         ],
     }
+    shared = {
+        way: [storm_run(Fleet(seed=seed, queries=way), size.storm_s) for seed in size.seeds]
+        for way in ("cluster", "apart")
+    }
     show(size, calm, storms)
-    report = report_of(size, calm, storms)
+    show_shared(shared)
+    report = report_of(size, calm, storms) | shared_report(shared)
     sys.stdout.write(json.dumps(report) + "\n")
     if broken := beyond(report):
         raise SystemExit("beyond its limit: " + ", ".join(broken))
@@ -94,7 +108,7 @@ def main() -> None:
 
 def calm_runs(size: Size, rates: Any) -> list[Run]:
     """Return a run for each seed."""
-    fleets = [Fleet(seed=seed) for seed in size.seeds]
+    fleets = [Fleet(seed=seed, queries=QUERIES) for seed in size.seeds]
     return [Simulation(fleet, rates(fleet), policy=POLICY).go() for fleet in fleets]
 
 
@@ -115,6 +129,7 @@ def storm_run(fleet: Fleet, seconds: int) -> Storm:
         with_it,
         recovery(with_it),
         with_it.p95_lag(others, STEP_S, seconds) / usual,
+        max(max(with_it.lag_by_second[team][STEP_S // 5 :]) for team in others),
         recovery(without),
         without.p95_lag(others, STEP_S, seconds) / usual,
     )
@@ -146,6 +161,20 @@ def report_of(
         "clusters": fleet.clusters,
         "cores": fleet.cores,
         "seeds": list(size.seeds),
+        "queries": QUERIES,
+        "worst_lag_s": round(max(one.worst_lag_s for one in storms_), 1),
+    }
+
+
+def shared_report(shared: dict[str, list[Storm]]) -> dict[str, Any]:
+    """Return the figures of other ways to share queries."""
+    return {
+        f"{name}_{key}": value
+        for name, found in (("grouped", shared["cluster"]), ("apart", shared["apart"]))
+        for key, value in {
+            "p95_lag_ratio": round(max(one.ratio for one in found), 3),
+            "worst_lag_s": round(max(one.worst_lag_s for one in found), 1),
+        }.items()
     }
 
 
@@ -167,7 +196,7 @@ def show(size: Size, calm: dict[str, list[Run]], storms: dict[str, list[Storm]])
     write(
         f"{fleet.teams} teams, {fleet.clusters} clusters of {fleet.cores} cores, "
         f"{fleet.busy:.0%} busy with events, lag objective {fleet.lag_objective_s:.0f} s, "
-        f"seeds {', '.join(map(str, size.seeds))}"
+        f"seeds {', '.join(map(str, size.seeds))}, a query a {QUERIES}"
     )
     everyone = range(fleet.teams)
     write(
@@ -191,6 +220,16 @@ def show(size: Size, calm: dict[str, list[Run]], storms: dict[str, list[Storm]])
             write(
                 f"{seconds(one.recovery_s):>{26 + len(name)}} {one.ratio:14.3f}x"
                 f" {seconds(one.unmanaged_recovery_s):>12} {one.unmanaged_ratio:8.3f}x"
+            )
+
+
+def show_shared(shared: dict[str, list[Storm]]) -> None:
+    """Print a row for each storm and way to share queries."""
+    write(f"\n{'queries':10} {'recovery s':>10} {'others p95 lag':>15} {'their longest s':>16}")
+    for way, found in shared.items():
+        for one in found:
+            write(
+                f"{way:10} {seconds(one.recovery_s):>10} {one.ratio:14.3f}x {one.worst_lag_s:16.1f}"
             )
 
 

@@ -1,16 +1,16 @@
-"""Virtual clusters on a simulated clock: consumers, cores, Kafka, the ledger and the coordinator.
+"""Virtual clusters on a simulated clock: queries, cores, Kafka, the ledger and the coordinator.
 
-What is as in the real thing: a consumer a team, whose micro-batches begin at ticks, take at most so
-many events, and cost driver time, a task a partition, and a commit; a task holds its core until it
-ends; a core that gets free goes to the consumer with the fewest running tasks (Spark's FAIR
-scheduler) or to the oldest batch (FIFO). The coordinator is the product's: it sees what the tracker
-and Kafka would tell it, once a minute and some seconds late.
+What is as in the real thing: a topic a team; queries whose micro-batches begin at ticks, take at
+most so many events (shared by what waits in each topic, as Spark shares ``maxOffsetsPerTrigger``),
+and cost driver time, tasks, and a commit a topic. A task holds its core until it ends; a core that
+gets free goes to the query with the fewest running tasks (Spark's FAIR scheduler) or to the oldest
+batch (FIFO). The coordinator is the product's: it sees what the tracker and Kafka would tell it,
+once a minute and some seconds late.
 
 A move pauses its team: the old application looks every two seconds, ends the batch at work, and
 releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
-batch is slow, slower still where it served nobody. With every move the other
-consumers of both clusters stop for ``restart_s``, as a group of consumers does that gains or loses a
-member.
+batch is slow, slower still where it served nobody. With every move the other topics of both
+clusters stop for ``restart_s``, as a query does that gains or loses a topic.
 
 Not in it: data that is skewed over partitions, executors that die, loading.
 """
@@ -48,8 +48,12 @@ class Costs:
     """Before a batch's tasks."""
     commit_s: float = 0.05
     """After them."""
-    task_s: float = 0.03
-    """Of a task without events: its worker, its two objects."""
+    task_s: float = 0.01
+    """Of a task without events,"""
+    object_s: float = 0.02
+    """and of a topic's partition in it: its objects."""
+    lags_s: float = 1.0
+    """Below which a topic that is apart does not lag any more."""
     look_s: float = 2.0
     """Between two looks of an application at the assignment."""
     query_s: float = 3.0
@@ -83,6 +87,10 @@ class Fleet:
     """Of the clusters: there, and given to nobody at first."""
     lag_objective_s: float = 20.0
     seed: int = 7
+    queries: str = "topic"
+    """A query for each ``topic``, or one for each ``cluster``; or for each cluster, and topics
+    ``apart`` that fill its batches: where more waits than a batch takes, those with the most have
+    a query of their own until, two minutes later, they do not lag."""
 
     def partitions_of(self) -> list[int]:
         """Return the partitions of each team's topic."""
@@ -106,16 +114,29 @@ class Fleet:
 
 @dataclass
 class _Batch:
-    consumer: _Consumer
+    query: _Query
     began: float
-    events: int
-    task_s: float
-    pending: int
+    parts: list[tuple[_Consumer, int, float]]
+    """(consumer, events, core seconds)."""
+    tasks: list[float]
+    """Seconds of those that wait for a core."""
     running: int = 0
 
 
+@dataclass
+class _Query:
+    """A streaming query: the consumers that share its batches."""
+
+    cluster: str
+    members: list[_Consumer]
+    restarts: bool = False
+    fresh: bool = False
+    apart_since: float | None = None
+    """Since when its one member is out of the cluster's group."""
+
+
 class _Consumer:
-    """A team's topic, and the query that reads it."""
+    """A team's topic."""
 
     def __init__(self, number: int, cumulative: list[float], cost: float) -> None:
         self.number = number
@@ -126,9 +147,6 @@ class _Consumer:
         self.cluster: str | None = None
         self.target: str | None = None
         """Where it is to go."""
-        self.batch: _Batch | None = None
-        self.fresh = False
-        self.restarts = False
         self.left_at: float | None = None
         self.last_commit = 0.0
         self.since_look = [0, 0, 0.0]
@@ -223,6 +241,8 @@ class Simulation:
             for n in range(fleet.clusters)
         ]
         self._free = {one.name: fleet.cores for one in self._clusters}
+        self._queries: list[_Query] = []
+        self._groups: dict[str, _Query] = {}
         self._queues: dict[str, list[_Batch]] = {one.name: [] for one in self._clusters}
         self._samples: dict[int, list[LoadSample]] = {n: [] for n in range(fleet.teams)}
         self._assignment: Assignment | None = None
@@ -263,35 +283,95 @@ class Simulation:
         self._assignment = assign(None, loads, used, {}, now_s=-7200.0)
         for one in self._consumers:
             one.cluster = one.target = self._assignment.placements[one.team].cluster
-            self._at(self._random.random(), self._trigger, one)
+            self._join(0.0, one)
 
-    # Micro-batches
+    # Queries
 
-    def _trigger(self, now: float, one: _Consumer) -> None:
-        if one.cluster != one.target:
+    def _join(self, now: float, one: _Consumer) -> None:
+        """Give a consumer a query in its cluster."""
+        assert one.cluster is not None
+        group = self._groups.get(one.cluster)
+        if group is not None and group.members:
+            group.members.append(one)
+            group.restarts = group.restarts or now > 0
+            return
+        query = _Query(one.cluster, [one], fresh=now > 0)
+        self._queries.append(query)
+        if self._fleet.queries != "topic":
+            self._groups[one.cluster] = query
+        self._at(now + (0 if now else self._random.random()), self._trigger, query)
+
+    def _trigger(self, now: float, query: _Query) -> None:
+        for one in [one for one in query.members if one.target != query.cluster]:
+            query.members.remove(one)
+            query.restarts = True
             self._release(now, one)
+        if self._fleet.queries == "apart":
+            self._set_apart(now, query)
+        if not query.members:
             return
-        if one.restarts:
-            one.restarts = False
-            self._at(now + self._costs.restart_s, self._trigger, one)
+        if query.restarts:
+            query.restarts = False
+            self._at(now + self._costs.restart_s, self._trigger, query)
             return
-        waiting = one.written(now) - one.read
-        if waiting < 1:
-            self._at(now + self._costs.trigger_s, self._trigger, one)
+        batch = self._batch_of(now, query)
+        if batch is None:
+            self._at(now + self._costs.trigger_s, self._trigger, query)
             return
-        events = min(waiting, self._costs.most_events)
-        noise = self._random.lognormvariate(0, 0.1)
-        tasks = self._partitions[one.number]
-        task_s = self._costs.task_s + events / tasks * one.cost * noise
-        one.batch = _Batch(one, now, events, task_s, tasks)
-        more = self._costs.first_batch_s if one.fresh else 0.0
-        one.fresh = False
-        self._at(now + self._costs.driver_s + more, self._submit, one.batch)
+        more = self._costs.first_batch_s if query.fresh else 0.0
+        query.fresh = False
+        self._at(now + self._costs.driver_s + more, self._submit, batch)
+
+    def _set_apart(self, now: float, query: _Query) -> None:
+        if query.apart_since is None:
+            for one in self._filling(now, query):
+                if len(query.members) > 1:
+                    query.members.remove(one)
+                    query.restarts = True
+                    own = _Query(query.cluster, [one], apart_since=now)
+                    self._at(now + self._costs.restart_s, self._trigger, own)
+        elif query.members and now - query.apart_since > 120:
+            [one] = query.members
+            if self._lag(one, now) < self._costs.lags_s:
+                query.members.clear()
+                self._join(now, one)
+
+    def _filling(self, now: float, query: _Query) -> list[_Consumer]:
+        """Return the topics with which more waits than a batch takes, without which half of it."""
+        waiting = {one.number: one.written(now) - one.read for one in query.members}
+        total, limit, found = sum(waiting.values()), self._costs.most_events, []
+        if total <= limit:
+            return []
+        for one in sorted(query.members, key=lambda one: -waiting[one.number]):
+            if total <= limit / 2:
+                break
+            total -= waiting[one.number]
+            found.append(one)
+        return found
+
+    def _batch_of(self, now: float, query: _Query) -> _Batch | None:
+        """Take what waits; a limit is shared by what waits in each topic, as Spark does."""
+        waiting = [(one, one.written(now) - one.read) for one in query.members]
+        total = sum(number for _, number in waiting)
+        limit = min(1.0, self._costs.most_events / total) if total else 0.0
+        parts, pieces = [], []
+        for one, number in waiting:
+            events = max(1, int(number * limit)) if number > 0 else 0
+            if not events:
+                continue
+            partitions = self._partitions[one.number]
+            each = events / partitions * one.cost * self._random.lognormvariate(0, 0.1)
+            each += self._costs.object_s
+            pieces += [each] * partitions
+            parts.append((one, events, each * partitions))
+        most = 2 * self._fleet.cores
+        tasks = [self._costs.task_s + sum(pieces[n::most]) for n in range(min(most, len(pieces)))]
+        return _Batch(query, now, parts, tasks) if parts else None
 
     def _submit(self, now: float, batch: _Batch) -> None:
-        assert batch.consumer.cluster is not None
-        self._queues[batch.consumer.cluster].append(batch)
-        self._schedule(now, batch.consumer.cluster)
+        name = batch.query.cluster
+        self._queues[name].append(batch)
+        self._schedule(now, name)
 
     def _schedule(self, now: float, name: str) -> None:
         queue = self._queues[name]
@@ -299,33 +379,31 @@ class Simulation:
             batch = queue[0] if self._fifo else min(queue, key=lambda one: one.running)
             self._free[name] -= 1
             batch.running += 1
-            batch.pending -= 1
-            if not batch.pending:
+            self._at(now + batch.tasks.pop(), self._task_ended, (name, batch))
+            if not batch.tasks:
                 queue.remove(batch)
-            self._at(now + batch.task_s, self._task_ended, (name, batch))
 
     def _task_ended(self, now: float, what: tuple[str, _Batch]) -> None:
         name, batch = what
         self._free[name] += 1
         batch.running -= 1
-        if not batch.running and not batch.pending:
-            self._at(now + self._costs.commit_s, self._commit, batch)
+        if not batch.running and not batch.tasks:
+            commits_s = self._costs.commit_s * len(batch.parts)
+            self._at(now + commits_s, self._commit, batch)
         self._schedule(now, name)
 
     def _commit(self, now: float, batch: _Batch) -> None:
-        one = batch.consumer
-        first, last = one.came_at(one.read), one.came_at(one.read + batch.events - 1)
-        one.read += batch.events
-        self.run.lags.append((now, one.number, batch.events, now - first, now - last))
-        if one.left_at is not None:
-            self.run.pauses.append(now - one.left_at)
-            one.left_at = None
-        one.last_commit = now
-        core_s = batch.task_s * self._partitions[one.number]
-        seen = one.since_look
-        one.since_look = [seen[0] + 1, seen[1] + batch.events, seen[2] + core_s]
-        one.batch = None
-        self._at(max(now, batch.began + self._costs.trigger_s), self._trigger, one)
+        for one, events, core_s in batch.parts:
+            first, last = one.came_at(one.read), one.came_at(one.read + events - 1)
+            one.read += events
+            self.run.lags.append((now, one.number, events, now - first, now - last))
+            if one.left_at is not None:
+                self.run.pauses.append(now - one.left_at)
+                one.left_at = None
+            one.last_commit = now
+            seen = one.since_look
+            one.since_look = [seen[0] + 1, seen[1] + events, seen[2] + core_s]
+        self._at(max(now, batch.began + self._costs.trigger_s), self._trigger, batch.query)
 
     # Moves
 
@@ -333,17 +411,17 @@ class Simulation:
         """End here, and begin where it is to go, once that one has looked and started."""
         old, new = one.cluster, one.target
         assert new is not None
-        others = [x for x in self._consumers if x is not one and x.cluster in {old, new}]
-        runs = any(x.cluster == new for x in others)
-        for other in others:
-            other.restarts = True
-        one.cluster, one.left_at, one.fresh = None, one.last_commit, True
+        runs = any(x.cluster == new for x in self._consumers)
+        if self._fleet.queries == "topic":  # as if they were in groups: all of both clusters stop
+            for query in self._queries:
+                query.restarts = query.restarts or query.cluster in {old, new}
+        one.cluster, one.left_at = None, one.last_commit
         wait = self._random.random() * self._costs.look_s + self._costs.query_s
         self._at(now + wait + (0 if runs else self._costs.idle_application_s), self._start, one)
 
     def _start(self, now: float, one: _Consumer) -> None:
         one.cluster = one.target
-        self._trigger(now, one)
+        self._join(now, one)
 
     def _retarget(self, _now: float, what: tuple[_Consumer, str]) -> None:
         one, target = what

@@ -87,3 +87,15 @@ def test_a_move_pauses_its_team_for_as_long_as_looking_and_starting_take():
 
 def test_the_same_seed_gives_the_same_run():
     assert stormy(PackingPolicy()).moves == stormy(PackingPolicy()).moves
+
+
+def test_in_one_query_a_storm_reaches_its_neighbours_and_in_one_of_its_own_it_does_not():
+    """Spark shares a batch's limit by what waits in each topic."""
+    longest = {}
+    for queries in ("cluster", "apart"):
+        fleet = replace(STORMY, queries=queries)
+        rates = storm(fleet, SECONDS, team=TEAM, at_s=STEP_S)
+        run = Simulation(fleet, rates, policy=PackingPolicy()).go()
+        longest[queries] = max(max(run.lag_by_second[team]) for team in OTHERS)
+    assert longest["cluster"] > 2 * FLEET.lag_objective_s
+    assert longest["apart"] < FLEET.lag_objective_s
