@@ -35,7 +35,7 @@ from tests.support.evolving import DECLARATION, PASSES
 
 from waybill import services
 from waybill.access import Decision
-from waybill.clusters import ClusterRequest, PlaceRequest
+from waybill.clusters import AssignmentWatcher, ClusterRequest, PlaceRequest
 from waybill.events import Event, encode
 from waybill.processing import read_staged
 from waybill.services import applications
@@ -113,10 +113,14 @@ class Campaign:
             }
         )
         self.tally = Tally()
-        self.at = dict.fromkeys(TEAMS, "default")
-        """Team to its cluster."""
         self._random = random.Random(seed)
         self._tracker = open_tracker(self.settings.tracker)
+        self._watcher = AssignmentWatcher(self._tracker, "default")
+
+    def at(self) -> dict[str, str]:
+        """Return {team: its cluster}; a decision may place others too."""
+        assignment = self._watcher.read()
+        return {team: str(assignment.cluster_of(team)) for team in TEAMS}
 
     def prepare(self) -> None:
         """Make tables, pipelines, topics and the second cluster; start the applications."""
@@ -213,7 +217,6 @@ class Campaign:
         """Move a team, and wait until its new cluster has committed something."""
         epoch = self._newest(team)[0]
         services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
-        self.at[team] = cluster
         self._until(lambda: self._newest(team)[0] > epoch, f"{cluster} serves {team}")
         commits = self._commits(team)
         first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
@@ -223,7 +226,7 @@ class Campaign:
     def move_any(self) -> None:
         """Move a team to where it is not."""
         team = self._random.choice(TEAMS)
-        self.move(team, other(self.at[team]))
+        self.move(team, other(self.at()[team]))
 
     def kill_any(self) -> None:
         """Kill an application with all its processes, sometimes its checkpoint too."""
@@ -242,12 +245,12 @@ class Campaign:
 
     def freeze_any(self) -> None:
         """Freeze an application until the other one has its teams, and wake it up."""
-        cluster = self._random.choice([one for one in CLUSTERS if one in self.at.values()])
+        cluster = self._random.choice([one for one in CLUSTERS if one in self.at().values()])
         time.sleep(self._random.uniform(0, 1))
         frozen = self._processes(cluster)
         for process in frozen:
             process.suspend()
-        for team in [team for team, at in self.at.items() if at == cluster]:
+        for team in [team for team, at in self.at().items() if at == cluster]:
             self.move(team, other(cluster))
             self.tally.pauses_s.pop()  # it waited for one that cannot let go
         for process in frozen:

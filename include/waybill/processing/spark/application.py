@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 import uuid
@@ -9,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
-from waybill.errors import RetryError
 from waybill.ledger import lease_holder
 from waybill.processing.spark.consumers import Stopping, keep_running
 from waybill.processing.spark.session import open_session
@@ -25,7 +25,8 @@ from waybill.storage import (
     refuse_foreign_bucket,
 )
 
-_LOOK_FOR_TOPICS_S = 2.0
+_LOG = logging.getLogger(__name__)
+_LOOK_FOR_TOPICS_S = 1.0
 _HANDOVER_S = 10.0
 """How long a topic is waited for that another cluster has; it ends its batch before."""
 
@@ -59,8 +60,9 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
 
-        def open_consumer(topic: str) -> TopicConsumer:
-            handover.wait_for(topic)
+        def open_consumer(topic: str) -> TopicConsumer | None:
+            if not handover.is_free(topic):
+                return None
             consumer = TopicConsumer(
                 parts,
                 log.ensure_topic(topic),
@@ -109,21 +111,23 @@ class Handover:
         self._cluster = cluster
         self._since: dict[str, float] = {}
 
-    def wait_for(self, topic: str) -> None:
-        """Return once a topic may be taken over.
+    def is_free(self, topic: str) -> bool:
+        """Tell whether a topic may be taken over; False: another cluster has it still, ask again.
 
         Raises:
-            RetryError: another cluster has it still; ask again.
+            RetryError: the tracker does not answer.
         """
         holder = lease_holder(self._tracker, f"processing/{topic}")
         other = holder.rpartition(":")[0]
         if not other or other == self._cluster:
             self._since.pop(topic, None)
-            return
+            return True
         waited_s = time.monotonic() - self._since.setdefault(topic, time.monotonic())
         if waited_s < _HANDOVER_S:
-            raise RetryError(f"{topic} is on its way here from cluster {other!r}")
+            return False
+        _LOG.warning("%s is taken over from cluster %s, which did not let go of it", topic, other)
         del self._since[topic]
+        return True
 
 
 def fresh_checkpoints(folder: Path) -> Path:

@@ -72,7 +72,7 @@ class TopicGroups:
     """Keeps each wanted topic in a group, and each group's query running. For one thread.
 
     Args:
-        open_consumer: takes a topic over, and opens it where the ledger stands.
+        open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
         make_group: makes the group of some consumers, by a name.
         start: starts a group's query.
         most_topics: of a group.
@@ -80,7 +80,7 @@ class TopicGroups:
 
     def __init__(
         self,
-        open_consumer: Callable[[str], TopicConsumer],
+        open_consumer: Callable[[str], TopicConsumer | None],
         make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
         start: Callable[[TopicGroup], StreamingQuery],
         *,
