@@ -35,6 +35,8 @@ _EVENTS_PER_TASK = 10_000
 """Fewer are put together with others: a task and topic write an object each."""
 _SLOW_S = 10.0
 """A topic whose tasks took longer for a batch is slow: 200,000 events of quick code take 3 s."""
+_LARGE_SHARE = 0.25
+"""A topic with more of a long, or of a full, batch than this is read by a query of its own."""
 _KAFKA_ANSWER_MS = "15000"
 
 
@@ -203,7 +205,7 @@ class TopicGroup:
         return batches
 
     def _topics_apart(self, batches: Mapping[str, TopicBatch]) -> set[str]:
-        """Return the topics that most of a batch was made of, if it was a long or a full one.
+        """Return the topics that much of a batch was made of, if it was a long or a full one.
 
         And those with events of a replay: how fast it may go is told from what its batches take.
         """
@@ -213,8 +215,8 @@ class TopicGroup:
         return {
             topic
             for topic, batch in batches.items()
-            if (batch.took_s > _SLOW_S and batch.took_s > took_s / 2)
-            or (is_full and batch.events > events / 2)
+            if (batch.took_s > _SLOW_S and batch.took_s > _LARGE_SHARE * took_s)
+            or (is_full and batch.events > _LARGE_SHARE * events)
             or any(item["replayed"] for item in batch.descriptors)
         }
 
