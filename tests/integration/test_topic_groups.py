@@ -17,6 +17,7 @@ from tests.support.evolving import DECLARATION, PASSES
 from waybill import services
 from waybill.errors import StopError
 from waybill.events import Event, encode
+from waybill.processing.spark import topic_group
 from waybill.processing.spark.application import fresh_checkpoints
 from waybill.processing.spark.session import open_session
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
@@ -28,6 +29,12 @@ from waybill.topics.stops import read_stops
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow]
 TEAMS = ("north", "south", "west")
+SLOW = """
+import time
+def transform(event):
+    time.sleep(0.2)
+    return event
+"""
 
 
 class Application:
@@ -230,9 +237,32 @@ def committed_apart(application: Application) -> None:
     assert application.passed() == {"north": 100, "south": 42, "west": 5}
 
 
+def slow_alone(application: Application, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour of a topic whose code is slow does not wait for it; none of it is lost."""
+    application.groups.stop()
+    application.groups = application.fresh_groups()
+    teams, before = ("north", "west"), application.passed()
+    home = application.settings.pipelines_dir / "west"
+    (home / "transformation.py").write_text(SLOW)
+    services.run_deploy(application.settings, home, who="test")
+    monkeypatch.setattr(topic_group, "BESIDE_OTHERS_S", 2.0)
+    application.send("west", range(300, 340))
+    application.send("north", range(300, 310))
+    started = len(application.started)
+    north = before["north"] + 10
+    application.until(lambda: application.passed()["north"] == north, "no waiting", teams)
+    assert application.passed()["west"] == before["west"]
+    west = before["west"] + 40
+    application.until(lambda: application.passed()["west"] == west, "read by itself", teams)
+    names = application.started[started:]
+    assert len(set(names)) == 2, names
+    assert application.opened.count(application.topics["west"]) == 2  # kept where it stood
+
+
 def test_topics_of_a_query_are_committed_apart_whoever_dies_or_wakes_up_late(
     application, monkeypatch
 ):
     """One test: workers have the settings that Spark's Java was started with."""
     died_and_fenced(application, monkeypatch)
     committed_apart(application)
+    slow_alone(application, monkeypatch)

@@ -64,8 +64,8 @@ class TaskPlan:
     topics: Mapping[str, TopicPlan]
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
-    beside_others: bool = False
-    """Other topics wait for what is slow: see ``BESIDE_OTHERS_S``."""
+    limit_s: float = math.inf
+    """How long a task works on one topic; then it gives the topic up."""
 
 
 @dataclass
@@ -79,9 +79,6 @@ class Worker:
     topics: dict[str, TopicPlans] = field(default_factory=dict)
 
 
-BESIDE_OTHERS_S = 20.0
-"""How long a task works on a topic while others of its query wait: 50,000 events of quick code take
-a second. Then the topic is given up, and read again by a query of its own."""
 TRACKER_AWAY_LIMIT_S = 600.0
 """How long a task that has to learn waits for a tracker that is away before it fails (and is run
 again)."""
@@ -156,8 +153,7 @@ class StageTask:
         output = TaskOutput(
             topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traces.enabled
         )
-        limit_s = BESIDE_OTHERS_S if self._plan.beside_others else math.inf
-        return TopicShare(plan.starts, chain, output, retries, limit_s=limit_s)
+        return TopicShare(plan.starts, chain, output, retries, limit_s=self._plan.limit_s)
 
 
 class TopicShare:

@@ -8,6 +8,7 @@ the application then gives it to another query (`TopicGroups`).
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import threading
 import time
@@ -35,6 +36,9 @@ _EVENTS_PER_TASK = 10_000
 """Fewer are put together with others: a task and topic write an object each."""
 _SLOW_S = 10.0
 """A topic whose tasks took longer for a batch is slow: 200,000 events of quick code take 3 s."""
+BESIDE_OTHERS_S = 20.0
+"""How long a task works on a topic while others of its query wait: 50,000 events of quick code take
+a second. Then the topic is given up, and read again by a query of its own."""
 _LARGE_SHARE = 0.25
 """A topic with more of a long, or of a full, batch than this is read by a query of its own."""
 _KAFKA_ANSWER_MS = "15000"
@@ -192,7 +196,8 @@ class TopicGroup:
             topic: self._consumers[topic].plan(own, deployed[topic])
             for topic, own in ranges.items()
         }
-        plan = TaskPlan(plans, held, beside_others=len(self._consumers) > 1)
+        limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
+        plan = TaskPlan(plans, held, limit_s)
         descriptors = run_tasks(records, self._parts.task(plan))
         batches = {
             topic: TopicBatch.of(ranges[topic], own, deployed[topic], descriptors.get(topic, ()))
