@@ -22,7 +22,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.dag_defaults import START, paused_at_creation
-from waybill_airflow.operators.clusters import ListApplicationsOperator
+from waybill_airflow.operators.clusters import ListClustersOperator
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
 SHIFT, SHORT_SHIFT = timedelta(hours=6), timedelta(minutes=15)
@@ -62,7 +62,8 @@ with DAG(
     default_args={**RETRIES, "execution_timeout": SHORT_SHIFT + timedelta(minutes=30)},
     **COMMON,
 ):
-    applications = ListApplicationsOperator(task_id="applications")
-    SparkApplicationOperator.partial(
-        task_id="application", shift=SHORT_SHIFT, map_index_template="{{ task.label }}"
-    ).expand_kwargs(applications.output)
+    clusters = ListClustersOperator(task_id="clusters")
+    for kind in ("processing", "loading"):
+        SparkApplicationOperator.partial(task_id=kind, kind=kind, shift=SHORT_SHIFT).expand(
+            virtual_cluster=clusters.output
+        )

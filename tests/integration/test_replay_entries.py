@@ -68,8 +68,18 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
         [DONE, "order", "destination", 9], [str(uuid.uuid4()), *ENTRY, 7], ["none", *ENTRY, 7],
     ]  # fmt: skip
     descriptors = [
-        {"staged": None, "ranges": [[0, 0, 0, 1, 1_000, "d0"]], "replayed": rows[:3]},
-        {"staged": None, "ranges": [[0, 1, 1, 1, 2_000, "d1"]], "replayed": rows[3:]},
+        {
+            "staged": None,
+            "ranges": [[0, 0, 0, 1, 1_000, "d0"]],
+            "replayed": rows[:3],
+            "took_s": 0.1,
+        },
+        {
+            "staged": None,
+            "ranges": [[0, 1, 1, 1, 2_000, "d1"]],
+            "replayed": rows[3:],
+            "took_s": 0.1,
+        },
     ]
     plan, deployed = TopicPlan(str(uuid.uuid4()), {0: 0}, {}), DeployedOnTopic({}, {})
     share = TopicBatch({0: (0, 2)}, plan, deployed, descriptors, Counts())

@@ -12,21 +12,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ListApplicationsOperator(BaseOperator):
-    """List the applications of all virtual clusters but ``default``, to be supervised.
+class ListClustersOperator(BaseOperator):
+    """List the virtual clusters but ``default``, whose applications are to be supervised.
 
     :raises waybill.errors.RetryError: the tracker did not answer.
-    :returns: ``[{"kind", "virtual_cluster"}]``, as ``SparkApplicationOperator`` takes them.
+    :returns: their names.
     """
 
-    def execute(self, context: Context) -> list[dict[str, str]]:
-        """Return the list."""
+    def execute(self, context: Context) -> list[str]:
+        """Return the names."""
         with as_task_failures():
             from waybill.services import other_clusters
 
-            clusters = other_clusters(read_settings())
-        kinds = ("processing", "loading")
-        return [{"kind": kind, "virtual_cluster": name} for name in clusters for kind in kinds]
+            return other_clusters(read_settings())
 
 
 class CoordinateOperator(BaseOperator):

@@ -112,11 +112,6 @@ class SparkApplicationOperator(ResumableJobMixin, BaseOperator):
         self._request_read_at: float | None = None
         self._supervisor: Supervisor | None = None
 
-    @property
-    def label(self) -> str:
-        """Return which application it is, for the name of a mapped task."""
-        return f"{self.kind} of {self.virtual_cluster}"
-
     def execute(self, context: Context) -> dict[str, JsonValue]:
         """Supervise for one shift, and return what runs then."""
         result: dict[str, JsonValue] = self.execute_resumable(context)
