@@ -59,7 +59,13 @@ with DAG(
 with DAG(
     "stream_clusters",
     schedule="* * * * *",
-    default_args={**RETRIES, "execution_timeout": SHORT_SHIFT + timedelta(minutes=30)},
+    default_args={  # short: the next run takes over, and one task keeps the others waiting
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "execution_timeout": SHORT_SHIFT + timedelta(minutes=2),
+        "queue": "stream",
+    },
+    max_active_tasks=64,
     **COMMON,
 ):
     clusters = ListClustersOperator(task_id="clusters")

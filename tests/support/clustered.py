@@ -16,7 +16,11 @@ from waybill.storage import TopicInfo, TrackerStore
 
 
 def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
-    """Deploy a pipeline for each team, all of them into the destination ``warehouse``."""
+    """Deploy a pipeline for each team, all of them into the destination ``warehouse``.
+
+    Applications of the clusters that tests make are at work.
+    """
+    serve(tracker, "default", "second", "spare", "small", "big")
     for team in teams:
         home = orders.write_orders(folder / team, rows=0)
         declaration = home / "pipeline.yaml"
@@ -25,6 +29,20 @@ def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
         words = words.replace("id: test-orders\nname: orders", f"id: {team}-orders\nname: {team}")
         declaration.write_text(words)
         deploy(tracker, home, who="ann")
+
+
+def serve(tracker: TrackerStore, *clusters: str) -> None:
+    """Have applications of these clusters be at work for an hour."""
+    rows = [{"name": f"application/processing/{name}"} for name in clusters]
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO consumers (name, epoch, holder, acquired_at, seen_at) VALUES "
+                "(:name, 1, 'test', now() - interval '1 hour', now() + interval '1 hour') "
+                "ON CONFLICT DO NOTHING"
+            ),
+            rows,
+        )
 
 
 def topic_of(team: str) -> str:

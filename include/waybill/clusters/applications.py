@@ -48,11 +48,16 @@ class ApplicationLease:
 
 
 def served_clusters(connection: Connection) -> set[str]:
-    """Return the clusters whose application of processing was seen within a minute."""
+    """Return the clusters whose application of processing was seen at work within a minute.
+
+    One that ends at its start again and again takes its lease and never renews it.
+    """
     since = func.clock_timestamp() - text(f"interval '{SEEN_WITHIN_S:.0f} seconds'")
     prefix = _name("processing", "")
     query = select(consumers.c.name).where(
-        consumers.c.name.startswith(prefix, autoescape=True), consumers.c.seen_at > since
+        consumers.c.name.startswith(prefix, autoescape=True),
+        consumers.c.seen_at > since,
+        consumers.c.seen_at > consumers.c.acquired_at + text("interval '0.5 seconds'"),
     )
     return {str(name).removeprefix(prefix) for name in connection.execute(query).scalars()}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,7 +93,18 @@ def coordinate(tracker: TrackerStore, log: KafkaLog, infra: InfraCoordinator) ->
     for move in moves:
         _LOG.info("team %s: %s -> %s: %s", move.team, move.old, move.new, move.reason)
     unseen = (f"topic {name} was not looked at: {why}" for name, why in measured.unseen.items())
-    return CoordinatorReport(after.version, moves, (*after.problems, *unseen), demand)
+    problems = (*after.problems, *_unserved(after, clusters), *unseen)
+    return CoordinatorReport(after.version, moves, problems, demand)
+
+
+def _unserved(assignment: Assignment, clusters: Sequence[VirtualCluster]) -> Iterator[str]:
+    for cluster in clusters:
+        teams = len(assignment.teams_of(cluster.name))
+        if teams and not cluster.is_served:
+            yield (
+                f"cluster {cluster.name} serves {teams} teams, and its application of processing "
+                "was not seen for a minute: look at the DAG that supervises it"
+            )
 
 
 def decide(
@@ -145,6 +156,7 @@ def _demand(
     history = read_demand_history(connection)
     found = []
     for cluster in clusters:
-        own = [load for load in loads if load.team in assignment.teams_of(cluster.name)]
+        teams = assignment.teams_of(cluster.name)
+        own = [load for load in loads if load.team in teams]
         found.append(capacity(cluster, own, history.get(cluster.name, [])))
     return CapacityDemand(tuple(found))

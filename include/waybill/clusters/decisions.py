@@ -96,7 +96,7 @@ def create_cluster(
     Raises:
         InputError: there is one of this name, or a setting is wrong.
     """
-    cluster = _with_settings(VirtualCluster(request.name), request)
+    cluster = _with_settings(VirtualCluster(request.name, is_served=False), request)
     with _deciding(tracker) as standing:
         connection = standing.connection
         if request.name in standing.clusters:

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from waybill.clusters.model import (
+    DEFAULT_CLUSTER,
     NO_ASSIGNMENT,
     Assignment,
     Move,
@@ -153,7 +154,7 @@ def check_pin(
             f"cluster {cluster!r} is being drained; choose another one, or end that with "
             f"`waybill clusters drain {cluster} --undo`"
         )
-    if not target.is_served and any(one.is_served for one in clusters):
+    if not target.is_served and (cluster != DEFAULT_CLUSTER or any(c.is_served for c in clusters)):
         raise InputError(
             f"no application of cluster {cluster!r} is at work, so nobody would process the team's "
             "events there: start it first; `waybill clusters list` shows how clusters are"
@@ -229,7 +230,9 @@ class _Packing:
         self._before = before.placements
         self._clusters = clusters
         served = {name for name, one in clusters.items() if one.is_served}
-        self._served = served or set(clusters)  # where all are down, any may come up again
+        self._served = served or {
+            DEFAULT_CLUSTER
+        }  # where all are down, who knows if others were up
         self._policy = policy
         self._now_s = now_s
         self._pinned: Mapping[str, str] = {}
@@ -275,7 +278,9 @@ class _Packing:
         for name in self._draining():
             for team in self._by_load(self._movable(name, resting=True)):
                 target = self._any_room(team)
-                if self._budget <= 0 or target is None:
+                if target is None:
+                    continue
+                if self._budget <= 0:
                     break
                 self._budget -= 1
                 self._move(team, target, "drain", f"cluster {name} is drained")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from waybill.request import Request
 
+_MOST = 2**31 - 1
 _CONSUMERS = "Most consumers (topics) that it serves; 0: no limit."
 _CORES = "Cores that its applications take at most; 0: as the settings say."
 _MEMORY = "Memory of an executor, in MiB; 0: as the settings say."
@@ -18,9 +19,9 @@ class ClusterRequest(Request):
     """A virtual cluster, and those of its settings that are given."""
 
     name: str = Field(description="The cluster.", max_length=100)
-    max_consumers: int | None = Field(None, ge=0, description=_CONSUMERS)
-    cores: int | None = Field(None, ge=0, description=_CORES)
-    memory_mb: int | None = Field(None, ge=0, description=_MEMORY)
+    max_consumers: int | None = Field(None, ge=0, le=_MOST, description=_CONSUMERS)
+    cores: int | None = Field(None, ge=0, le=_MOST, description=_CORES)
+    memory_mb: int | None = Field(None, ge=0, le=_MOST, description=_MEMORY)
     lag_objective_s: float | None = Field(None, ge=1, description=_LAG)
     scheduler_pool: str | None = Field(None, max_length=100, description=_POOL)
     spark_conf: list[str] = Field(default=[], description=_CONF)

@@ -210,12 +210,15 @@ def test_a_pin_of_an_unknown_team_or_to_a_drained_cluster_is_refused():
         check_pin("one", "a", None, AB_LOADS, drained, {})
 
 
-def test_a_pin_to_a_cluster_without_an_application_is_refused_while_others_have_one():
+def test_a_pin_to_a_cluster_without_an_application_is_refused():
     down = [replace(TWO[0], is_served=False), TWO[1]]
     with pytest.raises(InputError, match="no application of cluster 'a' is at work"):
         check_pin("one", "a", None, AB_LOADS, down, {})
     check_pin("one", "b", None, AB_LOADS, down, {})
-    check_pin("one", "a", None, AB_LOADS, [replace(one, is_served=False) for one in TWO], {})
+    none = [replace(one, is_served=False) for one in (*TWO, cluster("default"))]
+    with pytest.raises(InputError, match="no application of cluster 'a' is at work"):
+        check_pin("one", "a", None, AB_LOADS, none, {})
+    check_pin("one", "default", None, AB_LOADS, none, {})
 
 
 def test_a_team_that_no_cluster_has_room_for_is_told_not_squeezed_in():
@@ -233,8 +236,18 @@ def test_no_team_comes_into_a_cluster_without_an_application_and_none_leaves_for
     assert set(places(assign(None, AB_LOADS, down, {}, now_s=NOW)).values()) == {"b"}
     first = assign(None, AB_LOADS, TWO, {}, now_s=NOW)
     assert assign(first, AB_LOADS, down, {}, now_s=NOW + MINUTE).moves == first.moves
-    both = [replace(one, is_served=False) for one in TWO]
-    assert sorted(places(assign(None, AB_LOADS, both, {}, now_s=NOW)).values()) == list("aabb")
+    none = [replace(one, is_served=False) for one in (*TWO, cluster("default"))]
+    alone = places(assign(None, AB_LOADS, none, {}, now_s=NOW))
+    assert set(alone.values()) == {"default"}  # nobody knows whether others were ever up
+
+
+def test_a_team_that_fits_nowhere_keeps_no_smaller_one_in_a_cluster_that_is_drained():
+    clusters = [cluster("a"), cluster("b", consumers=2)]
+    loads = [load("large", 0.9, 5), load("small", 0.1, 1)]
+    first = assign(None, loads, [cluster("a")], {}, now_s=NOW)
+    drained = [replace(clusters[0], state="draining"), clusters[1]]
+    later = assign(first, loads, drained, {}, now_s=NOW + MINUTE)
+    assert places(later) == {"large": "a", "small": "b"}
 
 
 def test_a_running_team_that_grew_over_the_limit_is_not_stopped():

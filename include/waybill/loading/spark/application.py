@@ -107,7 +107,6 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
     running: dict[str, LoadingConsumer] = {}
     with open_tracker(settings.tracker) as tracker:
         own = cluster_settings(tracker, cluster)
-        lease = ApplicationLease.acquire(tracker, "loading", cluster)
         spark = open_session(
             settings.spark,
             name=f"waybill-loading-{cluster}",
@@ -116,6 +115,7 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             conf=own.spark_conf,
         )
         spark.dataSource.register(StagedSource)
+        lease = ApplicationLease.acquire(tracker, "loading", cluster)
 
         def start(name: str) -> StreamingQuery:
             opening = partial(_open, settings, name)

@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
@@ -47,7 +47,6 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
     refuse_foreign_bucket(settings)
     with open_tracker(settings.tracker) as tracker:
         own = cluster_settings(tracker, cluster)
-        lease = ApplicationLease.acquire(tracker, "processing", cluster)
         parts = ProcessingParts.over(settings, tracker, log, open_owned_objects(settings))
         spark = open_session(
             settings.spark,
@@ -56,6 +55,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
+        lease = ApplicationLease.acquire(tracker, "processing", cluster)
         served = ServedTopics(tracker, cluster, parts.pipelines)
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
@@ -82,6 +82,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             lease.renew()
             topics = served.read()
             destinations.update(topics)
+            handover.forget_all_but(topics)
             return topics
 
         groups = TopicGroups(
@@ -110,6 +111,10 @@ class Handover:
         self._tracker = tracker
         self._cluster = cluster
         self._since: dict[str, float] = {}
+
+    def forget_all_but(self, topics: Collection[str]) -> None:
+        """Wait anew for a topic that comes back some day."""
+        self._since = {topic: at for topic, at in self._since.items() if topic in topics}
 
     def is_free(self, topic: str) -> bool:
         """Tell whether a topic may be taken over; False: another cluster has it still, ask again.

@@ -86,10 +86,7 @@ class Consumers:
         """
         names = list(wanted)
         for name in self._consumers.keys() - set(names):
-            consumer = self._consumers.pop(name)
-            if consumer.query is not None:
-                consumer.query.stop()
-                self._close(name)
+            self._let_go(name, self._consumers[name])
         for name in names:
             consumer = self._consumers.setdefault(name, _Consumer())
             if consumer.query is not None and not consumer.query.isActive:
@@ -102,6 +99,17 @@ class Consumers:
         for consumer in self._consumers.values():
             if consumer.query is not None:
                 consumer.query.stop()
+
+    def _let_go(self, name: str, consumer: _Consumer) -> None:
+        if consumer.query is not None:
+            try:
+                consumer.query.stop()
+            except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
+                if consumer.query.isActive:  # its batch is long: the next look asks again
+                    _LOG.warning("consumer %s does not stop yet: %s", name, error)
+                    return
+            self._close(name)
+        del self._consumers[name]
 
     def _try(self, name: str, consumer: _Consumer) -> None:
         consumer.since = time.monotonic()
