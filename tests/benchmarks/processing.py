@@ -212,9 +212,9 @@ class Bench:
             deploy_copies(tracker, number, teams=True)
             parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
             application = Application(self._spark, parts, settings.spark.work_dir)
-            cpu, began = cpu_seconds(), time.monotonic()
+            began = time.monotonic()
             application.groups.look(names)
-            start_s = time.monotonic() - began
+            start_s, cpu = time.monotonic() - began, cpu_seconds()
             while application.rows() < each * number:
                 application.groups.look(names)
                 time.sleep(0.1)

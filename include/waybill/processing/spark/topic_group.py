@@ -32,7 +32,7 @@ from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch,
 
 _LOG = logging.getLogger(__name__)
 _TASKS_PER_CORE = 2
-_EVENTS_PER_TASK = 10_000
+_EVENTS_PER_TASK = 50_000
 """Fewer are put together with others: a task and topic write an object each."""
 _SLOW_S = 10.0
 """A topic whose tasks took longer for a batch is slow: 200,000 events of quick code take 3 s."""
