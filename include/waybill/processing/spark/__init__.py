@@ -1,4 +1,4 @@
-"""Streaming: the only room that knows Spark. Drivers, tasks, and how a micro-batch is committed.
+"""The processing application on Spark: queries, tasks, and how a micro-batch is committed.
 
 Invariants
   I1  A consumer starts where the ledger stands; Spark's own checkpoint is new at each start.
