@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing campaigns record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -80,10 +80,15 @@ faults-processing: venv java  ## 50 moves of teams between two clusters under lo
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: venv java chromium  ## all that make test leaves out: long kills and outages, new random examples, then each make faults-… in its standard size
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+
+.NOTPARALLEL: campaigns
+
+campaign-tests: venv java chromium  ## the tests marked campaign: long kills and outages
 	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py --deselect tests/faults/test_processing_campaign.py
+
+campaign-search: venv  ## every property with many new random examples
 	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
-	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page
