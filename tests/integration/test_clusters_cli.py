@@ -73,10 +73,11 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     set_load(tracker, "green", cores=0.5)
     log = LogInMemory()
     log.ends = {topic_of("red"): {0: 0}}
-    log.away = {topic_of("red")}  # the looks that were written stay the newest
+    log.away = {topic_of("red")}  # its rates stay those of the looks that were written
     coordinate(tracker, log, DryRunInfra())
     listed = run("list")
-    assert max(map(len, listed.splitlines())) <= 80
+    assert f"topic {topic_of('red')} did not answer" in listed
+    assert max(len(line) for line in listed.splitlines() if line[:5] != "topic") <= 80
     [line] = [line.split() for line in listed.splitlines() if line.startswith(" default")]
     assert line[1].startswith("active")
     assert line[-6:-4] == ["2", "2"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,9 +10,9 @@ from sqlalchemy import text
 from tests.support import orders
 
 from waybill.deployment import deploy
-from waybill.errors import RetryError
+from waybill.errors import RetryError, WaybillError
 from waybill.ledger import BatchCommit, OffsetRange, acquire_lease, commit_batch
-from waybill.storage import TopicInfo, TrackerStore
+from waybill.storage import TopicInfo, TopicSpan, TrackerStore
 
 
 def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
@@ -59,20 +59,33 @@ class LogInMemory:
         """Of a topic's oldest unread record."""
         self.away: set[str] = set()
         """Topics without a leader."""
+        self.silent: set[str] = set()
+        """Topics whose records do not come in time."""
+        self.calls: list[str] = []
 
     def topics(self) -> set[str]:
+        self.calls.append("topics")
         return set(self.ends)
 
-    def describe(self, name: str) -> TopicInfo:
+    def spans(self, names: Collection[str]) -> dict[str, TopicSpan | WaybillError]:
+        self.calls.append("spans")
+        return {name: self._span(name) for name in names}
+
+    def _span(self, name: str) -> TopicSpan | WaybillError:
         if name in self.away:
-            raise RetryError(f"topic {name!r}: partition 0 has no leader")
-        return TopicInfo(name, "kafka", f"id-{name}", len(self.ends[name]), 1)
+            return RetryError(f"partition 0 of {name!r} has no leader")
+        marks = {number: (0, end) for number, end in self.ends[name].items()}
+        return TopicSpan(TopicInfo(name, "kafka", f"id-{name}", len(marks), 1), marks)
 
-    def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
-        return {number: (0, end) for number, end in self.ends[topic.name].items()}
-
-    def first(self, topic: str, offsets: Mapping[int, int]) -> dict[int, tuple[int, bytes]]:
-        return {number: (round(self.came_at_s[topic] * 1000), b"") for number in offsets}
+    def first_times(
+        self, offsets: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, dict[int, int | None]]:
+        self.calls.append("first_times")
+        return {
+            topic: dict.fromkeys(at, round(self.came_at_s[topic] * 1000))
+            for topic, at in offsets.items()
+            if topic not in self.silent
+        }
 
 
 def process(
@@ -120,6 +133,11 @@ def set_load(tracker: TrackerStore, team: str, *, cores: float, lag_s: float = 0
         " core_s) SELECT :team, clock_timestamp() - make_interval(mins => 30 - n), 1, n * 60000,"
         " n * 60000, :lag, 60, 60000, :core_s FROM generate_series(0, 30) AS n"
     )
+    known = text(
+        "INSERT INTO topic_looks (topic, written, read, lag_s) VALUES (:topic, 1800000, 1800000, "
+        ":lag) ON CONFLICT (topic) DO UPDATE SET lag_s = excluded.lag_s"
+    )
     with tracker.transaction() as connection:
         connection.execute(text("DELETE FROM team_loads WHERE team = :team"), {"team": team})
         connection.execute(insert, {"team": team, "lag": lag_s, "core_s": cores * 60})
+        connection.execute(known, {"topic": topic_of(team), "lag": lag_s})

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 
 from waybill.clusters.capacity import CapacityDemand, InfraCoordinator, capacity
 from waybill.clusters.loads import LoadSample, team_load
-from waybill.clusters.measurement import measure, team_topics
+from waybill.clusters.measurement import TopicLog, measure, team_topics
 from waybill.clusters.model import Assignment, Move, TeamLoad, VirtualCluster
 from waybill.clusters.packing import assign
 from waybill.clusters.records import (
@@ -31,8 +31,9 @@ from waybill.clusters.records import (
     write_assignment,
     write_capacities,
     write_samples,
+    write_topic_looks,
 )
-from waybill.storage import KafkaLog, TrackerStore
+from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class CoordinatorReport:
         }
 
 
-def coordinate(tracker: TrackerStore, log: KafkaLog, infra: InfraCoordinator) -> CoordinatorReport:
+def coordinate(tracker: TrackerStore, log: TopicLog, infra: InfraCoordinator) -> CoordinatorReport:
     """Run one round.
 
     Args:
@@ -79,6 +80,7 @@ def coordinate(tracker: TrackerStore, log: KafkaLog, infra: InfraCoordinator) ->
     measured = measure(tracker, log)
     with tracker.transaction() as connection:
         write_samples(connection, measured.samples)
+        write_topic_looks(connection, measured.topics)
     with tracker.transaction() as connection:
         lock_assignment(connection)
         before = read_assignment(connection)
@@ -92,8 +94,7 @@ def coordinate(tracker: TrackerStore, log: KafkaLog, infra: InfraCoordinator) ->
     moves = () if before is not None and after.version == before.version else after.moves
     for move in moves:
         _LOG.info("team %s: %s -> %s: %s", move.team, move.old, move.new, move.reason)
-    unseen = (f"topic {name} was not looked at: {why}" for name, why in measured.unseen.items())
-    problems = (*after.problems, *_unserved(after, clusters), *unseen)
+    problems = (*after.problems, *_unserved(after, clusters))
     return CoordinatorReport(after.version, moves, problems, demand)
 
 
@@ -134,8 +135,8 @@ def decide(
 def current_loads(connection: Connection) -> list[TeamLoad]:
     """Return the load of each team that has a deployed pipeline, of the last hour's looks.
 
-    A team that was not looked at yet, or whose topics did not answer, is there without a load, with
-    as many consumers as it has topics.
+    A team that was not looked at yet is there without a load, with as many consumers as it has
+    topics.
     """
     samples = read_samples(connection)
     topics = sorted(team_topics(connection).items())

@@ -12,12 +12,15 @@ earlier, and bursts move more than twice as many teams (measured with the simula
 Core seconds an event are those of the minutes with the larger batches: each task costs something
 however small it is, which says nothing about what more events would cost, and shrinks by itself
 when there is more to do.
+
+Where a topic did not answer, a look has its last known figures. They say what waits, and nothing of
+how much came in since: rates are those of the looks in which all topics of the team answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
@@ -43,6 +46,21 @@ class HotPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicLook:
+    """What is known of a topic."""
+
+    topic: str
+    at_s: float
+    """Since when, in seconds since the epoch."""
+    written: int
+    """Sum of the end offsets of its partitions."""
+    read: int
+    """Sum of the ledger's offsets there."""
+    lag_s: float
+    """For how long the oldest unread event waited then; 0: none did."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadSample:
     """One look at a team."""
 
@@ -64,6 +82,9 @@ class LoadSample:
     core_s: float = 0.0
     """and the core seconds that their tasks took."""
     hot_partitions: tuple[HotPartition, ...] = ()
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """{topic that did not answer: why}; ``written``, ``read`` and ``lag_s`` have what was known of
+    it last."""
 
     @property
     def waiting(self) -> int:
@@ -95,8 +116,9 @@ def core_s_per_event(samples: Sequence[LoadSample]) -> float:
 def team_load(samples: Sequence[LoadSample]) -> TeamLoad:
     """Return what a team asks for, of its samples, the oldest first; at least one."""
     last = samples[-1]
-    rates = arrival_rates(samples)
-    lately = [rate for at, rate in rates if last.at_s - at < RATE_WINDOW_S]
+    whole = [one for one in samples if not one.unseen] or samples
+    rates = arrival_rates(whole)
+    lately = [rate for at, rate in rates if whole[-1].at_s - at < RATE_WINDOW_S]
     lasting = min(rate for _, rate in rates[-_LASTING:]) if rates else 0.0
     return TeamLoad(
         last.team,
@@ -105,4 +127,5 @@ def team_load(samples: Sequence[LoadSample]) -> TeamLoad:
         core_s_per_event=core_s_per_event(samples),
         waiting=last.waiting,
         lag_s=last.lag_s,
+        unseen=last.unseen,
     )

@@ -1,19 +1,23 @@
-"""A look at every team: Kafka's ends, the ledger's offsets, what waits longest, the batches."""
+"""A look at every team: Kafka's ends, the ledger's offsets, what waits longest, the batches.
+
+Kafka is asked for all topics at once, in a few requests. A topic that does not answer costs its own
+figures: those that were known of it last stand in for them, and the look says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, select, text
 
-from waybill.clusters.loads import HotPartition, LoadSample
-from waybill.clusters.records import last_look_s, now_s
+from waybill.clusters.loads import HotPartition, LoadSample, TopicLook
+from waybill.clusters.records import last_look_s, now_s, read_topic_looks
 from waybill.deployment import team_destinations
-from waybill.errors import RetryError, StopError
+from waybill.errors import WaybillError
 from waybill.pipelines import topic_name
-from waybill.storage import KafkaLog, TrackerStore
+from waybill.storage import TopicSpan, TrackerStore
 from waybill.storage.tracker import topic_offsets
 
 _CHUNK = 1_000
@@ -21,8 +25,6 @@ _CHUNK = 1_000
 _FIRST_LOOK_S = 60.0
 _LONGEST_LOOK_S = 600.0
 """Where looks were left out, no more than this is looked back."""
-_MOST_UNSEEN = 3
-"""Topics that may take their time not to answer; after these no other one is asked."""
 _HOT_SHARE = 0.5
 _HOT_WAITING = 10_000
 """Of what waits for a team, a partition has more than half, and so many at least: it is hot."""
@@ -50,6 +52,21 @@ class _Batches(NamedTuple):
     core_s: float = 0.0
 
 
+class TopicLog(Protocol):
+    """What the coordinator asks of Kafka: ``waybill.storage.KafkaLog``."""
+
+    def topics(self) -> set[str]:
+        """Return the names of all topics."""
+
+    def spans(self, names: Collection[str]) -> dict[str, TopicSpan | WaybillError]:
+        """Return {name: the topic and how far it reaches, or why that is not known}."""
+
+    def first_times(
+        self, offsets: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, dict[int, int | None]]:
+        """Return {topic: {partition: time of its first record at or after an offset, in ms}}."""
+
+
 @dataclass(slots=True)
 class Measurement:
     """What one look gave."""
@@ -57,11 +74,12 @@ class Measurement:
     at_s: float
     """By the tracker's clock, in seconds since the epoch."""
     samples: list[LoadSample] = field(default_factory=list)
-    unseen: dict[str, str] = field(default_factory=dict)
-    """{topic: why it could not be looked at}; its team has no sample."""
+    """Of all teams."""
+    topics: list[TopicLook] = field(default_factory=list)
+    """Of those that answered."""
 
 
-def measure(tracker: TrackerStore, log: KafkaLog) -> Measurement:
+def measure(tracker: TrackerStore, log: TopicLog) -> Measurement:
     """Look at each team that has a deployed pipeline.
 
     Args:
@@ -69,36 +87,30 @@ def measure(tracker: TrackerStore, log: KafkaLog) -> Measurement:
         log: where the topics are.
 
     Returns:
-        A sample for each team; a topic that does not answer is in ``unseen``, and others go on.
+        A sample for each team, with the last known figures of its topics that did not answer.
 
     Raises:
         RetryError: Kafka, or the tracker, does not answer at all.
 
-    Cost: two requests to Kafka for each topic, and reading one record of each partition that is
-    behind; a thousand commits of each destination, or those since the last look.
+    Cost: for all topics together three calls of ``log``, and reading one record of each partition
+    that is behind: see ``KafkaLog.spans`` and ``first_times``; a thousand commits of each
+    destination, or those since the last look.
     """
     there = log.topics()
     with tracker.transaction() as connection:
         topics = team_topics(connection)
+        names = {name for own in topics.values() for name in own} & there
         found = Measurement(now_s(connection))
         since = last_look_s(connection) or found.at_s - _FIRST_LOOK_S
         since = max(since, found.at_s - _LONGEST_LOOK_S)
         batches = _read_batches(connection, since, found.at_s)
-        known = _read_positions(connection, {name for names in topics.values() for name in names})
-    looks: dict[str, _TopicLook] = {}
-    for name in sorted({name for names in topics.values() for name in names} & there):
-        if len(found.unseen) >= _MOST_UNSEEN:
-            found.unseen[name] = "it was not asked, as others did not answer"
-            continue
-        try:
-            looks[name] = _look(log, name, known.get(name, {}), found.at_s)
-        except (RetryError, StopError) as error:
-            found.unseen[name] = str(error)
-    for team, names in sorted(topics.items()):
-        if not names & found.unseen.keys():
-            own = [looks[name] for name in sorted(names & there)]
-            sample = _sample(team, names, own, found.at_s)
-            found.samples.append(_with_batches(sample, names, batches))
+        known = _read_positions(connection, names)
+        before = read_topic_looks(connection, names)
+    looks = _looks(log, names, known, found.at_s, before)
+    found.topics = [one.known for one in looks.values() if not one.unseen]
+    for team, own in sorted(topics.items()):
+        sample = _sample(team, own, [looks[name] for name in sorted(own & there)], found.at_s)
+        found.samples.append(_with_batches(sample, own, batches))
     return found
 
 
@@ -111,51 +123,94 @@ def team_topics(connection: Connection) -> dict[str, set[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _TopicLook:
-    topic: str
-    ends: Mapping[int, int]
-    positions: Mapping[int, int]
-    lag_s: float
+class _Look:
+    """One topic in one look."""
 
-    def waiting(self, partition: int) -> int:
-        return max(0, self.ends[partition] - self.positions[partition])
+    known: TopicLook
+    unseen: str = ""
+    """Why it did not answer: ``known`` is older."""
+    waiting: Mapping[int, int] = field(default_factory=dict)
+    """By partition."""
 
 
-def _look(
-    log: KafkaLog, name: str, known: Mapping[tuple[str, str], Mapping[int, int]], now: float
-) -> _TopicLook:
-    """Look at one topic; what the ledger knows of another one of its name does not count."""
-    topic = log.describe(name)
-    own = known.get((topic.cluster_id, topic.topic_id), {})
-    marks = log.watermarks(topic)
-    ends = {number: high for number, (_, high) in marks.items()}
+def _looks(
+    log: TopicLog,
+    names: Collection[str],
+    known: Mapping[str, Mapping[tuple[str, str], Mapping[int, int]]],
+    now: float,
+    before: Mapping[str, TopicLook],
+) -> dict[str, _Look]:
+    """Look at all topics at once; what the ledger knows of another one of a name does not count."""
+    spans = log.spans(names)
     positions = {
-        number: min(high, max(low, own.get(number, 0))) for number, (low, high) in marks.items()
+        name: _positions(span, known.get(name, {}))
+        for name, span in spans.items()
+        if isinstance(span, TopicSpan)
     }
-    behind = {number: at for number, at in positions.items() if at < ends[number]}
-    first = log.first(name, behind) if behind else {}
-    oldest_s = min((at_ms for at_ms, _ in first.values()), default=now * 1000) / 1000
-    return _TopicLook(name, ends, positions, max(0.0, now - oldest_s))
+    behind = {
+        name: {n: at for n, at in own.items() if at < spans[name].marks[n][1]}  # type: ignore[union-attr]
+        for name, own in positions.items()
+    }
+    behind = {name: own for name, own in behind.items() if own}
+    times = log.first_times(behind) if behind else {}
+    looks = {}
+    for name, span in spans.items():
+        last = before.get(name, TopicLook(name, now, 0, 0, 0.0))
+        if not isinstance(span, TopicSpan):
+            looks[name] = _Look(last, str(span))
+        else:
+            lag = _lag_s(behind.get(name, {}), times.get(name, {}), now, last.lag_s)
+            looks[name] = _seen(span, positions[name], lag, now)
+    return looks
 
 
-def _sample(team: str, names: set[str], looks: Sequence[_TopicLook], now: float) -> LoadSample:
+def _positions(
+    span: TopicSpan, known: Mapping[tuple[str, str], Mapping[int, int]]
+) -> dict[int, int]:
+    """Return where each partition is read on."""
+    own = known.get((span.topic.cluster_id, span.topic.topic_id), {})
+    return {n: min(high, max(low, own.get(n, 0))) for n, (low, high) in span.marks.items()}
+
+
+def _lag_s(
+    behind: Collection[int], times: Mapping[int, int | None], now: float, last_s: float
+) -> float:
+    """Return for how long the oldest unread event waits.
+
+    A partition that gave no record in time counts as what was known of the topic last.
+    """
+    lags = [max(0.0, now - at_ms / 1000) for at_ms in times.values() if at_ms is not None]
+    if set(behind) - times.keys():
+        lags.append(last_s)
+    return max(lags, default=0.0)
+
+
+def _seen(span: TopicSpan, positions: Mapping[int, int], lag_s: float, now: float) -> _Look:
+    ends = {number: high for number, (_, high) in span.marks.items()}
+    known = TopicLook(span.topic.name, now, sum(ends.values()), sum(positions.values()), lag_s)
+    return _Look(
+        known, waiting={number: max(0, ends[number] - positions[number]) for number in ends}
+    )
+
+
+def _sample(team: str, names: set[str], looks: Sequence[_Look], now: float) -> LoadSample:
     sample = LoadSample(
         team,
         now,
         consumers=len(names),
-        written=sum(sum(look.ends.values()) for look in looks),
-        read=sum(sum(look.positions.values()) for look in looks),
-        lag_s=max((look.lag_s for look in looks), default=0.0),
+        written=sum(look.known.written for look in looks),
+        read=sum(look.known.read for look in looks),
+        lag_s=max((look.known.lag_s for look in looks), default=0.0),
+        unseen={look.known.topic: look.unseen for look in looks if look.unseen},
     )
     return replace(sample, hot_partitions=tuple(_hot_partitions(looks, sample.waiting)))
 
 
-def _hot_partitions(looks: Sequence[_TopicLook], waiting: int) -> Iterable[HotPartition]:
+def _hot_partitions(looks: Sequence[_Look], waiting: int) -> Iterable[HotPartition]:
     for look in looks:
-        for number in look.ends:
-            own = look.waiting(number)
-            if len(look.ends) > 1 and own >= _HOT_WAITING and own > _HOT_SHARE * waiting:
-                yield HotPartition(look.topic, number, own, round(own / waiting, 3))
+        for number, own in look.waiting.items():
+            if len(look.waiting) > 1 and own >= _HOT_WAITING and own > _HOT_SHARE * waiting:
+                yield HotPartition(look.known.topic, number, own, round(own / waiting, 3))
 
 
 def _with_batches(

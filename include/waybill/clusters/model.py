@@ -95,6 +95,8 @@ class TeamLoad:
     """Events that are not processed yet."""
     lag_s: float = 0.0
     """For how long the oldest of them waits."""
+    unseen: Mapping[str, str] = field(default_factory=dict)
+    """{topic that did not answer: why}; what is said here is what was known of it last."""
 
     @property
     def demand_cores(self) -> float:

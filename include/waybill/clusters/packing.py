@@ -68,6 +68,8 @@ class PackingPolicy:
 DEFAULT_POLICY = PackingPolicy()
 _FOR_LOAD = ("load", "hot", "asked")
 """Kinds of moves after which a team rests."""
+_MOST_NAMED = 10
+"""Topics without figures that are named."""
 _EVERYTHING_AT_ONCE = replace(DEFAULT_POLICY, moves=1_000_000, rest_s=0.0, return_s=0.0)
 
 
@@ -334,6 +336,15 @@ class _Packing:
                     f"room: give it more (`waybill clusters set {name}`), create a cluster, or "
                     "unpin a team"
                 )
+        yield from self._unseen()
+
+    def _unseen(self) -> Iterator[str]:
+        """Yield which topics are decided about by what was known of them last."""
+        unseen = {topic: why for load in self.loads.values() for topic, why in load.unseen.items()}
+        for topic in sorted(unseen)[:_MOST_NAMED]:
+            yield f"topic {topic} did not answer, its last known figures are used: {unseen[topic]}"
+        if (more := len(unseen) - _MOST_NAMED) > 0:
+            yield f"and {more} more topics did not answer"
 
     # Choosing
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from waybill.clusters.applications import served_clusters
 from waybill.clusters.capacity import CapacityDemand
-from waybill.clusters.loads import HotPartition, LoadSample
+from waybill.clusters.loads import HotPartition, LoadSample, TopicLook
 from waybill.clusters.model import Assignment, Move, Placement, VirtualCluster
 from waybill.storage import AdvisoryLock
 from waybill.storage.tracker import (
@@ -22,6 +22,7 @@ from waybill.storage.tracker import (
     json_value,
     team_loads,
     text_value,
+    topic_looks,
     virtual_clusters,
 )
 
@@ -39,6 +40,9 @@ _SETTINGS = ("max_consumers", "cores", "lag_objective_s", "state", "memory_mb", 
 _DEEPEST = 8
 _OLD_SAMPLES = text(
     "DELETE FROM team_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
+)
+_OLD_TOPICS = text(
+    "DELETE FROM topic_looks WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
 )
 _OLD_LOADS = text(
     "DELETE FROM cluster_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
@@ -203,12 +207,54 @@ def write_samples(connection: Connection, samples: Sequence[LoadSample]) -> None
             "batch_events": one.batch_events,
             "core_s": one.core_s,
             "hot_partitions": [asdict(hot) for hot in one.hot_partitions],
+            "unseen": json_value(dict(one.unseen), deepest=1),
         }
         for one in samples
     ]
     if rows:
         connection.execute(insert(team_loads).on_conflict_do_nothing(), rows)
     connection.execute(_OLD_SAMPLES, {"kept_s": _LOOKS_S})
+
+
+def write_topic_looks(connection: Connection, looks: Sequence[TopicLook]) -> None:
+    """Write what is known of topics now, instead of what was; and trim what is old.
+
+    Cost: a row a topic.
+    """
+    rows = [
+        {
+            "topic": one.topic,
+            "at": datetime.fromtimestamp(one.at_s, UTC),
+            "written": one.written,
+            "read": one.read,
+            "lag_s": one.lag_s,
+        }
+        for one in looks
+    ]
+    if rows:
+        first = insert(topic_looks)
+        columns = ("at", "written", "read", "lag_s")
+        newer = {name: first.excluded[name] for name in columns}
+        connection.execute(
+            first.on_conflict_do_update(
+                index_elements=[topic_looks.c.topic],
+                set_=newer,
+                where=topic_looks.c.at < first.excluded.at,
+            ),
+            rows,
+        )
+    connection.execute(_OLD_TOPICS, {"kept_s": _LOOKS_S})
+
+
+def read_topic_looks(connection: Connection, topics: Collection[str]) -> dict[str, TopicLook]:
+    """Return what was known last of topics; one that did not answer for a day is not there."""
+    query = select(topic_looks).where(topic_looks.c.topic.in_(topics))
+    return {
+        row.topic: TopicLook(
+            row.topic, row.at.timestamp(), int(row.written), int(row.read), float(row.lag_s)
+        )
+        for row in connection.execute(query)
+    }
 
 
 def read_samples(
@@ -234,6 +280,7 @@ def read_samples(
                 int(row.batch_events),
                 float(row.core_s),
                 tuple(HotPartition(**hot) for hot in row.hot_partitions),
+                dict(row.unseen),
             )
         )
     return found

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.storage.log import LogState as LogState
     from waybill.storage.log import RecordReader as RecordReader
     from waybill.storage.log import TopicInfo as TopicInfo
+    from waybill.storage.log import TopicSpan as TopicSpan
     from waybill.storage.log import config_faults as config_faults
     from waybill.storage.log import digest_of as digest_of
     from waybill.storage.log import open_log as open_log
@@ -62,6 +63,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "LogState",
             "RecordReader",
             "TopicInfo",
+            "TopicSpan",
             "config_faults",
             "digest_of",
             "open_log",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.settings import KafkaSettings
 from waybill.waiting import answered
 
+T = TypeVar("T")
 _TOPIC_CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -21,7 +22,12 @@ _TOPIC_CONFIG = {
     "max.message.bytes": str(2 * 1024**2),
 }
 _ANSWER_S = 15.0
-
+_AT_ONCE = 500
+"""Topics that are described by one request, and partitions of which one record is read at once."""
+_OFFSETS_AT_ONCE = 2_000
+"""Partitions whose ends one request asks for."""
+_STUCK_S = 5.0
+"""Longest that partitions wait for the first records of others."""
 
 _SAFE_ISR = 2
 """In-sync replicas that an acknowledged message is on, where a topic has three or more."""
@@ -58,6 +64,15 @@ class LogState:
     topic_id: str
     ends: Mapping[int, LogEnd]
     """By partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpan:
+    """One topic, and how far its partitions reach."""
+
+    topic: TopicInfo
+    marks: Mapping[int, tuple[int, int]]
+    """{partition: (first offset that is there, offset after the last)}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +256,41 @@ class KafkaLog:
         found = self._described([name])[name]
         if isinstance(found, WaybillError):
             raise found
-        replicas = min(len(partition.replicas) for partition in found.partitions)
-        partitions = len(found.partitions)
-        return TopicInfo(name, self.cluster_id(), str(found.topic_id), partitions, replicas)
+        return _info(name, self.cluster_id(), found)
+
+    def spans(self, names: Collection[str]) -> dict[str, TopicSpan | WaybillError]:
+        """Return {name: the topic and how far it reaches, or why that is not known}.
+
+        A topic that does not exist is a ``StopError``; one with a partition without a leader, or
+        whose leader does not answer within 15 s, a ``RetryError``, and costs the others nothing:
+        nothing is asked twice.
+
+        Raises:
+            RetryError: no broker answers.
+
+        Cost: a request for each 500 topics, and two for each 2,000 partitions and broker, all of a
+        kind at once; a minute at most.
+        """
+        found: dict[str, TopicSpan | WaybillError] = {}
+        infos: list[TopicInfo] = []
+        cluster_id = self.cluster_id()
+        for name, described in self._described(sorted(names)).items():
+            problem = described if isinstance(described, WaybillError) else _leaderless(described)
+            if problem is not None:
+                found[name] = problem
+            else:
+                infos.append(_info(name, cluster_id, described))
+        lows, highs = self._ask_offsets(infos, "earliest"), self._ask_offsets(infos, "latest")
+        for topic in infos:
+            low, high = lows[topic.name], highs[topic.name]
+            if isinstance(low, RetryError):
+                found[topic.name] = low
+            elif isinstance(high, RetryError):
+                found[topic.name] = high
+            else:
+                marks = {n: (int(low[n].offset), int(high[n].offset)) for n in high}
+                found[topic.name] = TopicSpan(topic, marks)
+        return found
 
     def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState | WaybillError]:
         """Return {topic's name: its state, or why it is not known}.
@@ -291,31 +338,44 @@ class KafkaLog:
         return ends
 
     def _ask_ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
+        return {
+            name: answer
+            if isinstance(answer, RetryError)
+            else {
+                number: LogEnd(
+                    int(end.offset), -1 if end.leader_epoch is None else end.leader_epoch
+                )
+                for number, end in answer.items()
+            }
+            for name, answer in self._ask_offsets(topics, "latest").items()
+        }
+
+    def _ask_offsets(
+        self, topics: Sequence[TopicInfo], which: Literal["earliest", "latest"]
+    ) -> dict[str, dict[int, Any] | RetryError]:
+        """Return {topic: {partition: Kafka's answer}, or why one of them has none}."""
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
-        wanted = {
-            TopicPartition(topic.name, number): OffsetSpec.latest()
-            for topic in topics
-            for number in range(topic.partitions)
-        }
-        try:
-            futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
-        except KafkaException as error:
-            away = _away(f"Kafka did not tell where topics end: {error}")
-            return {topic.name: away for topic in topics}
-        ends: dict[str, dict[int, LogEnd]] = {topic.name: {} for topic in topics}
+        spec = OffsetSpec.latest() if which == "latest" else OffsetSpec.earliest()
+        wanted = [TopicPartition(one.name, n) for one in topics for n in range(one.partitions)]
+        found: dict[str, dict[int, Any]] = {topic.name: {} for topic in topics}
         failed: dict[str, RetryError] = {}
+        futures: dict[Any, Any] = {}
+        for some in _batches(wanted, _OFFSETS_AT_ONCE):
+            asked = dict.fromkeys(some, spec)
+            try:
+                futures |= self._admin().list_offsets(asked, request_timeout=_ANSWER_S)
+            except KafkaException as error:
+                away = _away(f"Kafka did not tell where topics end: {error}")
+                failed |= dict.fromkeys((at.topic for at in some), away)
         for at, future in futures.items():
             try:
-                end = future.result()
+                found[at.topic][at.partition] = future.result()
             except KafkaException as error:
                 message = f"Kafka did not tell where {at.topic}/{at.partition} ends: {error}"
                 failed[at.topic] = _away(message)
-            else:
-                epoch = -1 if end.leader_epoch is None else end.leader_epoch
-                ends[at.topic][at.partition] = LogEnd(int(end.offset), epoch)
-        return {**ends, **failed}
+        return {**found, **failed}
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
         """Return {partition: (first offset that is there, offset after the last)}.
@@ -437,6 +497,36 @@ class KafkaLog:
             reader.close()
         return found
 
+    def first_times(
+        self, offsets: Mapping[str, Mapping[int, int]]
+    ) -> dict[str, dict[int, int | None]]:
+        """Return {topic: {partition: time of its first record at or after an offset, in ms}}.
+
+        None: there is none. A partition that did not give one within 15 s, or has other offsets, is
+        left out, and so is none but it.
+
+        Args:
+            offsets: {topic: {partition: offset}}.
+
+        Cost: reading one batch of records of each partition, 500 partitions at a time; 15 s.
+        """
+        from confluent_kafka import TopicPartition
+
+        places = [
+            TopicPartition(name, n, at) for name in offsets for n, at in offsets[name].items()
+        ]
+        found: dict[str, dict[int, int | None]] = {name: {} for name in offsets}
+        deadline = time.monotonic() + _ANSWER_S
+        consumer = self._consumer(**_ONE_RECORD)
+        try:
+            for some in _batches(places, _AT_ONCE):
+                until = min(deadline, time.monotonic() + _STUCK_S)
+                for topic, number, at_ms in _first_times(consumer, some, until):
+                    found[topic][number] = at_ms
+        finally:
+            consumer.close()
+        return found
+
     def delete_records(self, topic: str, below: Mapping[int, int]) -> dict[int, int]:
         """Delete the records below an offset of each partition; again changes nothing.
 
@@ -466,11 +556,14 @@ class KafkaLog:
         """Return {name: Kafka's description, or the error that there is none}."""
         from confluent_kafka import KafkaException, TopicCollection
 
-        futures = self._admin().describe_topics(TopicCollection(list(names)))
+        futures: dict[str, Any] = {}
+        for some in _batches(names, _AT_ONCE):
+            futures |= self._admin().describe_topics(TopicCollection(list(some)))
         described: dict[str, Any] = {}
+        deadline = time.monotonic() + _ANSWER_S
         for name, future in futures.items():
             try:
-                described[name] = future.result(timeout=_ANSWER_S)
+                described[name] = future.result(timeout=max(0.0, deadline - time.monotonic()))
             except (KafkaException, TimeoutError) as error:
                 if _code(error) == "UNKNOWN_TOPIC_OR_PART":
                     described[name] = StopError(f"topic {name!r} does not exist")
@@ -534,12 +627,13 @@ class KafkaLog:
             self._admin_client = AdminClient(self._client_config())
         return self._admin_client
 
-    def _consumer(self) -> Any:
+    def _consumer(self, **config: Any) -> Any:
         from confluent_kafka import Consumer
 
         return Consumer(
             {
                 **self._client_config(),
+                **config,
                 "group.id": "waybill-look",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -629,6 +723,56 @@ class RecordReader:
     def close(self) -> None:
         """Close its consumer."""
         self._consumer.close()
+
+
+_ONE_RECORD = {
+    "fetch.message.max.bytes": 64 * 1024,
+    "queued.max.messages.kbytes": 16 * 1024,
+    "fetch.wait.max.ms": 100,
+}
+"""Of a consumer that wants one record of many partitions: little is fetched beyond it."""
+
+
+def _first_times(
+    consumer: Any, places: Sequence[Any], until: float
+) -> Iterator[tuple[str, int, int | None]]:
+    """Yield (topic, partition, time in ms) of one record of each place; None: there is none."""
+    from confluent_kafka import KafkaError, TopicPartition
+
+    left = {(place.topic, place.partition) for place in places}
+    consumer.assign(list(places))
+    while left and time.monotonic() < until:
+        done = []
+        for message in consumer.consume(1_000, timeout=0.1):
+            place = message.topic(), message.partition()
+            if place not in left:
+                continue
+            left.remove(place)
+            done.append(TopicPartition(*place))
+            if message.error() is None:
+                yield *place, int(message.timestamp()[1])
+            elif _code_of(message) == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                yield *place, None
+        if done and left:
+            consumer.pause(done)  # and what was fetched of them is dropped
+
+
+def _batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[at : at + size] for at in range(0, len(items), size))
+
+
+def _info(name: str, cluster_id: str, described: Any) -> TopicInfo:
+    replicas = min(len(partition.replicas) for partition in described.partitions)
+    partitions = len(described.partitions)
+    return TopicInfo(name, cluster_id, str(described.topic_id), partitions, replicas)
+
+
+def _leaderless(described: Any) -> RetryError | None:
+    """Return the error that a topic's partition has no leader, if there is such a one."""
+    for partition in described.partitions:
+        if partition.leader is None or partition.leader.id < 0:
+            return RetryError(f"partition {partition.id} of {described.name!r} has no leader")
+    return None
 
 
 def _record(message: Any) -> LogRecord:

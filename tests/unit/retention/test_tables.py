@@ -24,6 +24,7 @@ ELSEWHERE = {
     "replay_entries": "retention/rows.py",
     "replay_outcomes": "retention/rows.py",
     "team_loads": "clusters/records.py",
+    "topic_looks": "clusters/records.py",
 }
 """Tables that others trim, or that go with another one: where the statement is."""
 

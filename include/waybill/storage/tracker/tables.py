@@ -826,10 +826,21 @@ team_loads = Table(
     *[count_column(name) for name in ("written", "read", "batches", "batch_events")],
     *[_number_column(name) for name in ("lag_s", "core_s")],
     Column("hot_partitions", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("unseen", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     PrimaryKeyConstraint("team", "at"),
     Index("ix_team_loads_at", "at"),
 )
 """One look of the coordinator at a team: ``waybill.clusters.LoadSample``."""
+
+topic_looks = Table(
+    "topic_looks",
+    METADATA,
+    Column("topic", Text, primary_key=True),
+    time_column("at", now=True),
+    *[count_column(name) for name in ("written", "read")],
+    _number_column("lag_s"),
+)
+"""What the coordinator knows of a topic, since when: for the time in which it does not answer."""
 
 cluster_loads = Table(
     "cluster_loads",

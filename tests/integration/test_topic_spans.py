@@ -1,0 +1,53 @@
+"""How far many topics reach, and their oldest unread records, asked of Kafka at once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from waybill.errors import StopError
+from waybill.settings import KafkaSettings
+from waybill.storage import KafkaLog, TopicSpan
+
+pytestmark = pytest.mark.serves
+NAMES = [f"events.spans{n}.x" for n in range(3)]
+
+
+@pytest.fixture
+def log(kafka: Any) -> KafkaLog:
+    """Three topics of two partitions; of each topic's first partition 0, 1, 2 records are there."""
+    settings = KafkaSettings(bootstrap_servers=kafka.bootstrap_servers, topic_partitions=2)
+    made = KafkaLog(settings)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for records, name in enumerate(NAMES):
+        topic = made.ensure_topic(name)
+        missing = records - made.watermarks(topic)[0][1]
+        for _ in range(missing):
+            producer.produce(name, b"{}", partition=0)
+    assert producer.flush(30) == 0
+    return made
+
+
+def test_all_topics_at_once_say_what_each_says_alone(log: KafkaLog) -> None:
+    found = log.spans([*NAMES, "events.not.there"])
+    assert isinstance(found.pop("events.not.there"), StopError)
+    for name, span in found.items():
+        assert isinstance(span, TopicSpan)
+        topic = log.describe(name)
+        assert (span.topic, span.marks) == (topic, log.watermarks(topic))
+
+
+def test_first_records_of_many_partitions_come_at_once(log: KafkaLog) -> None:
+    began = time.monotonic()
+    found = log.first_times({NAMES[1]: {0: 0, 1: 0}, NAMES[2]: {0: 1}})
+    assert found[NAMES[1]] == {0: log.first(NAMES[1], {0: 0})[0][0], 1: None}
+    assert found[NAMES[2]] == {0: log.first(NAMES[2], {0: 1})[0][0]}
+    assert time.monotonic() - began < 10
+
+
+def test_a_partition_that_is_not_there_is_left_out_and_holds_up_no_other(log: KafkaLog) -> None:
+    found = log.first_times({NAMES[2]: {0: 0, 99: 0}})
+    assert found[NAMES[2]].keys() == {0}
