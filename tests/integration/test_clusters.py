@@ -22,11 +22,13 @@ from tests.support.clustered import (
 
 from waybill.access import Decision, read_audit
 from waybill.clusters import (
+    ApplicationLease,
     Assignment,
     AssignmentWatcher,
     ClusterRequest,
     DrainRequest,
     DryRunInfra,
+    Heartbeat,
     PlaceRequest,
     ServedTopics,
     cluster_status,
@@ -47,6 +49,7 @@ from waybill.clusters.records import (
     read_samples,
 )
 from waybill.errors import InputError
+from waybill.ledger import FencedError
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -583,3 +586,43 @@ def test_a_cluster_is_forecast_from_its_own_minutes_those_without_a_look_as_the_
             )
         found = read_demand_history(connection)
     assert found == {"default": [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]}
+
+
+# Being at work
+
+
+def seen_at(tracker: TrackerStore, name: str) -> Any:
+    with tracker.transaction() as connection:
+        query = text("SELECT seen_at FROM consumers WHERE name = :name")
+        return connection.execute(query, {"name": name}).scalar_one()
+
+
+def test_an_application_whose_look_takes_long_is_at_work(tracker: TrackerStore) -> None:
+    lease = ApplicationLease.acquire(tracker, "processing", "slow")
+    before = seen_at(tracker, lease.name)
+    with Heartbeat(lease, every_s=0.05):
+        until(lambda: seen_at(tracker, lease.name) > before)  # the loop does not come round
+
+
+def test_an_application_whose_loop_hangs_is_not_at_work_until_it_goes_on(
+    tracker: TrackerStore,
+) -> None:
+    lease = ApplicationLease.acquire(tracker, "processing", "slow")
+    with Heartbeat(lease, every_s=0.02, hangs_s=0.3) as heartbeat:
+        time.sleep(0.6)
+        before = seen_at(tracker, lease.name)
+        time.sleep(0.3)
+        assert seen_at(tracker, lease.name) == before
+        heartbeat.beat()
+        until(lambda: seen_at(tracker, lease.name) > before)
+
+
+def test_reports_of_an_older_application_end_and_its_loop_is_told(tracker: TrackerStore) -> None:
+    older = ApplicationLease.acquire(tracker, "processing", "slow")
+    with Heartbeat(older, every_s=0.02) as heartbeat:
+        ApplicationLease.acquire(tracker, "processing", "slow")
+        after = seen_at(tracker, older.name)
+        time.sleep(0.2)
+        assert seen_at(tracker, older.name) == after
+        with pytest.raises(FencedError):
+            heartbeat.beat()

@@ -24,6 +24,7 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.clusters.applications import ApplicationLease as ApplicationLease
+    from waybill.clusters.applications import Heartbeat as Heartbeat
     from waybill.clusters.capacity import CapacityDemand as CapacityDemand
     from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
     from waybill.clusters.capacity import DryRunInfra as DryRunInfra
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "applications": ["ApplicationLease"],
+        "applications": ["ApplicationLease", "Heartbeat"],
         "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
         "coordinator": ["CoordinatorReport", "coordinate"],
         "decisions": [

@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
+from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
 from waybill.ledger import StagedReference, load_position
@@ -115,7 +115,7 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             conf=own.spark_conf,
         )
         spark.dataSource.register(StagedSource)
-        lease = ApplicationLease.acquire(tracker, "loading", cluster)
+        heartbeat = Heartbeat(ApplicationLease.acquire(tracker, "loading", cluster))
 
         def start(name: str) -> StreamingQuery:
             opening = partial(_open, settings, name)
@@ -137,12 +137,13 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
         served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
-            lease.renew()
+            heartbeat.beat()
             for consumer in running.values():
                 consumer.look()
             return sorted(served.read_destinations())
 
-        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        with heartbeat:
+            keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()
         for consumer in running.values():

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
+from waybill.clusters import ApplicationLease, Heartbeat, ServedTopics, cluster_settings
 from waybill.ledger import lease_holder
 from waybill.processing.spark.consumers import Stopping, keep_running
 from waybill.processing.spark.session import open_session
@@ -55,7 +55,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             memory_mb=own.memory_mb,
             conf=own.spark_conf,
         )
-        lease = ApplicationLease.acquire(tracker, "processing", cluster)
+        heartbeat = Heartbeat(ApplicationLease.acquire(tracker, "processing", cluster))
         served = ServedTopics(tracker, cluster, parts.pipelines)
         destinations: dict[str, str] = {}
         handover = Handover(tracker, cluster)
@@ -79,7 +79,7 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             )
 
         def wanted() -> Iterable[str]:
-            lease.renew()
+            heartbeat.beat()
             topics = served.read()
             destinations.update(topics)
             handover.forget_all_but(topics)
@@ -91,7 +91,8 @@ def run_processing(settings: Settings, *, cluster: str) -> None:
             lambda group: group.start(spark),
             most_topics=settings.spark.topics_per_query,
         )
-        keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
+        with heartbeat:
+            keep_running(groups.look, wanted, stopping, every_s=_LOOK_FOR_TOPICS_S)
         groups.stop()
         spark.stop()
 
