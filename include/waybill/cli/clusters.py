@@ -11,9 +11,11 @@ from waybill.cli.output import counted, plain, print_json, print_line
 from waybill.clusters import ClusterRequest, DrainRequest, PlaceRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from waybill.access import Decision
     from waybill.clusters import Assignment, ClusterLine, ClusterStatus
+    from waybill.settings import Settings
 
 app = typer.Typer(
     no_args_is_help=True, help="Virtual clusters: which Spark application serves which team."
@@ -134,20 +136,13 @@ def drain(
 
 @app.command()
 def pin(
-    team: Team,
-    cluster: Cluster,
-    who: Who = None,
-    why: Reason = "",
-    *,
-    as_json: AsJson = False,
+    team: Team, cluster: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False
 ) -> None:
     """Pin a team to a cluster: the coordinator does not move it."""
     from waybill.services import pin_team
-    from waybill.settings import Settings
 
-    request = PlaceRequest.of({"team": team, "cluster": cluster})
-    after = pin_team(Settings(), request, decision(who, why))
-    _told(as_json, after.to_json(), f"{request.team}: pinned to {request.cluster}")
+    placed = _placed(pin_team, team, cluster, decision(who, why))
+    _told(as_json, placed.to_json(), f"{team}: pinned to {cluster}")
 
 
 @app.command()
@@ -168,20 +163,25 @@ def unpin(
 
 @app.command()
 def move(
-    team: Team,
-    cluster: Cluster,
-    who: Who = None,
-    why: Reason = "",
-    *,
-    as_json: AsJson = False,
+    team: Team, cluster: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False
 ) -> None:
     """Move a team to a cluster now; the coordinator leaves it there for half an hour."""
     from waybill.services import move_team
+
+    placed = _placed(move_team, team, cluster, decision(who, why))
+    _told(as_json, placed.to_json(), f"{team}: {_place(placed, team)}")
+
+
+def _placed(
+    place: Callable[[Settings, PlaceRequest, Decision], Assignment],
+    team: str,
+    cluster: str,
+    by: Decision,
+) -> Assignment:
+    """Have a team placed."""
     from waybill.settings import Settings
 
-    request = PlaceRequest.of({"team": team, "cluster": cluster})
-    after = move_team(Settings(), request, decision(who, why))
-    _told(as_json, after.to_json(), f"{request.team}: {_place(after, request.team)}")
+    return place(Settings(), PlaceRequest.of({"team": team, "cluster": cluster}), by)
 
 
 @app.command()

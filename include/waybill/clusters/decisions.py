@@ -6,7 +6,7 @@ the coordinator measured last, and applications are notified when it is committe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -187,11 +187,10 @@ def pin_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) -
     Raises:
         InputError: there is no such team or cluster, or the cluster is drained or full.
     """
-    with _deciding(tracker) as standing:
-        connection = standing.connection
-        standing.check(request.team, request.cluster)
-        write_pin(connection, request.team, request.cluster, who=decision.who, why=decision.why)
-        _note_place(connection, decision, "pin_team", request.team, request.cluster)
+    with _placing(tracker, "pin_team", request, decision) as standing:
+        write_pin(
+            standing.connection, request.team, request.cluster, who=decision.who, why=decision.why
+        )
         return standing.pack(decision)
 
 
@@ -217,15 +216,27 @@ def move_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) 
     Raises:
         InputError: as ``pin_team``; or the team is pinned, or is there already.
     """
-    with _deciding(tracker) as standing:
-        connection = standing.connection
-        _refuse_move(standing, request)
-        standing.check(request.team, request.cluster)
+    with _placing(tracker, "move_team", request, decision, _refuse_move) as standing:
         before = standing.assignment or NO_ASSIGNMENT
-        moved = _moved(before, request, decision, now_s(connection))
-        write_assignment(connection, moved, made_by=decision.who)
-        _note_place(connection, decision, "move_team", request.team, request.cluster)
+        moved = _moved(before, request, decision, now_s(standing.connection))
+        write_assignment(standing.connection, moved, made_by=decision.who)
         return replace(standing, assignment=moved).pack(decision)
+
+
+@contextmanager
+def _placing(
+    tracker: TrackerStore,
+    action: str,
+    request: PlaceRequest,
+    decision: Decision,
+    refuse: Callable[[_Standing, PlaceRequest], None] = lambda *_: None,
+) -> Iterator[_Standing]:
+    """Decide that a team goes into a cluster: refused where that cannot be, and audited."""
+    with _deciding(tracker) as standing:
+        refuse(standing, request)
+        standing.check(request.team, request.cluster)
+        _note_place(standing.connection, decision, action, request.team, request.cluster)
+        yield standing
 
 
 def _refuse_move(standing: _Standing, request: PlaceRequest) -> None:

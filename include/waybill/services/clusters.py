@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from waybill.settings import Settings
 from waybill.storage import open_log, open_tracker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waybill.access import Decision
     from waybill.clusters import (
         Assignment,
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
         PlaceRequest,
         VirtualCluster,
     )
+    from waybill.storage import TrackerStore
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 def run_coordinator(settings: Settings) -> CoordinatorReport:
@@ -50,45 +56,50 @@ def create_cluster(
     """Make a virtual cluster."""
     from waybill import clusters
 
-    with open_tracker(settings.tracker) as tracker:
-        return clusters.create_cluster(tracker, request, decision)
+    return _decided(clusters.create_cluster, settings, request, decision)
 
 
 def set_cluster(settings: Settings, request: ClusterRequest, decision: Decision) -> VirtualCluster:
     """Change settings of a virtual cluster."""
     from waybill import clusters
 
-    with open_tracker(settings.tracker) as tracker:
-        return clusters.set_cluster(tracker, request, decision)
+    return _decided(clusters.set_cluster, settings, request, decision)
 
 
 def drain_cluster(settings: Settings, request: DrainRequest, decision: Decision) -> Assignment:
     """Have a cluster's teams leave, or let it take teams in again."""
     from waybill import clusters
 
-    with open_tracker(settings.tracker) as tracker:
-        return clusters.drain_cluster(tracker, request, decision)
+    return _decided(clusters.drain_cluster, settings, request, decision)
 
 
 def pin_team(settings: Settings, request: PlaceRequest, decision: Decision) -> Assignment:
     """Put a team into a cluster for good."""
     from waybill import clusters
 
-    with open_tracker(settings.tracker) as tracker:
-        return clusters.pin_team(tracker, request, decision)
+    return _decided(clusters.pin_team, settings, request, decision)
 
 
 def unpin_team(settings: Settings, team: str, decision: Decision) -> Assignment:
     """Let the coordinator place a team again."""
     from waybill import clusters
 
-    with open_tracker(settings.tracker) as tracker:
-        return clusters.unpin_team(tracker, team, decision)
+    return _decided(clusters.unpin_team, settings, team, decision)
 
 
 def move_team(settings: Settings, request: PlaceRequest, decision: Decision) -> Assignment:
     """Move a team now."""
     from waybill import clusters
 
+    return _decided(clusters.move_team, settings, request, decision)
+
+
+def _decided(
+    decide: Callable[[TrackerStore, R, Decision], T],
+    settings: Settings,
+    request: R,
+    decision: Decision,
+) -> T:
+    """Open the tracker for one decision."""
     with open_tracker(settings.tracker) as tracker:
-        return clusters.move_team(tracker, request, decision)
+        return decide(tracker, request, decision)

@@ -127,8 +127,9 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
                 wait=stopping.wait,
                 compare_every_s=found.compare_every_s if found else None,
             )
-            checkpoint = checkpoints / f"{name}-{uuid.uuid4().hex}"
-            consumer = LoadingConsumer(settings, tracker, loader, patience, checkpoint)
+            consumer = LoadingConsumer(
+                settings, tracker, loader, patience, checkpoints / f"{name}-{uuid.uuid4().hex}"
+            )
             query = consumer.start(spark)
             running[name] = consumer
             return query
