@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""How long to wait before something that failed is tried again, and when that is."""
 
 from __future__ import annotations
 
@@ -22,3 +22,23 @@ class BackOff:
     def failures(self, before: int, lived_s: float) -> int:
         """Return the failures in a row with one more, of what ran ``lived_s`` seconds."""
         return 1 if lived_s >= self.healthy_s else before + 1
+
+
+@dataclass(slots=True)
+class RetryTimer:
+    """When one thing that fails now and then is due. Times are seconds of one monotonic clock."""
+
+    back_off: BackOff
+    began: float = 0.0
+    """When it was begun last."""
+    failures: int = 0
+    """In a row."""
+    due: float = 0.0
+    """Not to be begun before."""
+
+    def fail(self, now: float) -> float:
+        """Count a failure of what was begun last; return for how long it waits now, in seconds."""
+        self.failures = self.back_off.failures(self.failures, now - self.began)
+        wait_s = self.back_off.wait_s(self.failures)
+        self.due = now + wait_s
+        return wait_s

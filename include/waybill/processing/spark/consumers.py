@@ -15,12 +15,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 
 from pyspark.sql.streaming import StreamingQuery
 
-from waybill.back_off import BackOff
+from waybill.back_off import BackOff, RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
 
@@ -47,7 +47,8 @@ class Stopping:
 
 
 _LOG = logging.getLogger(__name__)
-_BACK_OFF = BackOff(2.0, 60.0)
+CONSUMER_BACK_OFF = BackOff(2.0, 60.0)
+"""Of consumers that stopped, or could not be opened."""
 _LONGEST_AWAY_WAIT_S = 15.0
 """Longest wait after a read of the tracker that failed: when it is back, work goes on soon."""
 
@@ -55,10 +56,7 @@ _LONGEST_AWAY_WAIT_S = 15.0
 @dataclass(slots=True)
 class _Consumer:
     query: StreamingQuery | None = None
-    since: float = 0.0
-    failures: int = 0
-    """In a row."""
-    not_before: float = 0.0
+    retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
 
 
 class Consumers:
@@ -91,7 +89,7 @@ class Consumers:
             consumer = self._consumers.setdefault(name, _Consumer())
             if consumer.query is not None and not consumer.query.isActive:
                 self._ended(name, consumer, consumer.query)
-            if consumer.query is None and time.monotonic() >= consumer.not_before:
+            if consumer.query is None and time.monotonic() >= consumer.retry.due:
                 self._try(name, consumer)
 
     def stop(self) -> None:
@@ -112,11 +110,11 @@ class Consumers:
         del self._consumers[name]
 
     def _try(self, name: str, consumer: _Consumer) -> None:
-        consumer.since = time.monotonic()
+        consumer.retry.began = time.monotonic()
         try:
             consumer.query = self._start(name)
         except (StopError, InputError, RetryError) as error:
-            self._later(name, consumer, error)
+            try_later(name, consumer.retry, error)
 
     def _ended(self, name: str, consumer: _Consumer, query: StreamingQuery) -> None:
         error = query.exception()
@@ -124,14 +122,13 @@ class Consumers:
             raise StopError(f"consumer {name!r} was taken over by another application: {error}")
         consumer.query = None
         self._close(name)
-        self._later(name, consumer, WaybillError(str(error)))
+        try_later(name, consumer.retry, WaybillError(str(error)))
 
-    def _later(self, name: str, consumer: _Consumer, error: WaybillError) -> None:
-        now = time.monotonic()
-        consumer.failures = _BACK_OFF.failures(consumer.failures, now - consumer.since)
-        wait_s = _BACK_OFF.wait_s(consumer.failures)
-        _LOG.error("consumer %s stopped; again in %.0f s: %s", name, wait_s, error)
-        consumer.not_before = now + wait_s
+
+def try_later(name: str, retry: RetryTimer, error: WaybillError) -> None:
+    """Note that a consumer stopped, or could not be opened, and log when it is tried again."""
+    wait_s = retry.fail(time.monotonic())
+    _LOG.error("consumer %s stopped; again in %.0f s: %s", name, wait_s, error)
 
 
 def keep_running(

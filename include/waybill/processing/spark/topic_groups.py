@@ -22,14 +22,14 @@ from itertools import count
 
 from pyspark.sql.streaming import StreamingQuery
 
-from waybill.back_off import BackOff
+from waybill.back_off import RetryTimer
 from waybill.errors import InputError, RetryError, StopError, WaybillError
 from waybill.ledger import FencedError
+from waybill.processing.spark.consumers import CONSUMER_BACK_OFF, try_later
 from waybill.processing.spark.topic_consumer import TopicConsumer
 from waybill.processing.spark.topic_group import TopicGroup
 
 _LOG = logging.getLogger(__name__)
-_BACK_OFF = BackOff(2.0, 60.0)
 _LONG_S = 1.0
 """What was opened so far is started when one took longer."""
 
@@ -40,11 +40,8 @@ class _Topic:
     """Of the group that it may be in."""
     consumer: TopicConsumer | None = None
     """None: it waits to be opened."""
-    since: float = 0.0
-    """When it was opened, or was last a reason for a query of its own."""
-    failures: int = 0
-    """In a row."""
-    not_before: float = 0.0
+    retry: RetryTimer = field(default_factory=lambda: RetryTimer(CONSUMER_BACK_OFF))
+    """Begun: when it was opened, or was last a reason for a query of its own."""
     fenced: str = ""
     """Another application took it over: if it is wanted here all the same, this one must end."""
 
@@ -161,7 +158,7 @@ class TopicGroups:
         elif not isinstance(error, RetryError):
             state.most_topics = most_topics
         self._leave(topic)
-        self._later(topic, state, error)
+        try_later(topic, state.retry, error)
 
     def _let_go(self, topic: str) -> None:
         consumer = self._topics[topic].consumer
@@ -182,7 +179,7 @@ class TopicGroups:
         apart = set() if slot.group is None else slot.group.take_apart()
         for topic in apart & slot.topics:
             state = self._topics[topic]
-            state.most_topics, state.since = 1, time.monotonic()
+            state.most_topics, state.retry.began = 1, time.monotonic()
             if slot.most_topics > 1:
                 _LOG.info("%s is read by a query of its own from now on", topic)
                 self._move(slot, topic)
@@ -197,12 +194,12 @@ class TopicGroups:
             topic
             for topic in slot.topics
             if slot.most_topics < self._most_topics
-            and now - self._topics[topic].since >= _BACK_OFF.healthy_s
+            and now - self._topics[topic].retry.began >= CONSUMER_BACK_OFF.healthy_s
         }
         if well and self._end(slot):
             for topic in sorted(well & slot.topics):
                 state = self._topics[topic]
-                state.most_topics, state.failures = self._most_topics, 0
+                state.most_topics, state.retry.failures = self._most_topics, 0
                 self._move(slot, topic)
 
     def _move(self, slot: _Slot, topic: str) -> None:
@@ -220,7 +217,7 @@ class TopicGroups:
             began = time.monotonic()
             if state.consumer is not None or state.fenced or topic in read:
                 continue
-            if began < state.not_before:
+            if began < state.retry.due:
                 continue
             self._try(topic, state)
             opened += [topic] if state.consumer is not None else []
@@ -235,18 +232,11 @@ class TopicGroups:
         self._restart()
 
     def _try(self, topic: str, state: _Topic) -> None:
-        state.since = time.monotonic()
+        state.retry.began = time.monotonic()
         try:
             state.consumer = self._open_consumer(topic)
         except (StopError, InputError, RetryError) as error:
-            self._later(topic, state, error)
-
-    def _later(self, topic: str, state: _Topic, error: WaybillError) -> None:
-        now = time.monotonic()
-        state.failures = _BACK_OFF.failures(state.failures, now - state.since)
-        wait_s = _BACK_OFF.wait_s(state.failures)
-        _LOG.error("consumer %s stopped; again in %.0f s: %s", topic, wait_s, error)
-        state.not_before = now + wait_s
+            try_later(topic, state.retry, error)
 
     def _place(self, topic: str) -> None:
         """Put a topic into a group with room, or into a new one."""
