@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from tests.support.books import open_books
 from tests.support.clustered import LogInMemory, deploy_teams, set_load, topic_of
 from typer.testing import CliRunner
 
+from waybill.access import read_audit
 from waybill.cli import app
 from waybill.clusters import DryRunInfra, coordinate
 from waybill.settings import Settings, TrackerSettings
@@ -67,6 +69,30 @@ def test_a_cluster_from_its_creation_until_it_is_drained(tracker: TrackerStore) 
     assert "takes teams in again" in run("drain", "big", "--undo")
 
 
+def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> None:
+    run("create", "big")
+    run("pin", "red", "big")
+    assert "pinned to cluster 'big': red" in refused("delete", "big")
+    run("unpin", "red")
+    assert "'big' serves red: `waybill clusters drain big`" in refused("delete", "big")
+    run("move", "red", "default")
+    words = refused("delete", "big")
+    assert "applications at work (processing): set the Airflow variable waybill_stream_big" in words
+    with tracker.transaction() as connection:
+        connection.execute(
+            text("UPDATE consumers SET seen_at = now() - interval '2 minutes' WHERE name = :name"),
+            {"name": "application/processing/big"},
+        )
+    assert run("delete", "big", "--why", "empty") == "big: deleted\n"
+    assert run("delete", "big") == "big: there is no such cluster; nothing changed\n"
+    assert as_json("delete", "big") == {"name": "big", "deleted": False}
+    assert [one["name"] for one in as_json("list")["clusters"]] == ["default"]
+    entries = [one["action"] for one in read_audit(tracker, None, limit=99)]
+    assert entries.count("delete_cluster") == 1
+    assert run("create", "big").endswith("created\n")
+    assert as_json("show", "big")["history"] == []
+
+
 def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
     run("set", "default", "--cores", "4")
     set_load(tracker, "red", cores=2.5, lag_s=12)
@@ -95,6 +121,7 @@ def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
         (("pin", "red", "nothing"), "`waybill clusters create` makes one"),
         (("pin", "nobody", "default"), "no deployed pipeline is of team 'nobody'"),
         (("move", "red", "nothing"), "no cluster 'nothing'"),
+        (("delete", "default"), "cluster 'default' stays"),
         (("drain", "default"), "the only one that takes teams in"),
         (("drain", "default", "--undo"), "is not being drained"),
         (("create", "default"), "there is a cluster 'default' already"),

@@ -1,4 +1,4 @@
-"""``waybill clusters list|show|create|set|drain|pin|unpin|move|coordinate``."""
+"""``waybill clusters list|show|create|set|drain|delete|pin|unpin|move|coordinate``."""
 
 from __future__ import annotations
 
@@ -132,6 +132,17 @@ def drain(
     left = counted(len(after.teams_of(request.name)), "team")
     words = "takes teams in again" if request.undo else f"is being drained; {left} left in it"
     _told(as_json, after.to_json(), f"{request.name}: {words}")
+
+
+@app.command()
+def delete(name: Cluster, who: Who = None, why: Reason = "", *, as_json: AsJson = False) -> None:
+    """Delete a cluster that serves no team any more; again changes nothing."""
+    from waybill.services import delete_cluster
+    from waybill.settings import Settings
+
+    deleted = delete_cluster(Settings(), name, decision(who, why))
+    words = "deleted" if deleted else "there is no such cluster; nothing changed"
+    _told(as_json, {"name": name, "deleted": deleted}, f"{name}: {words}")
 
 
 @app.command()

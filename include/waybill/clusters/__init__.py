@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from waybill.clusters.coordinator import CoordinatorReport as CoordinatorReport
     from waybill.clusters.coordinator import coordinate as coordinate
     from waybill.clusters.decisions import create_cluster as create_cluster
+    from waybill.clusters.decisions import delete_cluster as delete_cluster
     from waybill.clusters.decisions import drain_cluster as drain_cluster
     from waybill.clusters.decisions import move_team as move_team
     from waybill.clusters.decisions import pin_team as pin_team
@@ -73,6 +74,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "coordinator": ["CoordinatorReport", "coordinate"],
         "decisions": [
             "create_cluster",
+            "delete_cluster",
             "drain_cluster",
             "move_team",
             "pin_team",

@@ -107,6 +107,14 @@ class Heartbeat:
         self._thread.join()
 
 
+def kinds_at_work(connection: Connection, cluster: str) -> list[str]:
+    """Return which applications of a cluster were seen within a minute, by name."""
+    since = func.clock_timestamp() - text(f"interval '{SEEN_WITHIN_S:.0f} seconds'")
+    names = {_name(kind, cluster): kind for kind in ("loading", "processing")}
+    query = select(consumers.c.name).where(consumers.c.name.in_(names), consumers.c.seen_at > since)
+    return sorted(names[name] for name in connection.execute(query).scalars())
+
+
 def served_clusters(connection: Connection) -> set[str]:
     """Return the clusters whose application of processing was seen at work within a minute.
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from waybill.access import Decision, write_audit
+from waybill.clusters.applications import kinds_at_work
 from waybill.clusters.coordinator import current_loads, decide
 from waybill.clusters.model import (
     DEFAULT_CLUSTER,
@@ -34,6 +35,7 @@ from waybill.clusters.records import (
     read_assignment,
     read_clusters,
     read_pins,
+    remove_cluster,
     write_assignment,
     write_cluster,
     write_pin,
@@ -42,6 +44,7 @@ from waybill.clusters.request import ClusterRequest, DrainRequest, PlaceRequest
 from waybill.errors import InputError
 from waybill.storage import TrackerStore
 
+_MOST_NAMED = 10
 _SET_BY_US = {
     "spark.cores.max": "--cores",
     "spark.executor.memory": "--memory-mb",
@@ -165,12 +168,7 @@ def drain_cluster(tracker: TrackerStore, request: DrainRequest, decision: Decisi
 
 
 def _refuse_drain(standing: _Standing, name: str) -> None:
-    pinned = sorted(team for team, pin in standing.pins.items() if pin.cluster == name)
-    if pinned:
-        raise InputError(
-            f"teams are pinned to cluster {name!r}: {', '.join(pinned[:10])}; pin them elsewhere, "
-            "or `waybill clusters unpin` them, then drain it"
-        )
+    _refuse_pinned(standing, name, "drain")
     others = [
         one for one in standing.clusters.values() if one.name != name and one.state == "active"
     ]
@@ -179,6 +177,59 @@ def _refuse_drain(standing: _Standing, name: str) -> None:
             f"cluster {name!r} is the only one that takes teams in; `waybill clusters create` "
             "makes another one first"
         )
+
+
+def _refuse_pinned(standing: _Standing, name: str, action: str) -> None:
+    pinned = sorted(team for team, pin in standing.pins.items() if pin.cluster == name)
+    if pinned:
+        raise InputError(
+            f"teams are pinned to cluster {name!r}: {_named(pinned)}; pin them elsewhere, or "
+            f"`waybill clusters unpin` them, then {action} it"
+        )
+
+
+def delete_cluster(tracker: TrackerStore, name: str, decision: Decision) -> bool:
+    """Take a virtual cluster away that serves nobody.
+
+    Returns:
+        False: there is no such cluster, and nothing is changed.
+
+    Raises:
+        InputError: teams are pinned to it, or in it, an application of it is at work, or it is
+            ``default``.
+    """
+    with _deciding(tracker) as standing:
+        if name not in standing.clusters:
+            return False
+        _refuse_delete(standing, name)
+        remove_cluster(standing.connection, name)
+        was = standing.clusters[name].to_json()
+        _note(standing.connection, decision, "delete_cluster", f"cluster {name}", **was)
+    return True
+
+
+def _refuse_delete(standing: _Standing, name: str) -> None:
+    if name == DEFAULT_CLUSTER:
+        raise InputError(
+            f"cluster {name!r} stays: it serves the teams that are in no other one yet"
+        )
+    _refuse_pinned(standing, name, "delete")
+    teams = sorted((standing.assignment or NO_ASSIGNMENT).teams_of(name))
+    if teams:
+        raise InputError(
+            f"cluster {name!r} serves {_named(teams)}: `waybill clusters drain {name}` moves its "
+            "teams out, three a minute; delete it once `waybill clusters list` shows none in it"
+        )
+    if kinds := kinds_at_work(standing.connection, name):
+        raise InputError(
+            f"cluster {name!r} has applications at work ({', '.join(kinds)}): set the Airflow "
+            f"variable waybill_stream_{name} to stop, and delete it a minute after they ended"
+        )
+
+
+def _named(teams: Sequence[str]) -> str:
+    more = len(teams) - _MOST_NAMED
+    return ", ".join(teams[:_MOST_NAMED]) + (f" and {more} more teams" if more > 0 else "")
 
 
 def pin_team(tracker: TrackerStore, request: PlaceRequest, decision: Decision) -> Assignment:

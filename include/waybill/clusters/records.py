@@ -102,6 +102,15 @@ def write_cluster(connection: Connection, cluster: VirtualCluster) -> None:
     )
 
 
+def remove_cluster(connection: Connection, name: str) -> None:
+    """Take a cluster away, with what it needed; nobody may be pinned to it."""
+    for table, column in (
+        (cluster_loads, cluster_loads.c.cluster),
+        (virtual_clusters, virtual_clusters.c.name),
+    ):
+        connection.execute(table.delete().where(column == name))
+
+
 def read_pins(connection: Connection) -> dict[str, Pin]:
     """Return all pins, by team."""
     columns = [cluster_pins.c[name] for name in ("team", "cluster", "who", "why", "pinned_at")]

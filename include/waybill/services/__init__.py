@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from waybill.services.bucket import claim_bucket as claim_bucket
     from waybill.services.clusters import cluster_status as cluster_status
     from waybill.services.clusters import create_cluster as create_cluster
+    from waybill.services.clusters import delete_cluster as delete_cluster
     from waybill.services.clusters import drain_cluster as drain_cluster
     from waybill.services.clusters import move_team as move_team
     from waybill.services.clusters import other_clusters as other_clusters
@@ -105,6 +106,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "clusters": [
             "cluster_status",
             "create_cluster",
+            "delete_cluster",
             "drain_cluster",
             "move_team",
             "other_clusters",

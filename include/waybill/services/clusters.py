@@ -73,6 +73,13 @@ def drain_cluster(settings: Settings, request: DrainRequest, decision: Decision)
     return _decided(clusters.drain_cluster, settings, request, decision)
 
 
+def delete_cluster(settings: Settings, name: str, decision: Decision) -> bool:
+    """Take a virtual cluster away that serves nobody; False: there is none of this name."""
+    from waybill import clusters
+
+    return _decided(clusters.delete_cluster, settings, name, decision)
+
+
 def pin_team(settings: Settings, request: PlaceRequest, decision: Decision) -> Assignment:
     """Put a team into a cluster for good."""
     from waybill import clusters
