@@ -32,6 +32,13 @@ class WaybillPlugin(AirflowPlugin):
             "category": "browse",
         },
         {
+            "name": "Clusters",
+            "href": "waybill/clusters",
+            "destination": "nav",
+            "url_route": "waybill-clusters",
+            "category": "browse",
+        },
+        {
             "name": "Where is that event?",
             "href": "waybill/trails",
             "destination": "nav",

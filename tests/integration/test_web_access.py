@@ -26,10 +26,12 @@ OF_A_TEAM = ("{partition_id}", "{pipeline_id}", "{breach_id}")
 NO_TEAM = {
     "/parked",
     "/balance",
+    "/clusters",
     "/trails",
     "/static/{name}",
     "/api/me",
     "/api/catalogue",
+    "/api/cluster-history",
     "/api/openapi.json",
 }
 """Routes that tell nothing about any team's events."""
@@ -69,7 +71,11 @@ def ask(web, user, method, path, partition_id, **given):
         run_id="nobody",
         query_id="00000000-0000-4000-8000-000000000000",
     )
-    query = {"ids": str(partition_id)} if path == "/api/timelines" else None
+    queries = {
+        "/api/timelines": {"ids": str(partition_id)},
+        "/api/team-history": {"team": web.lot.parking.partition(partition_id).team or "nobody"},
+    }
+    query = queries.get(path)
     body = dict(BODIES.get(path, {})) or ({} if method == "POST" else None)
     if body and "partition_id" in body:
         body["partition_id"] = partition_id
@@ -87,6 +93,7 @@ def test_there_are_the_routes_that_these_tests_know(airflow_app):
     paths = {path for _, path in routes()}
     known = NO_TEAM | set(LISTS) | {path for path in paths for one in OF_A_TEAM if one in path}
     known |= {"/api/discard", "/api/undo-discard", "/api/runs/{dag_id}/{run_id}"}
+    known |= {"/api/team-history"}
     known |= {path for path in paths if path.startswith("/api/trails")}
     assert paths == known
     assert len(routes()) >= 20

@@ -69,3 +69,47 @@ def test_one_cluster_has_its_last_day(clusters):
 def test_a_cluster_that_there_is_not_is_404_and_a_name_that_is_none_422(clusters):
     assert clusters.ask("ann", "GET", "/api/clusters/third").status_code == 404
     assert clusters.ask("ann", "GET", "/api/clusters/a%20b").status_code == 422
+
+
+def test_clusters_and_teams_over_time_come_in_equal_steps_with_gaps(clusters):
+    clusters.lot.sql(
+        "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores, lag_s) "
+        "SELECT 'second', now() - make_interval(mins => n), 1, 3, n, 2 * n "
+        "FROM generate_series(0, 30) AS n"
+    )
+    found = clusters.get("otto", "/api/cluster-history", params={"span": "1h"})
+    assert (found["steps"], found["step_s"]) == (60, 60)
+    series = found["series"]["second"]
+    assert {len(values) for values in series.values()} == {60}
+    assert series["lag_s"][-3:] == [4, 2, 0]
+    assert series["lag_s"][:20] == [None] * 20
+    assert series["cores"] == [None] * 60
+    lags = clusters.get("uma", "/api/team-history", params={"team": ["aviation"], "span": "1h"})
+    assert lags["series"]["aviation"]["lag_s"][-3:] == [7, 7, 7]
+
+
+def test_only_the_own_teams_and_so_many_of_them_have_a_history(clusters):
+    for user, teams, code in (
+        ("otto", ["shipping"], 200),
+        ("otto", ["shipping", "aviation"], 403),
+        ("ann", [f"team{n}" for n in range(50)], 200),
+        ("ann", [f"team{n}" for n in range(51)], 422),
+        ("ann", [], 422),
+        ("ann", ["a\x00b"], 422),
+    ):
+        answer = clusters.ask(user, "GET", "/api/team-history", params={"team": teams})
+        assert answer.status_code == code, (user, teams[:2], answer.text)
+
+
+def test_what_was_not_known_at_a_decision_is_for_who_may_view_every_team(clusters):
+    clusters.lot.sql("""UPDATE cluster_assignments SET problems = '["topic t did not answer"]'""")
+    problems = {one["problems"][0] for one in clusters.get("ann", "/api/clusters")["decisions"]}
+    assert problems == {"topic t did not answer"}
+    hidden = clusters.get("otto", "/api/clusters")["decisions"]
+    assert [one["problems"] for one in hidden] == [[]]
+
+
+def test_the_page_is_there_for_who_may_view(clusters):
+    answer = clusters.ask("otto", "GET", "/clusters")
+    assert (answer.status_code, "clusters.js" in answer.text) == (200, True)
+    assert clusters.ask("nell", "GET", "/clusters").status_code == 403

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from waybill.clusters.decisions import set_cluster as set_cluster
     from waybill.clusters.decisions import unpin_team as unpin_team
     from waybill.clusters.forecast import Forecast as Forecast
+    from waybill.clusters.history import MOST_TEAMS as MOST_TEAMS
+    from waybill.clusters.history import History as History
+    from waybill.clusters.history import HistorySpan as HistorySpan
+    from waybill.clusters.history import cluster_history as cluster_history
+    from waybill.clusters.history import team_history as team_history
     from waybill.clusters.loads import HotPartition as HotPartition
     from waybill.clusters.loads import LoadSample as LoadSample
     from waybill.clusters.loads import team_load as team_load
@@ -82,6 +87,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "unpin_team",
         ],
         "forecast": ["Forecast"],
+        "history": [
+            "History",
+            "HistorySpan",
+            "MOST_TEAMS",
+            "cluster_history",
+            "team_history",
+        ],
         "loads": ["HotPartition", "LoadSample", "team_load"],
         "model": [
             "Assignment",

@@ -143,33 +143,50 @@ def newest_version(connection: Connection) -> int:
 
 def read_assignment(connection: Connection) -> Assignment | None:
     """Return the assignment in force; None: the coordinator has not run yet."""
-    found = read_history(connection, limit=1)
-    return found[0].assignment if found else None
+    query = select(cluster_assignments).order_by(cluster_assignments.c.version.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return Assignment(
+        int(row.version),
+        {team: Placement(**at) for team, at in row.placements.items()},
+        tuple(Move(**move) for move in row.moves),
+        tuple(row.waiting),
+        tuple(row.problems),
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """A version of the assignment, and whose it is."""
+class MovesOfVersion:
+    """What a version of the assignment changed."""
 
-    assignment: Assignment
+    version: int
     made_by: str
     made_at: datetime
+    moves: tuple[Move, ...]
+    problems: tuple[str, ...]
+    """What could not be done, or was not known, when it was made."""
 
 
-def read_history(connection: Connection, *, limit: int) -> list[Decided]:
-    """Return the newest versions, the newest first."""
-    query = select(cluster_assignments).order_by(cluster_assignments.c.version.desc()).limit(limit)
+def read_moves(connection: Connection, *, limit: int) -> list[MovesOfVersion]:
+    """Return the newest versions that moved a team, the newest first.
+
+    Cost: reads no placements; at most the 1,000 versions that are kept.
+    """
+    table = cluster_assignments.c
+    query = (
+        select(table.version, table.made_by, table.made_at, table.moves, table.problems)
+        .where(func.jsonb_array_length(table.moves) > 0)
+        .order_by(table.version.desc())
+        .limit(limit)
+    )
     return [
-        Decided(
-            Assignment(
-                int(row.version),
-                {team: Placement(**at) for team, at in row.placements.items()},
-                tuple(Move(**move) for move in row.moves),
-                tuple(row.waiting),
-                tuple(row.problems),
-            ),
+        MovesOfVersion(
+            int(row.version),
             row.made_by,
             row.made_at,
+            tuple(Move(**move) for move in row.moves),
+            tuple(row.problems),
         )
         for row in connection.execute(query)
     ]

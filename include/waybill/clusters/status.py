@@ -20,13 +20,13 @@ from waybill.clusters.model import (
 )
 from waybill.clusters.packing import assign
 from waybill.clusters.records import (
-    Decided,
+    MovesOfVersion,
     Pin,
     now_s,
     read_assignment,
     read_capacities,
     read_clusters,
-    read_history,
+    read_moves,
     read_pins,
     read_samples,
 )
@@ -123,6 +123,8 @@ class DecisionLine:
     at: datetime
     made_by: str
     move: Move
+    problems: tuple[str, ...]
+    """What could not be done, or was not known, when it was made."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -136,6 +138,7 @@ class DecisionLine:
             "new": move.new,
             "kind": move.kind,
             "reason": move.reason,
+            "problems": list(self.problems),
         }
 
 
@@ -185,7 +188,7 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
         lines = _lines(connection, clusters, assignment, loads)
         pins = {team: pin.cluster for team, pin in read_pins(connection).items()}
         now = assign(assignment, loads, clusters, pins, now_s=now_s(connection))
-        decided = read_history(connection, limit=_DECISIONS)
+        decided = read_moves(connection, limit=_DECISIONS)
         drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
     return ClusterStatus(
         assignment.version,
@@ -244,10 +247,10 @@ def _processed_per_s(samples: Sequence[LoadSample]) -> float:
     return max(0.0, (after.read - before.read) / max(1e-9, after.at_s - before.at_s))
 
 
-def _decisions(decided: Sequence[Decided], name: str | None) -> list[DecisionLine]:
+def _decisions(decided: Sequence[MovesOfVersion], name: str | None) -> list[DecisionLine]:
     return [
-        DecisionLine(one.assignment.version, one.made_at, one.made_by, move)
+        DecisionLine(one.version, one.made_at, one.made_by, move, one.problems)
         for one in decided
-        for move in one.assignment.moves
+        for move in one.moves
         if name in {None, move.old, move.new}
     ]

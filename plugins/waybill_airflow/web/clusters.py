@@ -9,16 +9,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import APIRouter, HTTPException, Path, status
+from fastapi import APIRouter, HTTPException, Path, Query, status
 from pydantic import BaseModel, Field
 
-from waybill.clusters import ClusterLine, ClusterStatus, cluster_status
+from waybill.clusters import (
+    MOST_TEAMS,
+    ClusterLine,
+    ClusterStatus,
+    HistorySpan,
+    cluster_history,
+    cluster_status,
+    team_history,
+)
 from waybill.errors import InputError
-from waybill_airflow.web.guard import Viewer
+from waybill_airflow.web.guard import Viewer, require
 from waybill_airflow.web.models import problems
 from waybill_airflow.web.services import parked_events
 
 router = APIRouter(prefix="/api", tags=["clusters"])
+SpanOf = Annotated[HistorySpan, Query(description="How far back.")]
+Teams = Annotated[
+    list[Annotated[str, Field(pattern=r"^[^\x00]{1,300}$")]],
+    Query(min_length=1, max_length=MOST_TEAMS, description="Names of teams, one by one."),
+]
 ClusterName = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="The cluster's name.")
 ]
@@ -91,6 +104,10 @@ class DecisionOut(BaseModel):
     new: str
     kind: Literal["new", "pin", "gone", "drain", "hot", "load", "asked"]
     reason: str
+    problems: list[str] = Field(
+        description="What could not be done, or was not known, when it was made; for who may view "
+        "every team."
+    )
 
 
 class MinuteOut(BaseModel):
@@ -103,6 +120,39 @@ class MinuteOut(BaseModel):
     demand_cores: float
     forecast_cores: float
     lag_s: float
+
+
+class _Steps(BaseModel):
+    since: str = Field(description="Where the first step begins.")
+    step_s: int = Field(description="Length of a step.")
+    steps: int
+
+
+class ClusterSeries(BaseModel):
+    """What a cluster was like, a number for each step; null: the coordinator did not look."""
+
+    lag_s: list[float | None] = Field(description="The longest.")
+    demand_cores: list[float | None] = Field(description="Busy cores; the mean.")
+    needed_cores: list[float | None] = Field(description="For its lag objective; the most.")
+    cores: list[float | None] = Field(description="Its limit; null also: it had none.")
+
+
+class ClusterHistory(_Steps):
+    """Clusters over time."""
+
+    series: dict[str, ClusterSeries] = Field(description="By cluster.")
+
+
+class TeamSeries(BaseModel):
+    """What a team was like, a number for each step; null: the coordinator did not look."""
+
+    lag_s: list[float | None] = Field(description="The longest.")
+
+
+class TeamHistory(_Steps):
+    """Teams over time."""
+
+    series: dict[str, TeamSeries] = Field(description="By team.")
 
 
 class Clusters(BaseModel):
@@ -124,10 +174,12 @@ class ClusterDetail(Clusters):
 
 def _said(found: ClusterStatus, teams: tuple[str, ...] | None) -> dict[str, Any]:
     decisions = [one.to_json() for one in found.decisions]
+    if teams is not None:
+        decisions = [one | {"problems": []} for one in decisions if one["team"] in teams]
     return {
         "version": found.version,
         "clusters": [ClusterOut.of(one, teams) for one in found.clusters],
-        "decisions": [one for one in decisions if teams is None or one["team"] in teams],
+        "decisions": decisions,
         "problems": list(found.problems) if teams is None else [],
     }
 
@@ -155,6 +207,20 @@ def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
         MinuteOut(**{field: row[field] for field in MinuteOut.model_fields}) for row in history
     ]
     return ClusterDetail(**_said(found, access.teams("view")), history=shown)
+
+
+@router.get("/cluster-history", summary="Virtual clusters over time")
+def history(_access: Viewer, span: SpanOf = "6h") -> ClusterHistory:
+    """Return lag and cores of each cluster in equal steps."""
+    return ClusterHistory(**cluster_history(parked_events().tracker, span).to_json())
+
+
+@router.get("/team-history", summary="Teams over time")
+def teams(access: Viewer, team: Teams, span: SpanOf = "6h") -> TeamHistory:
+    """Return the lag of some teams in equal steps."""
+    for name in team:
+        require(access, "view", name)
+    return TeamHistory(**team_history(parked_events().tracker, span, team).to_json())
 
 
 __all__ = ["router"]

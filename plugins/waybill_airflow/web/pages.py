@@ -42,6 +42,14 @@ def balance_page(_access: Viewer) -> HTMLResponse:
 
 
 @router.get(
+    "/clusters", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of clusters"
+)
+def clusters_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Clusters", which Airflow shows in a frame."""
+    return HTMLResponse(_file("clusters.html").read_text(encoding="utf-8"))
+
+
+@router.get(
     "/static/{name}",
     response_class=FileResponse,
     responses={200: _ANY_FILE, **_NO_FILE},

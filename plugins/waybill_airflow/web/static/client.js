@@ -16,9 +16,10 @@ const OTHERWISE = {
   404: "Nothing is there any more. Go back and refresh the list.",
 };
 
-/** Return "api/partitions?stage=mapping"; parts that are null, undefined or "" are left out. */
+/** Return "api/partitions?stage=mapping"; parts that are null, undefined or "" are left out, lists are repeated. */
 export function address(path, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const each = Object.entries(query).flatMap(([name, value]) => [value].flat().map((one) => [name, one]));
+  const given = each.filter(([, value]) => value !== null && value !== undefined && value !== "");
   const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
   return `${BASE}${path}${text ? `?${text}` : ""}`;
 }

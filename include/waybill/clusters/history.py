@@ -1,0 +1,102 @@
+"""What clusters and teams were like over the last hours, in equal steps of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from sqlalchemy import Connection, text
+
+from waybill.clusters.records import now_s
+from waybill.events import rfc3339
+from waybill.storage import TrackerStore
+
+HistorySpan = Literal["1h", "6h", "24h"]
+MOST_TEAMS = 50
+"""Teams that are asked for at once."""
+_STEPS: dict[HistorySpan, tuple[int, int]] = {"1h": (60, 60), "6h": (72, 300), "24h": (96, 900)}
+"""How many steps of how many seconds."""
+_CLUSTERS = text("""
+SELECT cluster AS name, floor(extract(epoch FROM at) / :step_s)::bigint AS step,
+  max(lag_s) AS lag_s, avg(demand_cores) AS demand_cores, max(needed_cores) AS needed_cores,
+  max(cores) AS cores
+FROM cluster_loads WHERE at >= to_timestamp(:since_s) GROUP BY 1, 2
+""")
+_TEAMS = text("""
+SELECT team AS name, floor(extract(epoch FROM at) / :step_s)::bigint AS step, max(lag_s) AS lag_s
+FROM team_loads WHERE team = ANY(:teams) AND at >= to_timestamp(:since_s) GROUP BY 1, 2
+""")
+_OF_CLUSTERS = ("lag_s", "demand_cores", "needed_cores", "cores")
+
+Series = Mapping[str, Sequence[float | None]]
+"""Numbers by what they are, one for each step; None: the coordinator did not look then."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Numbers over time, by name."""
+
+    since: datetime
+    """Where the first step begins."""
+    step_s: int
+    steps: int
+    series: Mapping[str, Series]
+    """Of each cluster, or team, that there is something of."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "since": rfc3339(self.since),
+            "step_s": self.step_s,
+            "steps": self.steps,
+            "series": {name: dict(one) for name, one in sorted(self.series.items())},
+        }
+
+
+def cluster_history(tracker: TrackerStore, span: HistorySpan) -> History:
+    """Return lag (the longest), busy cores (the mean), needed cores and their limit, by cluster.
+
+    Raises:
+        RetryError: the tracker does not answer.
+
+    Cost: a row for each cluster and minute of the span.
+    """
+    with tracker.transaction() as connection:
+        return _history(connection, span, _CLUSTERS, _OF_CLUSTERS, {})
+
+
+def team_history(tracker: TrackerStore, span: HistorySpan, teams: Sequence[str]) -> History:
+    """Return the longest lag in each step, by team.
+
+    Raises:
+        RetryError: the tracker does not answer.
+
+    Cost: a row for each of the teams, ``MOST_TEAMS`` at most, and minute of the span.
+    """
+    with tracker.transaction() as connection:
+        asked = {"teams": list(teams[:MOST_TEAMS])}
+        return _history(connection, span, _TEAMS, ("lag_s",), asked)
+
+
+def _history(
+    connection: Connection,
+    span: HistorySpan,
+    query: Any,
+    columns: Sequence[str],
+    asked: Mapping[str, Any],
+) -> History:
+    steps, step_s = _STEPS[span]
+    first = int(now_s(connection) // step_s) - steps + 1
+    found: dict[str, dict[str, list[float | None]]] = {}
+    rows = connection.execute(query, {**asked, "step_s": step_s, "since_s": first * step_s})
+    for row in rows:
+        place = int(row.step) - first
+        if not 0 <= place < steps:  # written after the clock was read
+            continue
+        series = found.setdefault(row.name, {name: [None] * steps for name in columns})
+        for name in columns:
+            value = getattr(row, name)
+            series[name][place] = None if value is None else round(float(value), 4)
+    return History(datetime.fromtimestamp(first * step_s, UTC), step_s, steps, found)

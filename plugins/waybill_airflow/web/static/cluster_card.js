@@ -1,0 +1,116 @@
+// One virtual cluster as the page "Clusters" shows it, and the decisions about teams.
+
+import { chart } from "./chart.js";
+import { h, icon } from "./dom.js";
+import { ago, count, duration, many, plain, time } from "./words.js";
+
+const TOP_TEAMS = 5;
+const TOP_PROBLEMS = 3;
+const KINDS = { new: "new team", pin: "pinned", gone: "cluster gone", drain: "drained", hot: "hot", load: "load", asked: "by hand" };
+
+/** Seconds → "40 s", "1 min", "3 min 5 s". */
+export function span(seconds) {
+  return duration(seconds).replace(/ 0 (s|min)$/, "");
+}
+
+/** Cores → "1.50"; what is less than a hundredth is not shown as nothing. */
+export function cores(number) {
+  return number > 0 && number < 0.005 ? "< 0.01" : number.toFixed(2);
+}
+
+/** Events a second → "0.4", "1,204". */
+export function rate(number) {
+  return number >= 10 || number === 0 ? count(Math.round(number)) : number.toFixed(1);
+}
+
+/** Return the badges and hot spots of a team. */
+export function teamMarks(team) {
+  return [
+    team.hot && h("span", { class: "state hot", title: "It takes so much of its cluster that no team is moved in beside it." }, "hot"),
+    team.pinned_by !== null && h("span", { class: "state", title: `Pinned by ${team.pinned_by}` }, "pinned"),
+  ];
+}
+
+/** Return a line for each partition with most of what waits for a team. */
+export function hotPartitions(team) {
+  return team.hot_partitions.map((hot) =>
+    h("span", { class: "sub hot-spot" }, h("code", {}, hot.topic), `, partition ${hot.partition}: ${many(hot.waiting, "event")} waiting, ${Math.round(hot.share * 100)} % of the team's`));
+}
+
+/**
+ * Return a cluster's card. `grid` and `series` are of its history; `own`: only some teams are the
+ * user's; `href` leads to it alone, null where it is alone already.
+ */
+export function card(cluster, { grid, series, decisions, own, href }) {
+  const name = h(href ? "h2" : "p", { class: "cluster-name" }, href ? h("a", { href }, cluster.name) : h("span", { class: "sr-only" }, cluster.name), states(cluster));
+  return h("article", { class: "cluster", "data-cluster": cluster.name, "aria-label": `Cluster ${cluster.name}` },
+    h("header", {}, name, figures(cluster, own)),
+    series ? charts(cluster, grid, series, decisions) : h("p", { class: "muted nothing-drawn" }, "Nothing was measured in this range."),
+    href && teamLines(cluster, href, own));
+}
+
+function states(cluster) {
+  return [
+    cluster.state === "draining" && h("span", { class: "state warn" }, "draining"),
+    cluster.is_served ? h("span", { class: "state good" }, "at work") : h("span", { class: "state bad-state", title: "Its application of processing was not seen for a minute: look at the DAG that supervises it." }, "no application"),
+  ];
+}
+
+function figures(cluster, own) {
+  const sum = (field) => cluster.teams.reduce((all, team) => all + team[field], 0);
+  const short = cluster.cores !== null && cluster.needed_cores > cluster.cores;
+  const needs = cluster.needed_cores === null ? "" : `, needs ${count(cluster.needed_cores)}`;
+  const figure = (label, number, more, bad) => h("div", { class: bad ? "bad" : null }, h("dt", {}, label), h("dd", {}, h("strong", {}, number), " ", h("span", {}, more)));
+  return h("dl", { class: "figures" },
+    figure("Lag", span(cluster.lag_s), `of ${span(cluster.lag_objective_s)}`, cluster.lag_s > cluster.lag_objective_s),
+    figure("Cores busy", cluster.demand_cores.toFixed(1), `${cluster.cores === null ? "no limit" : `of ${count(cluster.cores)}`}${needs}`, short),
+    figure(own ? "Events/s, your teams" : "Events/s", rate(sum("arrival_per_s")), `in, ${rate(sum("processed_per_s"))} out`),
+    figure("Waiting", count(sum("waiting")), sum("waiting") === 1 ? "event" : "events"),
+    figure("Topics", count(cluster.consumers), cluster.max_consumers === null ? "" : `of ${count(cluster.max_consumers)}`));
+}
+
+function charts(cluster, grid, series, decisions) {
+  const marks = decisions.filter((one) => one.old === cluster.name || one.new === cluster.name)
+    .map((one) => [Date.parse(one.at), `${one.team}: ${one.old ?? "nowhere"} → ${one.new}`])
+    .filter(([ms]) => ms >= Date.parse(grid.since));
+  const objective = series.lag_s.map(() => cluster.lag_objective_s);
+  const lines = [{ look: "busy", words: "busy", values: series.demand_cores }, { look: "needed", words: "needed", values: series.needed_cores }];
+  if (series.cores.some((one) => one !== null)) lines.push({ look: "limit", words: "limit", values: series.cores });
+  return h("div", { class: "charts" },
+    chart({ key: `lag ${cluster.name}`, title: "Lag", grid, marks, shown: span, lines: [{ look: "lag", words: "lag", values: series.lag_s }, { look: "limit", words: "objective", values: objective }] }),
+    chart({ key: `cores ${cluster.name}`, title: "Cores", grid, marks, shown: (number) => String(Number(number.toFixed(1))), lines }));
+}
+
+function teamLines(cluster, href, own) {
+  if (!cluster.teams.length) return h("p", { class: "muted nothing-drawn" }, own ? "No team of yours is in it." : "No team is in it.");
+  const more = cluster.teams.length - TOP_TEAMS;
+  return h("ul", { class: "team-lines" },
+    cluster.teams.slice(0, TOP_TEAMS).map((team) => h("li", { "data-team": team.team },
+      h("span", { class: "team-name" }, team.team, teamMarks(team)),
+      h("span", { class: "muted" }, `${rate(team.arrival_per_s)}/s in, ${rate(team.processed_per_s)}/s out`),
+      h("span", { class: "muted" }, `${cores(team.demand_cores)} cores`),
+      h("span", { class: team.lag_s > cluster.lag_objective_s ? "bad" : "muted" }, `lag ${span(team.lag_s)}`),
+      hotPartitions(team))),
+    more > 0 && h("li", {}, h("a", { href }, `${many(more, "more team")}`)));
+}
+
+/** Return what the coordinator could not do; the first few open. */
+export function problemList(problems) {
+  if (!problems.length) return null;
+  const lines = (some) => some.map((one) => h("p", {}, one));
+  const rest = problems.slice(TOP_PROBLEMS);
+  return h("div", { class: "callout warning", role: "status" }, icon("alert"), h("div", {}, lines(problems.slice(0, TOP_PROBLEMS)),
+    rest.length > 0 && h("details", {}, h("summary", {}, `${count(rest.length)} more`), lines(rest))));
+}
+
+/** Return the decisions, the newest first. */
+export function decisionList(decisions) {
+  if (!decisions.length) return h("p", { class: "muted" }, "Nobody was moved.");
+  return h("ol", { class: "decisions" }, decisions.map((one) => h("li", {},
+    h("time", { datetime: one.at, title: `${time(one.at)} UTC` }, ago(one.at)),
+    h("div", {},
+      h("p", {}, h("strong", {}, one.team), " ", h("span", { class: "way" }, one.old ?? "nowhere", " → ", one.new), " ", h("span", { class: `state ${one.kind === "hot" ? "hot" : ""}` }, KINDS[one.kind] ?? plain(one.kind))),
+      h("p", { class: "reason" }, one.reason),
+      h("p", { class: "muted by" }, `${one.made_by}, version ${count(one.version)}, ${time(one.at)} UTC`),
+      one.problems.length > 0 && h("details", {}, h("summary", {}, `${many(one.problems.length, "problem")} at the time`), one.problems.map((words) => h("p", { class: "muted" }, words)))))));
+}

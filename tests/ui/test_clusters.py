@@ -1,0 +1,164 @@
+"""The page "Clusters": how each is, over time, its teams, and each decision with its reason."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+from tests.ui.clustered_teams import ClusteredTeams
+from tests.ui.opened_page import OpenedPage, hash_of
+
+HOSTILE = "cl-<img src=x onerror=alert(1)>"
+HOT = {"topic": "events.cl-red.warehouse", "partition": 3, "waiting": 90_000, "share": 0.97}
+
+
+class OpenedClusters(OpenedPage):
+    """The page "Clusters" in Airflow's frame."""
+
+    plugin, path, title = "/plugin/waybill-clusters", "/waybill/clusters", "Clusters"
+
+    def cluster(self, name):
+        return self.frame.get_by_role("article", name=f"Cluster {name}", exact=True)
+
+    def plot(self, cluster, what):
+        return self.frame.locator(f".plot[data-chart='{what} {cluster}']")
+
+    def refresh(self):
+        self.frame.get_by_role("button", name="Refresh").click()
+
+
+@pytest.fixture(scope="module")
+def teams(web):
+    made = ClusteredTeams(web.lot)
+    made.forget()
+    made.cluster("default")
+    made.cluster("second", cores=2)
+    made.cluster("idle", cores=None, served=False)
+    made.team("cl-red", cores=1.5, lag_s=40, hot=[HOT])
+    made.team("cl-green", cores=0.4, lag_s=2)
+    made.team(HOSTILE, cores=0.2, lag_s=3)
+    for n in range(60):
+        made.team(f"cl-small-{n:02d}", cores=0.001, lag_s=1)
+    made.measured("default", lag_s=12, cores=1.2)
+    made.measured("second", lag_s=45, cores=1.8, limit=2)
+    places = {"cl-red": "second", "cl-green": "default", HOSTILE: "second"}
+    places |= {f"cl-small-{n:02d}": "default" for n in range(60)}
+    made.decided(
+        places,
+        [{"team": "cl-red", "old": "default", "new": "second", "kind": "hot",
+          "reason": "hot: it took 1.50 of 4 cores of default; alone in second"}],
+        by="coordinator", ago=90,
+    )  # fmt: skip
+    made.decided(
+        places,
+        [{"team": HOSTILE, "old": None, "new": "second", "kind": "asked",
+          "reason": "moved by ann: <b>slow</b>"}],
+        by="ann", ago=30,
+    )  # fmt: skip
+    yield made
+    made.forget()
+
+
+@pytest.fixture
+def open_clusters(web, signed_in, teams):
+    opened = []
+
+    def open_one(view="", *, user="admin", dark=False):
+        one = OpenedClusters(web, signed_in[user], dark=dark)
+        opened.append(one)
+        one.goto(view)
+        return one
+
+    yield open_one
+    for one in opened:
+        one.close()
+    assert [fault for one in opened for fault in one.faults()] == []
+
+
+def test_each_cluster_has_its_numbers_its_charts_and_its_largest_teams(open_clusters):
+    one = open_clusters()
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("Clusters")
+    expect(one.frame.get_by_role("article")).to_have_count(3)
+    second = one.cluster("second")
+    for words in ("40 s of 1 min", "at work", "1.7 of 2, needs 3", "cl-red", "partition 3: 90,000 events waiting"):  # fmt: skip
+        expect(second).to_contain_text(words)
+    expect(one.cluster("idle")).to_contain_text("no application")
+    expect(one.cluster("default").locator(".team-lines li")).to_have_count(6)
+    expect(one.cluster("default")).to_contain_text("56 more teams")
+    for what in ("lag", "cores"):
+        path = one.plot("second", what).locator("path.line").first.get_attribute("d")
+        assert path.count("M") == 2, "a gap where nobody looked"
+    expect(one.plot("second", "lag").locator(".happened")).to_have_count(2)
+
+
+def test_the_pointer_and_the_arrow_keys_read_a_chart(open_clusters):
+    one = open_clusters()
+    plot = one.plot("second", "cores")
+    value = one.cluster("second").locator(".chart", has=plot).locator(".chart-value")
+    plot.hover()
+    expect(value).to_contain_text("UTC: busy")
+    plot.focus()
+    one.page.keyboard.press("End")
+    expect(value).to_contain_text("needed 3, limit 2")
+    last = value.inner_text()
+    one.page.keyboard.press("ArrowLeft")
+    expect(value).not_to_have_text(last)
+    one.page.keyboard.press("Escape")
+    expect(value).to_be_empty()
+
+
+def test_each_decision_says_who_what_and_why_and_names_are_text(open_clusters):
+    one = open_clusters()
+    newest, before = one.frame.locator(".decisions > li").all()
+    expect(newest).to_contain_text(HOSTILE)
+    expect(newest).to_contain_text("nowhere → second")
+    expect(newest).to_contain_text("moved by ann: <b>slow</b>")
+    expect(newest).to_contain_text("ann, version 2")
+    expect(before).to_contain_text("hot: it took 1.50 of 4 cores of default; alone in second")
+    expect(one.frame.locator("img, b")).to_have_count(0)
+
+
+def test_a_clusters_teams_are_a_table_with_their_lag_over_time(open_clusters):
+    one = open_clusters()
+    one.frame.get_by_role("link", name="default", exact=True).click()
+    expect(one.frame.get_by_role("heading", level=1)).to_have_text("default")
+    rows = one.frame.locator("tr[data-team]")
+    expect(rows).to_have_count(50)
+    expect(rows.first).to_contain_text("cl-green")
+    expect(rows.first).to_contain_text("of cl-green")
+    expect(one.frame.locator("tr[data-team] .spark-line")).to_have_count(50)
+    one.frame.get_by_role("button", name="Show 11 more teams").click()
+    expect(one.frame.locator("tr[data-team] .spark-line")).to_have_count(61)
+    one.refresh()
+    expect(rows).to_have_count(61)
+    one.frame.get_by_role("link", name="All clusters").click()
+    expect(one.frame.get_by_role("article")).to_have_count(3)
+
+
+def test_a_range_is_chosen_kept_in_the_address_and_shared(open_clusters):
+    one = open_clusters()
+    one.frame.get_by_role("radio", name="1 h", exact=True).check(force=True)
+    plot = one.plot("default", "lag").locator("svg")
+    expect(plot).to_have_attribute("viewBox", "0 0 59 100")
+    assert one.page.url.endswith("#span=1h")
+    other = open_clusters(hash_of(span="24h", cluster="second"))
+    expect(other.plot("second", "lag").locator("svg")).to_have_attribute("viewBox", "0 0 95 100")
+    expect(other.frame.locator("tr[data-team]")).to_have_count(2)
+
+
+def test_a_coordinator_that_does_not_look_and_a_cluster_that_is_gone_are_told(open_clusters, teams):
+    one = open_clusters(hash_of(cluster="third"))
+    expect(one.frame.locator(".empty")).to_contain_text("There is no such cluster any more")
+    teams.lot.sql("UPDATE cluster_loads SET at = at - interval '20 minutes 7 seconds'")
+    one.refresh()
+    expect(one.frame.locator(".callout")).to_contain_text("did not look for ten minutes")
+    teams.lot.sql("UPDATE cluster_loads SET at = at + interval '20 minutes 7 seconds'")
+
+
+def test_on_a_narrow_screen_the_page_does_not_scroll_sideways(open_clusters):
+    for view in ("", hash_of(cluster="second")):
+        one = open_clusters(view, dark=True)
+        one.frame.locator(".chart").first.wait_for()
+        for width in (1440, 1000, 700, 400):
+            one.page.set_viewport_size({"width": width, "height": 860})
+            wide = one.frame.locator("html").evaluate("e => e.scrollWidth - e.clientWidth")
+            assert wide == 0, (view, width)
