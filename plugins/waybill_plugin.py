@@ -18,6 +18,13 @@ class WaybillPlugin(AirflowPlugin):
     name = "waybill"
     external_views: ClassVar[list[dict[str, Any]]] = [
         {
+            "name": "Pipelines",
+            "href": "waybill/pipelines",
+            "destination": "nav",
+            "url_route": "waybill-pipelines",
+            "category": "browse",
+        },
+        {
             "name": "Parked events",
             "href": "waybill/parked",
             "destination": "nav",

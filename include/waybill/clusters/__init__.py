@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from waybill.clusters.history import team_history as team_history
     from waybill.clusters.loads import HotPartition as HotPartition
     from waybill.clusters.loads import LoadSample as LoadSample
+    from waybill.clusters.loads import TopicLook as TopicLook
     from waybill.clusters.loads import team_load as team_load
     from waybill.clusters.model import DEFAULT_CLUSTER as DEFAULT_CLUSTER
     from waybill.clusters.model import NO_ASSIGNMENT as NO_ASSIGNMENT
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from waybill.clusters.packing import PackingPolicy as PackingPolicy
     from waybill.clusters.packing import assign as assign
     from waybill.clusters.packing import check_pin as check_pin
+    from waybill.clusters.records import read_topic_looks as read_topic_looks
     from waybill.clusters.request import ClusterRequest as ClusterRequest
     from waybill.clusters.request import DrainRequest as DrainRequest
     from waybill.clusters.request import PlaceRequest as PlaceRequest
@@ -94,7 +96,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "cluster_history",
             "team_history",
         ],
-        "loads": ["HotPartition", "LoadSample", "team_load"],
+        "loads": ["HotPartition", "LoadSample", "TopicLook", "team_load"],
         "model": [
             "Assignment",
             "DEFAULT_CLUSTER",
@@ -105,6 +107,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "VirtualCluster",
         ],
         "packing": ["PackingPolicy", "assign", "check_pin"],
+        "records": ["read_topic_looks"],
         "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
         "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
         "watching": [

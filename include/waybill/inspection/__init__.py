@@ -1,10 +1,17 @@
-"""Parked events as users see them, personal fields masked, and what users decide about them."""
+"""Parked events and pipelines as users see them, personal fields masked; what users decide."""
 
 from typing import TYPE_CHECKING
 
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.inspection.pipelines import MOST_PIPELINES as MOST_PIPELINES
+    from waybill.inspection.pipelines import PipelineFilter as PipelineFilter
+    from waybill.inspection.pipelines import PipelineLine as PipelineLine
+    from waybill.inspection.pipelines import PipelinePage as PipelinePage
+    from waybill.inspection.pipelines import PipelineRates as PipelineRates
+    from waybill.inspection.pipelines import pipeline_page as pipeline_page
+    from waybill.inspection.pipelines import pipeline_rates as pipeline_rates
     from waybill.inspection.service import ParkedEventsService as ParkedEventsService
     from waybill.inspection.service import ShownEvent as ShownEvent
     from waybill.inspection.status import ReplayStanding as ReplayStanding
@@ -12,5 +19,17 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
-    {"service": ["ParkedEventsService", "ShownEvent"], "status": ["ReplayStanding", "Standing"]},
+    {
+        "pipelines": [
+            "MOST_PIPELINES",
+            "PipelineFilter",
+            "PipelineLine",
+            "PipelinePage",
+            "PipelineRates",
+            "pipeline_page",
+            "pipeline_rates",
+        ],
+        "service": ["ParkedEventsService", "ShownEvent"],
+        "status": ["ReplayStanding", "Standing"],
+    },
 )

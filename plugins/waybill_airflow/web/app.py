@@ -20,6 +20,7 @@ from waybill_airflow.web import (
     mappings,
     pages,
     parked,
+    pipelines,
     runs,
     trails,
 )
@@ -122,8 +123,8 @@ def make_app() -> FastAPI:
     """Return the app; Airflow runs its lifespan."""
     app = FastAPI(
         title="Waybill",
-        description="Parked events: look, dry-run, replay, discard, download. The balance. Where "
-        "events are.",
+        description="Parked events: look, dry-run, replay, discard, download. The balance, "
+        "pipelines, clusters. Where events are.",
         version="1",
         docs_url=None,
         redoc_url=None,
@@ -135,7 +136,18 @@ def make_app() -> FastAPI:
     )
     app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
-    parts = (pages, parked, decisions, runs, balance, clusters, destinations, mappings, trails)
+    parts = (
+        pages,
+        parked,
+        decisions,
+        runs,
+        balance,
+        clusters,
+        pipelines,
+        destinations,
+        mappings,
+        trails,
+    )
     for part in parts:
         app.include_router(part.router)
     return app

@@ -50,6 +50,14 @@ def clusters_page(_access: Viewer) -> HTMLResponse:
 
 
 @router.get(
+    "/pipelines", response_class=HTMLResponse, responses=_NO_FILE, summary="The page of pipelines"
+)
+def pipelines_page(_access: Viewer) -> HTMLResponse:
+    """Return the page "Pipelines", which Airflow shows in a frame."""
+    return HTMLResponse(_file("pipelines.html").read_text(encoding="utf-8"))
+
+
+@router.get(
     "/static/{name}",
     response_class=FileResponse,
     responses={200: _ANY_FILE, **_NO_FILE},

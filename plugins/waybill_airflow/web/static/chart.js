@@ -89,9 +89,10 @@ export function chart({ key: own, title, grid, lines, marks = [], shown }) {
   return element;
 }
 
-/** Return a small line with an area, for a cell. */
-export function spark(values, words) {
-  const most = highest([{ values }]) * ROOM;
-  return svg("svg", { class: "spark-line", viewBox: `0 0 ${values.length - 1} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
-    svg("title", {}, words), svg("path", { class: "area lag", d: under(values, most) }), svg("path", { class: "line lag", d: path(values, most) }));
+/** Return small lines {look, values} for a cell; the first has its area filled. */
+export function spark(lines, words) {
+  const most = highest(lines) * ROOM;
+  return svg("svg", { class: "spark-line", viewBox: `0 0 ${lines[0].values.length - 1} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
+    svg("title", {}, words), svg("path", { class: `area ${lines[0].look}`, d: under(lines[0].values, most) }),
+    lines.map((line) => svg("path", { class: `line ${line.look}`, d: path(line.values, most) })));
 }

@@ -46,7 +46,7 @@ export class TeamTable {
     const values = this.histories.get(team);
     if (!values) return null;
     const known = values.filter((one) => one !== null);
-    return spark(values, `lag of ${team}: at most ${span(Math.max(0, ...known))}`);
+    return spark([{ look: "lag", values }], `lag of ${team}: at most ${span(Math.max(0, ...known))}`);
   }
 
   async more() {
