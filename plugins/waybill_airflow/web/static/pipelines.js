@@ -17,7 +17,7 @@ const STALE_MS = 5 * 60_000;
 const LATE_S = 60;
 const RATE_MINUTES = 5;
 const DEFAULTS = { words: "", attention: "", after: "" };
-const HEADS = [["Pipeline"], ["In/s", "number"], ["Out/s", "number"], ["Last hour"], ["Lag", "number"], ["Parked", "number"], ["Last error"]];
+const HEADS = [["Pipeline"], ["In/s", "number", "Taken in, over five minutes"], ["Out/s", "number", "Of these, delivered by now"], ["Last hour"], ["Lag", "number", "For how long the oldest unread event of its topic waits; pipelines of one team into one destination share a topic."], ["Parked", "number"], ["Last error"]];
 
 const page = document.getElementById("page");
 let view = { ...DEFAULTS };
@@ -125,7 +125,7 @@ function draw(found) {
     h("button", { type: "button", class: "button icon-only", "aria-label": "Refresh", title: "Refresh", onclick: load }, icon("refresh")));
   const kept = new Map([...parts.table.querySelectorAll("tr[data-id]")].map((line) => [line.dataset.id, line]));
   fill(parts.table, found.pipelines.length ? h("table", { class: "pipelines" }, h("caption", { class: "sr-only" }, "Pipelines"),
-    h("thead", {}, h("tr", {}, HEADS.map(([words, look]) => h("th", { scope: "col", class: look }, words)))),
+    h("thead", {}, h("tr", {}, HEADS.map(([words, look, title]) => h("th", { scope: "col", class: look, title }, words)))),
     h("tbody", {}, found.pipelines.map((one) => row(one, kept.get(one.id))))) : empty());
   drawPager(found);
 }
