@@ -1,0 +1,105 @@
+"""How far topics reach is asked in few requests, and what one does not answer costs no other."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from waybill.errors import RetryError, StopError
+from waybill.settings import KafkaSettings
+from waybill.storage import KafkaLog, TopicSpan
+
+PARTITIONS = 4
+NODE = SimpleNamespace(id=1)
+
+
+def answered(value: Any = None, error: int | None = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(KafkaException(KafkaError(error)))
+    return future
+
+
+class Admin:
+    """What ``KafkaLog`` asks of confluent_kafka's AdminClient; counts the calls."""
+
+    def __init__(self, topics: int) -> None:
+        self.names = [f"topic-{n:04d}" for n in range(topics)]
+        self.leaderless: set[str] = set()
+        self.silent: set[tuple[str, int]] = set()
+        """Partitions whose ends nobody tells."""
+        self.calls: list[str] = []
+
+    def describe_cluster(self, request_timeout: float) -> Future[Any]:
+        assert request_timeout > 0
+        self.calls.append("describe_cluster")
+        return answered(SimpleNamespace(cluster_id="c1"))
+
+    def describe_topics(self, asked: Any) -> dict[str, Future[Any]]:
+        self.calls.append("describe_topics")
+        return {name: self._topic(name) for name in asked.topic_names}
+
+    def _topic(self, name: str) -> Future[Any]:
+        if name not in self.names:
+            return answered(error=KafkaError.UNKNOWN_TOPIC_OR_PART)
+        leaders = [None if name in self.leaderless and n == 2 else NODE for n in range(PARTITIONS)]
+        partitions = [
+            SimpleNamespace(id=n, leader=leader, replicas=[NODE])
+            for n, leader in enumerate(leaders)
+        ]
+        return answered(SimpleNamespace(name=name, topic_id=f"id-{name}", partitions=partitions))
+
+    def list_offsets(self, asked: dict[Any, Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        assert request_timeout > 0
+        self.calls.append("list_offsets")
+        assert not {at.topic for at in asked} & self.leaderless
+        latest = self.calls.count("list_offsets") > self.earliest
+        return {
+            at: answered(error=KafkaError._TIMED_OUT)
+            if (at.topic, at.partition) in self.silent
+            else answered(SimpleNamespace(offset=9 if latest else 2, leader_epoch=None))
+            for at in asked
+        }
+
+    earliest = 0
+    """Calls of ``list_offsets`` that are for the beginnings."""
+
+
+def opened(admin: Admin) -> KafkaLog:
+    log = KafkaLog(KafkaSettings(bootstrap_servers="nowhere:9092"))
+    log._admin_client = admin
+    return log
+
+
+@pytest.mark.parametrize(("topics", "describes", "offsets"), [(0, 0, 0), (1, 1, 1), (5000, 10, 10)])
+def test_requests_grow_with_hundreds_of_topics_not_with_each(topics, describes, offsets):
+    admin = Admin(topics)
+    admin.earliest = offsets
+    spans = opened(admin).spans(admin.names)
+    assert len(spans) == topics
+    assert [admin.calls.count(name) for name in ("describe_cluster", "describe_topics")] == [1, describes]  # fmt: skip
+    assert admin.calls.count("list_offsets") == 2 * offsets
+    for span in spans.values():
+        assert isinstance(span, TopicSpan)
+        assert span.marks == dict.fromkeys(range(PARTITIONS), (2, 9))
+
+
+def test_a_topic_that_does_not_answer_costs_no_other():
+    admin = Admin(6)
+    admin.earliest = 1
+    admin.leaderless = {"topic-0001"}
+    admin.silent = {("topic-0003", 1)}
+    spans = opened(admin).spans([*admin.names, "not-there"])
+    failed = {name: span for name, span in spans.items() if not isinstance(span, TopicSpan)}
+    assert failed.keys() == {"topic-0001", "topic-0003", "not-there"}
+    assert isinstance(failed["topic-0001"], RetryError)
+    assert "partition 2 of 'topic-0001' has no leader" in str(failed["topic-0001"])
+    assert isinstance(failed["topic-0003"], RetryError)
+    assert "topic-0003/1" in str(failed["topic-0003"])
+    assert isinstance(failed["not-there"], StopError)
