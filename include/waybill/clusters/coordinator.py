@@ -132,13 +132,20 @@ def decide(
     return after
 
 
-def current_loads(connection: Connection) -> list[TeamLoad]:
+def current_loads(
+    connection: Connection, samples: Mapping[str, Sequence[LoadSample]] | None = None
+) -> list[TeamLoad]:
     """Return the load of each team that has a deployed pipeline, of the last hour's looks.
 
     A team that was not looked at yet is there without a load, with as many consumers as it has
     topics.
+
+    Args:
+        connection: a transaction.
+        samples: as ``read_samples`` gives them, where the caller has them.
     """
-    samples = read_samples(connection)
+    if samples is None:
+        samples = read_samples(connection)
     topics = sorted(team_topics(connection).items())
     return [_load(team, len(names), samples) for team, names in topics]
 

@@ -113,7 +113,7 @@ def assign(
     after = Assignment(
         before.version + 1,
         packing.placements,
-        tuple(packing.moves),
+        tuple(packing.moves.values()),
         packing.waiting(),
         tuple(packing.problems()),
     )
@@ -228,7 +228,8 @@ class _Packing:
     ) -> None:
         self.loads = {load.team: load for load in loads}
         self.placements: dict[str, Placement] = {}
-        self.moves: list[Move] = []
+        self.moves: dict[str, Move] = {}
+        """By team."""
         self._before = before.placements
         self._clusters = clusters
         served = {name for name, one in clusters.items() if one.is_served}
@@ -242,6 +243,7 @@ class _Packing:
         self._demand = dict.fromkeys(clusters, 0.0)
         self._consumers = dict.fromkeys(clusters, 0)
         self._teams: dict[str, set[str]] = {name: set() for name in clusters}
+        self._hot: dict[str, set[str]] = {name: set() for name in clusters}
 
     # What happens, in this order
 
@@ -474,7 +476,7 @@ class _Packing:
         return self._clusters[at.cluster].share(self.loads[team].demand_cores) > limit
 
     def _has_hot_team(self, name: str) -> bool:
-        return any(self._is_hot(team) for team in self._teams[name])
+        return bool(self._hot[name])
 
     def _draining(self) -> list[str]:
         return sorted(name for name, one in self._clusters.items() if one.state == "draining")
@@ -506,6 +508,8 @@ class _Packing:
         self._teams[at.cluster].add(team)
         self._demand[at.cluster] += self.loads[team].demand_cores
         self._consumers[at.cluster] += self.loads[team].consumers
+        if self._is_hot(team):
+            self._hot[at.cluster].add(team)
 
     def _move(self, team: str, target: str, kind: MoveKind, reason: str) -> None:
         was = self._before.get(team)
@@ -514,8 +518,9 @@ class _Packing:
             self._teams[at.cluster].discard(team)
             self._demand[at.cluster] -= self.loads[team].demand_cores
             self._consumers[at.cluster] -= self.loads[team].consumers
-        self.moves = [move for move in self.moves if move.team != team]
+            self._hot[at.cluster].discard(team)
+        self.moves.pop(team, None)
         old = None if was is None else was.cluster
         if old != target:
-            self.moves.append(Move(team, old, target, kind, reason))
+            self.moves[team] = Move(team, old, target, kind, reason)
         self._put(team, Placement(target, self._now_s, kind, reason, old=old))

@@ -38,6 +38,11 @@ LATELY_S = 3_600.0
 _KEPT_VERSIONS = 1_000
 _SETTINGS = ("max_consumers", "cores", "lag_objective_s", "state", "memory_mb", "scheduler_pool")
 _DEEPEST = 8
+_SAMPLES = text("""
+SELECT team, extract(epoch FROM at)::float, consumers, written, read, lag_s, batches, batch_events,
+  core_s, nullif(hot_partitions, '[]'::jsonb), nullif(unseen, '{}'::jsonb)
+FROM team_loads WHERE at >= clock_timestamp() - make_interval(secs => :lately_s) ORDER BY at
+""")
 _OLD_SAMPLES = text(
     "DELETE FROM team_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
 )
@@ -290,25 +295,10 @@ def read_samples(
 
     Cost: an index scan over them: 60 rows a team.
     """
-    begun = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, lately_s)
-    query = select(team_loads).where(team_loads.c.at >= begun).order_by(team_loads.c.at)
     found: dict[str, list[LoadSample]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.team, []).append(
-            LoadSample(
-                row.team,
-                row.at.timestamp(),
-                int(row.consumers),
-                int(row.written),
-                int(row.read),
-                float(row.lag_s),
-                int(row.batches),
-                int(row.batch_events),
-                float(row.core_s),
-                tuple(HotPartition(**hot) for hot in row.hot_partitions),
-                dict(row.unseen),
-            )
-        )
+    for team, *numbers, hot, unseen in connection.execute(_SAMPLES, {"lately_s": lately_s}):
+        spots = tuple(HotPartition(**one) for one in hot) if hot else ()
+        found.setdefault(team, []).append(LoadSample(team, *numbers, spots, unseen or {}))
     return found
 
 

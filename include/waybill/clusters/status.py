@@ -184,10 +184,11 @@ def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterSta
             known = ", ".join(one.name for one in clusters)
             raise InputError(f"there is no cluster {name[:120]!r}; there are {known}")
         assignment = read_assignment(connection) or NO_ASSIGNMENT
-        loads = current_loads(connection)
-        lines = _lines(connection, clusters, assignment, loads)
-        pins = {team: pin.cluster for team, pin in read_pins(connection).items()}
-        now = assign(assignment, loads, clusters, pins, now_s=now_s(connection))
+        samples, pins = read_samples(connection), read_pins(connection)
+        loads = current_loads(connection, samples)
+        lines = _lines(connection, clusters, assignment, loads, (pins, samples))
+        pinned = {team: pin.cluster for team, pin in pins.items()}
+        now = assign(assignment, loads, clusters, pinned, now_s=now_s(connection))
         decided = read_moves(connection, limit=_DECISIONS)
         drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
     return ClusterStatus(
@@ -204,21 +205,21 @@ def _lines(
     clusters: Sequence[VirtualCluster],
     assignment: Assignment,
     loads: Sequence[TeamLoad],
+    known: tuple[Mapping[str, Pin], Mapping[str, Sequence[LoadSample]]],
 ) -> list[ClusterLine]:
-    pins, samples = read_pins(connection), read_samples(connection)
+    pins, samples = known
     newest = {row["cluster"]: row for row in read_capacities(connection, since_s=_LATEST_S)}
+    teams: dict[str | None, list[TeamLine]] = {}
+    for load in sorted(loads, key=lambda one: (-one.demand_cores, one.team)):
+        line = _team_line(load, assignment, pins, samples.get(load.team, []))
+        teams.setdefault(assignment.cluster_of(load.team), []).append(line)
     found = []
     for cluster in clusters:
-        teams = [
-            _team_line(load, assignment, pins, samples.get(load.team, []))
-            for load in loads
-            if assignment.cluster_of(load.team) == cluster.name
-        ]
-        teams.sort(key=lambda one: (-one.load.demand_cores, one.load.team))
         row = newest.get(cluster.name)
         needed = None if row is None else int(row["needed_cores"])
         foreseen = None if row is None else round(float(row["forecast_cores"]), 4)
-        found.append(ClusterLine(cluster, tuple(teams), needed, foreseen))
+        own = tuple(teams.get(cluster.name, ()))
+        found.append(ClusterLine(cluster, own, needed, foreseen))
     return found
 
 
