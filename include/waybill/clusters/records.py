@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -296,9 +296,13 @@ def read_samples(
     Cost: an index scan over them: 60 rows a team.
     """
     found: dict[str, list[LoadSample]] = {}
-    for team, *numbers, hot, unseen in connection.execute(_SAMPLES, {"lately_s": lately_s}):
-        spots = tuple(HotPartition(**one) for one in hot) if hot else ()
-        found.setdefault(team, []).append(LoadSample(team, *numbers, spots, unseen or {}))
+    for row in connection.execute(_SAMPLES, {"lately_s": lately_s}):
+        team, at_s, consumers, written, read, lag_s, batches, events, core_s, hot, unseen = row
+        sample = LoadSample(team, at_s, consumers, written, read, lag_s, batches, events, core_s)
+        if hot or unseen:  # seldom
+            spots = tuple(HotPartition(**one) for one in hot or ())
+            sample = replace(sample, hot_partitions=spots, unseen=unseen or {})
+        found.setdefault(team, []).append(sample)
     return found
 
 

@@ -156,21 +156,24 @@ def pipeline_page(
     Cost: a look at each pipeline's name (and for ``attention`` at its parked groups), and at the
     parked groups of those on the page.
     """
+    most = min(limit, MOST_PIPELINES)
     asked = {
         "teams": None if wanted.teams is None else list(wanted.teams),
         "words": wanted.words,
         "attention": wanted.attention,
         "after": after,
-        "most": min(limit, MOST_PIPELINES) + 1,
+        "most": most + 1,
     }
     with tracker.transaction() as connection:
         connection.execute(text(_LONGEST))
         rows = connection.execute(_PAGE, asked).all()
         total = connection.execute(_TOTAL, asked).one()
-        more, rows = len(rows) >= asked["most"], rows[: asked["most"] - 1]
-        lines = _lines(connection, rows)
+        lines = _lines(connection, rows[:most])
     return PipelinePage(
-        tuple(lines), rows[-1].name if more else None, int(total.pipelines), int(total.held)
+        tuple(lines),
+        lines[-1].name if len(rows) > most else None,
+        int(total.pipelines),
+        int(total.held),
     )
 
 
