@@ -74,7 +74,7 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
-faults-processing: venv java  ## 50 moves of teams between two clusters under load, 10 SIGKILLs, 4 frozen applications (MOVES=, KILLS=, FREEZES=; QUICK=1: a few)
+faults-processing: venv java  ## two clusters under load: 50 moves, SIGKILLs of drivers at each step, of workers, user code, the coordinator; late awakenings; 200 poison events (KILLS=<n>, FREEZES=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
 
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
