@@ -337,20 +337,29 @@ class Campaign:
         with self._tracker.transaction() as connection:
             return float(connection.execute(query).scalar_one())
 
-    def move(self, team: str, cluster: str) -> None:
-        """Move a team, and wait until its new cluster has committed something."""
-        epoch = self._newest(team)[0]
-        services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
-        self._until(lambda: self._newest(team)[0] > epoch, f"{cluster} serves {team}")
-        commits = self._commits(team)
-        first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
-        self.tally.pauses_s.append(commits[first][1] - commits[first - 1][1])
-        self.tally.moves += 1
+    def move(self, teams: list[str], cluster: str) -> dict[str, int]:
+        """Move teams, and wait until their new cluster has committed something of each.
+
+        Returns {team: the epoch before}.
+        """
+        epochs = {team: self._newest(team)[0] for team in teams}
+        for team in teams:
+            services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
+
+        def serves_all() -> bool:
+            return all(self._newest(team)[0] > epoch for team, epoch in epochs.items())
+
+        self._until(serves_all, f"{cluster} serves {', '.join(teams)}")
+        self.tally.moves += len(teams)
+        return epochs
 
     def move_any(self) -> None:
         """Move a team to where it is not."""
         team = self._random.choice(TEAMS)
-        self.move(team, other(self.at()[team]))
+        epoch = self.move([team], other(self.at()[team]))[team]
+        commits = self._commits(team)
+        first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
+        self.tally.pauses_s.append(commits[first][1] - commits[first - 1][1])
 
     def poison_all(self) -> None:
         """Send one event of each kind of poison, among the others."""
@@ -432,9 +441,7 @@ class Campaign:
         for process in frozen:
             process.suspend()
         fenced = failpoints.noted(FENCED)
-        for team in [team for team, at in self.at().items() if at == cluster]:
-            self.move(team, other(cluster))
-            self.tally.pauses_s.pop()  # it waited for one that cannot let go
+        self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
         for process in frozen:
             try:
                 process.resume()
