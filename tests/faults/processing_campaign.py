@@ -31,12 +31,12 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -109,6 +109,7 @@ _ASLEEP_S = 0.3
 """Until an event sleeps, once its process was told of."""
 _ANY_MOMENT = "any moment"
 _CHECKOUT = Path(__file__).parents[2]
+_Step = TypeVar("_Step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +225,10 @@ class Campaign:
         )
         self.tally = Tally()
         self._random = random.Random(seed)
-        self._kill_steps = cycle((*BATCH, _ANY_MOMENT))
-        self._task_steps = cycle(TASK)
-        self._freeze_steps = cycle((IN_TRANSACTION, BEFORE_TRANSACTION, (_ANY_MOMENT,)))
-        self._round_steps = cycle(failpoints.COORDINATOR)
+        self._kill_steps = in_turn((*BATCH, _ANY_MOMENT), seed)
+        self._task_steps = in_turn(TASK, seed)
+        self._freeze_steps = in_turn((IN_TRANSACTION, BEFORE_TRANSACTION, (_ANY_MOMENT,)), seed)
+        self._round_steps = in_turn(failpoints.COORDINATOR, seed)
         self._special: dict[str, deque[int]] = {team: deque() for team in TEAMS}
         """By team: amounts of its next events."""
         self._tracker = open_tracker(self.settings.tracker)
@@ -560,6 +561,12 @@ def order(team: str, number: int, amount: int) -> bytes:
     )  # fmt: skip
 
 
+def in_turn(steps: Sequence[_Step], seed: int) -> Iterator[_Step]:
+    """Yield one after the other, again and again; the seed says which is the first."""
+    first = seed % len(steps)
+    return cycle((*steps[first:], *steps[:first]))
+
+
 def acts_of(size: Size, seed: int) -> list[str]:
     """Return the names of what is done, in an order."""
     numbers = {
@@ -588,7 +595,9 @@ def run(settings: Settings, size: Size, *, seed: int) -> Tally:
             with campaign.sending():
                 campaign.flow()
                 for act in acts_of(size, seed):
+                    began = time.monotonic()
                     getattr(campaign, act)()
+                    print(f"{act}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
             campaign.end()
         finally:
             campaign.close()
