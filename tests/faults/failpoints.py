@@ -15,7 +15,12 @@ import signal
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest import MonkeyPatch
+
+CHECKOUT = Path(__file__).parents[2]
 
 COORDINATOR = (
     "version written",
@@ -36,17 +41,11 @@ run_coordinator(settings)
 _FOLDER, _ROLE = "FAILPOINTS", "FAILPOINTS_ROLE"
 
 
-def environment(folder: Path, checkout: Path) -> dict[str, str]:
-    """Return what the environment of all processes must hold.
-
-    Args:
-        folder: where failpoints are armed.
-        checkout: which has these tests.
-    """
+def put_up(patch: MonkeyPatch, folder: Path) -> None:
+    """Let this process, and those that it starts from now on, find failpoints in a new folder."""
     folder.mkdir()
-    given = os.environ.get("PYTHONPATH")
-    paths = [str(checkout), *([given] if given else [])]
-    return {_FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
+    patch.setenv(_FOLDER, str(folder))
+    patch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
 
 
 def arm(role: str, failpoint: str) -> None:

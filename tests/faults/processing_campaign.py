@@ -108,7 +108,6 @@ def transform(event):
 _ASLEEP_S = 0.3
 """Until an event sleeps, once its process was told of."""
 _ANY_MOMENT = "any moment"
-_CHECKOUT = Path(__file__).parents[2]
 _Step = TypeVar("_Step")
 
 
@@ -586,9 +585,7 @@ def acts_of(size: Size, seed: int) -> list[str]:
 def run(settings: Settings, size: Size, *, seed: int) -> Tally:
     """Run the campaign and return what came of it."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = settings.home / "failpoints"
-        for name, value in failpoints.environment(folder, _CHECKOUT).items():
-            patch.setenv(name, value)
+        failpoints.put_up(patch, settings.home / "failpoints")
         campaign = Campaign(settings, seed)
         try:
             campaign.prepare()

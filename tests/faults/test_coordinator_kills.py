@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tests import servers
@@ -32,9 +31,7 @@ with open_tracker(settings.tracker) as tracker:
 
 @pytest.fixture
 def settings(postgres, tmp_path, monkeypatch):
-    checkout = Path(__file__).parents[2]
-    for name, value in failpoints.environment(tmp_path / "failpoints", checkout).items():
-        monkeypatch.setenv(name, value)
+    failpoints.put_up(monkeypatch, tmp_path / "failpoints")
     return Settings(tracker=TrackerSettings(dsn=postgres.tracker("coordinator_kills")))
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -33,9 +32,7 @@ print("over", flush=True)
 
 @pytest.fixture
 def armed(tmp_path, monkeypatch):
-    checkout = Path(__file__).parents[2]
-    for name, value in failpoints.environment(tmp_path / "failpoints", checkout).items():
-        monkeypatch.setenv(name, value)
+    failpoints.put_up(monkeypatch, tmp_path / "failpoints")
     return failpoints.arm
 
 
