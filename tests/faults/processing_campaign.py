@@ -32,7 +32,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from itertools import cycle, pairwise
 from pathlib import Path
@@ -393,20 +393,13 @@ class Campaign:
         cluster, step = self._serving(), next(self._kill_steps)
         if step == _ANY_MOMENT:
             time.sleep(self._random.uniform(0, 2))
-            self._kill_all(cluster)
+            send_all(signal.SIGKILL, self._processes(cluster))
         else:
             self._stopped(cluster, step).kill()
         shutil.rmtree(self.settings.spark.work_dir / f"processing-{cluster}", ignore_errors=True)
         self.tally.kills += 1
         self.tally.kills_at[step] += 1
         self.flow()
-
-    def _kill_all(self, cluster: str) -> None:
-        for process in self._processes(cluster):
-            try:
-                process.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
 
     def kill_executor(self) -> None:
         """Kill a Python worker of Spark amid its task."""
@@ -419,16 +412,25 @@ class Campaign:
 
     def kill_code(self) -> None:
         """Kill a process of user code amid an event."""
+        assert any(self._is_killed_asleep() for _ in range(10))
+        self.tally.code_kills += 1
+        self.flow()
+
+    def _is_killed_asleep(self) -> bool:
+        """Kill the process that sleeps in an event; False: it met poison before, and has ended."""
         team = self._random.choice(TEAMS)
         cluster = self.at()[team]
         failpoints.arm(cluster, ASLEEP)
         self._special[team].append(SLEEPS)
-        process = self._told(cluster, ASLEEP)
-        assert process in self._processes(cluster)[1:]
-        time.sleep(_ASLEEP_S)
-        process.kill()
-        self.tally.code_kills += 1
-        self.flow()
+        try:
+            process = self._told(cluster, ASLEEP)
+            time.sleep(_ASLEEP_S)
+            if process not in self._processes(cluster)[1:]:
+                return False
+            process.kill()
+        except psutil.NoSuchProcess:
+            return False
+        return True
 
     def freeze(self) -> None:
         """Freeze an application until the other one has its teams, and wake it up."""
@@ -438,15 +440,10 @@ class Campaign:
         else:
             self._stopped(cluster, step)
         frozen = self._processes(cluster)
-        for process in frozen:
-            process.suspend()
+        send_all(signal.SIGSTOP, frozen)
         fenced = failpoints.noted(FENCED)
         self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
-        for process in frozen:
-            try:
-                process.resume()
-            except psutil.NoSuchProcess:
-                continue
+        send_all(signal.SIGCONT, frozen)
         if step != _ANY_MOMENT:
             self._until(lambda: failpoints.noted(FENCED) > fenced, "a late commit is refused")
         self.tally.freezes += 1
@@ -531,6 +528,13 @@ def topic_of(team: str) -> str:
 def other(cluster: str) -> str:
     """Return the other cluster."""
     return CLUSTERS[1 - CLUSTERS.index(cluster)]
+
+
+def send_all(number: int, processes: Sequence[psutil.Process]) -> None:
+    """Send a signal to those of the processes that have not ended."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
 
 
 def follows(older: Assignment, newer: Assignment) -> bool:
