@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
     from waybill.events.decoding import Heads as Heads
+    from waybill.events.decoding import PackedEvents as PackedEvents
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.decoding import read_heads as read_heads
+    from waybill.events.decoding import read_packed as read_packed
     from waybill.events.decoding import read_payload as read_payload
     from waybill.events.decoding import unpack_events as unpack_events
     from waybill.events.envelope import UPSERT as UPSERT
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from waybill.events.envelope import refuse_wrong_name as refuse_wrong_name
     from waybill.events.envelope import refuse_wrong_reference as refuse_wrong_reference
     from waybill.events.exact import dumps as dumps
+    from waybill.events.exact import dumps_read as dumps_read
     from waybill.events.exact import loads as loads
     from waybill.events.exact import loads_exact as loads_exact
     from waybill.events.identity import IntakeClock as IntakeClock
@@ -68,10 +71,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "decoding": [
             "Heads",
+            "PackedEvents",
             "decode",
             "decode_head",
             "payload_bytes",
             "read_heads",
+            "read_packed",
             "read_payload",
             "unpack_events",
         ],
@@ -85,7 +90,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_wrong_name",
             "refuse_wrong_reference",
         ],
-        "exact": ["dumps", "loads", "loads_exact"],
+        "exact": ["dumps", "dumps_read", "loads", "loads_exact"],
         "identity": [
             "IntakeClock",
             "Stamp",

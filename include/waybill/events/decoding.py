@@ -73,8 +73,8 @@ class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
     replayid: None = None
 
 
-class _Packed(msgspec.Struct, array_like=True):
-    """Events of one pipeline and name, on their way to the process of user code."""
+class PackedEvents(msgspec.Struct, array_like=True):
+    """Events of one pipeline and name, by column, on their way to the process of user code."""
 
     pipeline_id: str
     team: str
@@ -100,7 +100,7 @@ _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
 _OPENING, _CLOSING = b"{}"
 _read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
-_read_packed = msgspec.json.Decoder(_Packed, float_hook=exact_float).decode
+_read_packed = msgspec.json.Decoder(PackedEvents, float_hook=exact_float).decode
 
 
 def decode(value: bytes) -> Event:
@@ -237,7 +237,7 @@ class Heads(Sequence[Event]):
         """Return all as JSON, payloads as they stand; `unpack_events` reads it."""
         messages = self._messages
         return msgspec.json.encode(
-            _Packed(
+            PackedEvents(
                 self.pipeline_id, self.team, self.name, self.ids, self.keys,
                 self.source_versions, self.intake_versions, self.intake_minutes,
                 [message.time for message in messages], [message.data for message in messages],
@@ -294,17 +294,27 @@ def _grouped(
     return [(heads.pick(indices), indices) for indices in groups.values()]
 
 
-def unpack_events(body: bytes | bytearray) -> list[Event]:
-    """Return what `Heads.packed` wrote, payloads read. Cost: 1 µs for 400 bytes.
+def read_packed(body: bytes | bytearray) -> PackedEvents:
+    """Return what `Heads.packed` wrote, payloads read. Cost: 0.7 µs an event of 400 bytes.
 
     Raises:
         ValueError: a payload cannot be read.
         RecursionError: likewise.
     """
     try:
-        packed = _read_packed(body)
+        return _read_packed(body)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
+
+
+def unpack_events(body: bytes | bytearray) -> list[Event]:
+    """Return what `Heads.packed` wrote as events. Cost: 1 µs for 400 bytes.
+
+    Raises:
+        ValueError: as `read_packed`.
+        RecursionError: likewise.
+    """
+    packed = read_packed(body)
     return list(
         map(
             Event, packed.ids, repeat(packed.pipeline_id), repeat(packed.team),

@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int64
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, unpack_events
+from waybill.events import Event, decode, read_packed, unpack_events
 from waybill.processing.clock import Clock
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import payloads_of
@@ -32,10 +32,10 @@ from waybill.processing.sandbox.frames import (
 )
 from waybill.processing.transformation import (
     Again,
+    Code,
     Outcome,
     Retries,
-    Transform,
-    compile_transformation,
+    load_code,
     run,
 )
 
@@ -47,6 +47,7 @@ _PRINTED_CHARS = 4096
 """Of what user code prints while a request is worked on; the rest is dropped."""
 _YOUNG_OBJECTS = 50_000
 """Before the collector looks for cycles among them: payloads have none."""
+OutcomeT = TypeVar("OutcomeT", bound="Outcome")
 _OFFLINE = f"[Errno {OFFLINE_ERRNO}]"
 
 
@@ -59,6 +60,15 @@ class Order(msgspec.Struct, frozen=True):
     network: bool
     owner: str
     timeout_s: float
+    arrow: bool = False
+    """Whether it is to run code that takes tables: then Arrow is loaded before it is forked."""
+
+
+class TableOrder(msgspec.Struct, frozen=True):
+    """As ``event_tables.TableOrder``, which needs Arrow."""
+
+    types: dict[str, str]
+    ignores_rest: bool
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -80,6 +90,8 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     attempts: int
     backoff_s: float
     budget_s: float
+    tables: TableOrder | None = None
+    """How tables are made of the events, for code that takes tables."""
 
 
 def main(channel: int, shared: int, order: Order) -> NoReturn:
@@ -99,7 +111,7 @@ class _Child:
         self._spent = c_double.from_buffer(memory, 8)
         self._clock = Clock(timeout_s=order.timeout_s, marker=c_int64.from_buffer(memory))
         self._network = order.network
-        self._transforms: dict[str, Transform] = {}
+        self._codes: dict[str, Code] = {}
         self._printed = _Printed()
         _leave_the_platform(order.folder, self._printed)
         confinement = Confinement(
@@ -129,7 +141,7 @@ class _Child:
         marker = self._clock.marker
         marker.value = LOADING
         try:
-            self._transforms[asked.key] = compile_transformation(asked.code, asked.name)
+            self._codes[asked.key] = load_code(asked.code, asked.name)
         except ParkError as error:
             return pack(error.message.encode("utf-8", "backslashreplace").decode())
         finally:
@@ -137,6 +149,20 @@ class _Child:
         return pack("")
 
     def _run(self, asked: Run, body: bytearray) -> bytes:
+        retries = Retries(
+            asked.attempts,
+            backoff_s=asked.backoff_s,
+            budget_s=asked.budget_s,
+            spent=self._spent,
+        )
+        try:
+            if asked.tables is not None:
+                return self._run_tables(asked, asked.tables, body, retries)
+            return self._run_events(asked, body, retries)
+        except _UnreadableError:
+            return pack(None)
+
+    def _run_events(self, asked: Run, body: bytearray, retries: Retries) -> bytes:
         fresh: Callable[[int], Event]
         try:
             if asked.lengths:
@@ -146,17 +172,14 @@ class _Child:
             else:
                 events = unpack_events(body)
                 fresh = partial(_fresh_of, body)
-        except (ParkError, ValueError, RecursionError):
-            return pack(None)
-        retries = Retries(
-            asked.attempts,
-            backoff_s=asked.backoff_s,
-            budget_s=asked.budget_s,
-            spent=self._spent,
-        )
+        except (ParkError, ValueError, RecursionError) as error:
+            raise _UnreadableError from error
         again = Again(retries, fresh) if asked.attempts else None
-        transform = self._transforms[asked.key]
-        outcomes: list[Outcome] = list(run(transform, events, self._clock, again))
+        transform = self._codes[asked.key].transform
+        if transform is None:
+            outcomes: list[Outcome] = [_OTHER_FORM] * len(events)
+        else:
+            outcomes = list(run(transform, events, self._clock, again))
         payloads = payloads_of(events, outcomes)
         printed = self._printed.take()
         if payloads is not None and (reply := pack_payloads(payloads, printed)) is not None:
@@ -164,6 +187,38 @@ class _Child:
         if not self._network:
             outcomes = [_offline(outcome) for outcome in outcomes]
         return pack_reply(*pack_outcomes(events, outcomes), printed)
+
+    def _run_tables(
+        self, asked: Run, order: TableOrder, body: bytearray, retries: Retries
+    ) -> bytes:
+        from waybill.processing.batch_form import BatchRun
+        from waybill.processing.event_tables import EventBatch
+        from waybill.processing.event_tables import TableOrder as Tables
+        from waybill.processing.sandbox.table_frames import pack_table
+        from waybill.processing.table_results import TableResult
+
+        try:
+            if asked.lengths:
+                events = [decode(value) for value in _split(body, asked.lengths)]
+                batch = EventBatch.of_events(events)
+            else:
+                batch = EventBatch.of_packed(read_packed(body))
+        except (ParkError, ValueError, RecursionError) as error:
+            raise _UnreadableError from error
+        function = self._codes[asked.key].transform_batch
+        if function is None:
+            faults = dict.fromkeys(range(asked.count), _OTHER_FORM)
+            return pack_table(TableResult(asked.count, [], [], faults), self._printed.take())
+        result = BatchRun(
+            function,
+            batch,
+            Tables(order.types, order.ignores_rest),
+            self._clock,
+            retries if asked.attempts else None,
+        ).result()
+        if not self._network:
+            result.faults = {index: _offline(fault) for index, fault in result.faults.items()}
+        return pack_table(result, self._printed.take())
 
     def _receive(self, size: int) -> bytearray | None:
         """Return so many bytes; None: there is nobody any more."""
@@ -196,7 +251,14 @@ def _split(body: bytearray, lengths: bytes) -> list[bytes]:
     return values
 
 
-def _offline(outcome: Outcome) -> Outcome:
+class _UnreadableError(Exception):
+    """A payload cannot be read here."""
+
+
+_OTHER_FORM = Fault("code_invalid", "the code has the other form than its text says")
+
+
+def _offline(outcome: OutcomeT) -> OutcomeT | Fault:
     """Say what to do where code met the closed network."""
     if isinstance(outcome, Fault) and _OFFLINE in outcome.message:
         words = f"{outcome.message}; declare `network: true` in pipeline.yaml if it needs one"

@@ -34,9 +34,9 @@ from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.failures import Fault
-from waybill.processing.payload_columns import PayloadColumns
+from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
-from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, request
+from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, TableOrder, request
 from waybill.processing.sandbox.confinement import Limits
 from waybill.processing.sandbox.frames import (
     LARGEST_REPLY_BYTES,
@@ -46,6 +46,8 @@ from waybill.processing.sandbox.frames import (
     unpack_payloads,
 )
 from waybill.processing.sandbox.server import End, Start, start_command
+from waybill.processing.sandbox.table_frames import TABLE, unpack_table
+from waybill.processing.table_results import results_of
 from waybill.processing.transformation import Outcome, Retries
 from waybill.settings import SandboxSettings, Settings
 
@@ -154,20 +156,23 @@ class Sandbox:
         pipeline = plan.pipeline
         shared = self._settings.shared_by == "team"
         owner = f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
-        return self._process(owner, network=pipeline.network)
+        return self._process(owner, network=pipeline.network, arrow=plan.takes_tables)
 
-    def _process(self, owner: str, *, network: bool) -> _Process:
+    def _process(self, owner: str, *, network: bool, arrow: bool = False) -> _Process:
         found = self._processes.get((owner, network))
+        if found is not None and arrow and not found.has_arrow:
+            self.end(found)
+            found = None
         if found is None:
             if len(self._processes) >= _MOST_PROCESSES:
                 _, oldest = self._processes.popitem(last=False)
                 oldest.end()
-            found = self._start(owner, network=network)
+            found = self._start(owner, network=network, arrow=arrow)
             self._processes[owner, network] = found
         self._processes.move_to_end((owner, network))
         return found
 
-    def _start(self, owner: str, *, network: bool) -> _Process:
+    def _start(self, owner: str, *, network: bool, arrow: bool) -> _Process:
         settings = self._settings
         for attempt in (1, 2):
             if self._server is None:
@@ -180,6 +185,7 @@ class Sandbox:
                     network,
                     owner,
                     self._timeout_s,
+                    arrow,
                 )
                 process = _Process(self._server, order)
                 break
@@ -296,13 +302,13 @@ class _Batch:
         """A process died, and it is not known at which event."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
-        self._payloads: PayloadColumns | None = None
-        """Of all events, where one request was enough and all go on as themselves."""
+        self._whole: PayloadColumns | KeptPayloads | None = None
+        """Of all events, where one request was enough and none goes on as something else."""
 
     def results(self) -> Results:
         """Return what became of all events."""
         total = len(self._events)
-        while self._payloads is None and len(self._found) < total:
+        while self._whole is None and len(self._found) < total:
             at = len(self._found)
             if at in self._culprits:
                 self._found.append(self._culprits[at])
@@ -310,7 +316,7 @@ class _Batch:
                 self._found += [Fault("code_invalid", words)] * (total - at)
             else:
                 self._run_some(at, self._end_of_part(at, total))
-        return self._found if self._payloads is None else self._payloads
+        return self._found if self._whole is None else self._whole
 
     def _end_of_part(self, at: int, total: int) -> int:
         if at == self._suspect or self._careful:
@@ -342,6 +348,7 @@ class _Batch:
             retries.attempts,
             retries.backoff_s,
             retries.budget_s - retries.spent_s,
+            self._tables(events),
         )
         try:
             try:
@@ -355,7 +362,7 @@ class _Batch:
                 self._by_message = True
                 return
             try:
-                found = _results(events, answer)
+                found = self._results(events, answer)
             except Exception as error:  # who runs user code may answer anything
                 raise EndedError(-1, f"the code broke its process: {error!r}") from error
         except EndedError as error:
@@ -364,12 +371,35 @@ class _Batch:
             return
         self._take(process, found, at)
 
+    def _tables(self, events: Sequence[Event]) -> TableOrder | None:
+        plan = self._plan
+        if not plan.takes_tables:
+            return None
+        name = events[0].name
+        return TableOrder(plan.types(name), plan.ignores_rest(name))
+
+    def _results(self, events: Sequence[Event], answer: Any) -> Results:
+        """Read an answer: columns of payloads, or kinds and bodies of outcomes, or tables."""
+        kinds, body = answer
+        if self._plan.takes_tables:
+            if kinds != TABLE:
+                raise ValueError("tables are answered by tables")
+            return results_of(self._plan, events, unpack_table(body, len(events)))
+        if type(kinds) is list:
+            return unpack_payloads(kinds, body, len(events))
+        return unpack_outcomes(events, kinds, body)
+
     def _take(self, process: _Process, results: Results, at: int) -> None:
-        if isinstance(results, PayloadColumns) and len(results) == len(self._events):
-            self._payloads = results
+        size = results.count if isinstance(results, KeptPayloads) else len(results)
+        if (
+            isinstance(results, PayloadColumns | KeptPayloads)
+            and size == len(self._events)
+            and not _short_of_memory(results)
+        ):
+            self._whole = results
             self._sandbox.retire(process)
             return
-        found = outcomes_of(self._events[at : at + len(results)], results)
+        found = outcomes_of(self._events[at : at + size], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
         if short is None or at + short == self._suspect:
             self._found += found
@@ -392,12 +422,10 @@ class _Batch:
             self._suspect = index
 
 
-def _results(events: Sequence[Event], answer: Any) -> Results:
-    """Read an answer: names and columns of payloads, or kinds and bodies of outcomes."""
-    kinds, bodies = answer
-    if type(kinds) is list:
-        return unpack_payloads(kinds, bodies, len(events))
-    return unpack_outcomes(events, kinds, bodies)
+def _short_of_memory(results: PayloadColumns | KeptPayloads) -> bool:
+    return isinstance(results, KeptPayloads) and any(
+        map(_is_out_of_memory, results.faults.values())
+    )
 
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
@@ -493,6 +521,7 @@ class _Process:
     def __init__(self, server: _Server, order: Order) -> None:
         self._server = server
         self._order = order
+        self.has_arrow = order.arrow
         self.loaded: dict[str, str] = {}
         """Code that was loaded, by its key, and what is wrong with it."""
         self.looked_at = time.monotonic()

@@ -22,6 +22,8 @@ import msgspec
 from waybill.processing.sandbox.child import Order, main
 
 _WARM = ("datetime", "decimal", "hashlib", "json", "math", "random", "re", "uuid", "zoneinfo")
+_ARROW = ("pyarrow.compute", "waybill.processing.sandbox.table_frames")
+"""What code that takes tables needs: loaded for the first process that is to run such code."""
 _LARGEST_ORDER = 1 << 20
 _SHARED = 2
 """Files that come with an order: the channel and the shared memory."""
@@ -72,6 +74,11 @@ def serve(control: int, folder: str) -> None:
 
 
 def _start(order: Order, files: list[int], line: socket.socket) -> int:
+    if order.arrow and _ARROW[-1] not in sys.modules:
+        for name in _ARROW:
+            import_module(name)
+        gc.collect()
+        gc.freeze()
     pid = os.fork()
     if pid:
         for number in files:
