@@ -10,16 +10,23 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.unit.processing.made import chained, check_books, event, faults, pipeline, rows, total
+from tests.unit.processing.made import (
+    chained,
+    check_books,
+    chunk,
+    event,
+    faults,
+    pipeline,
+    rows,
+    total,
+)
 
-from waybill.events import Event, decode
+from waybill.events import Event, decode, encode
 from waybill.mappings import rules_of
 from waybill.pipelines import Pipeline, takes_tables
 from waybill.processing import Chain, ChainResult, DryRunLearner, Plan, Retries
 from waybill.processing.field_types import RESERVED
 from waybill.processing.transformation import load_code
-from tests.unit.processing.made import chunk
-from waybill.events import encode
 
 HEAD = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
 
@@ -151,3 +158,340 @@ def test_tables_become_what_events_do_one_by_one(
     way: str, data: list[dict[str, Any]], policy: str
 ) -> None:
     compared(way, [event(n + 1, one) for n, one in enumerate(data)], policy)
+
+
+def ends(code: str, events: list[Event], **options: Any) -> list[tuple[int, str, str]]:
+    """Return (offset, stage, error type) of what parks; all else must become rows."""
+    result = chained(given_pipeline(code), events, **options)
+    check_books(result)
+    parked = {offset for offset, _, _ in faults(result)}
+    assert len(rows(result)) == len(events) - len(parked)
+    return faults(result)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return None", "returned NoneType"),
+        ("return table.to_pylist()", "returned list"),
+        ("return table.to_batches()[0]", "returned RecordBatch"),
+        ("return table.drop_columns(['_row'])", "without the column '_row'"),
+        ("return table.set_column(0, '_row', table['_row'])", "two columns '_row'"),
+        ("return table.append_column('n', table['n'])", "two columns 'n'"),
+        ("return pa.table({'_row': pa.nulls(len(table), pa.int64())})", "changed the column '_row'"),
+        ("return pa.table({'_row': ['0'] * len(table)})", "changed the column '_row'"),
+        ("return pa.table({'_row': [7] * len(table)})", "_row 7, which is of none"),
+        ("return pa.table({'_row': [-1] * len(table)})", "_row -1, which is of none"),
+        ("return table.append_column('_error', table['_row'])", "'_error' of int64; it holds text"),
+        (
+            "return table.drop_columns('_op').append_column('_op', table['_row'])",
+            "'_op' of int64; it holds text",
+        ),
+    ],
+)  # fmt: skip
+def test_a_result_that_is_no_table_of_its_events_parks_each_and_says_why(
+    body: str, words: str
+) -> None:
+    result = chained(given_pipeline(batch(body)), [event(n) for n in range(3)])
+    assert faults(result) == [(n, "transformation", "result_invalid") for n in range(3)]
+    assert all(words in failure.fault.message for failure in result.failures)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("_event_name", "'\\0'", "no NUL"),
+        ("_event_name", "'n' * 600", "512 bytes"),
+        ("_op", "'merge'", "'upsert' or 'delete'"),
+        ("_rest", "'[1]'", "takes a JSON object"),
+        ("_rest", "'{'", "takes JSON text"),
+        ("j", "'{'", "column 'j' takes JSON text"),
+        ("t", "pa.scalar(10**18, pa.timestamp('us'))", "outside the years 1 to 9999"),
+        ("t", "pa.scalar(1, pa.timestamp('ns'))", "lose data"),
+        ("day", "pa.scalar(10**8, pa.date32())", "outside the years 1 to 9999"),
+    ],
+)
+def test_a_value_that_is_none_parks_its_event_alone(name: str, value: str, words: str) -> None:
+    body = (
+        f"wrong = {value}\n"
+        "wrong = wrong if isinstance(wrong, pa.Scalar) else pa.scalar(wrong)\n"
+        "nothing = pa.scalar(None, wrong.type)\n"
+        "column = pc.if_else(pc.equal(table['id'], 1), wrong, nothing)\n"
+        f"return table.set_column(table.schema.get_field_index({name!r}), {name!r}, column)"
+    )
+    result = chained(given_pipeline(batch(body)), [event(n) for n in range(3)])
+    assert faults(result) == [(1, "transformation", "result_invalid")]
+    assert words in result.failures[0].fault.message
+    assert len(rows(result)) == 2
+
+
+def test_an_unknown_error_type_is_named() -> None:
+    body = "return table.append_column('_error_type', pa.repeat('mine', len(table)))"
+    [failure] = chained(given_pipeline(batch(body)), [event(1)]).failures
+    assert (failure.fault.code, failure.fault.message) == ("unexpected_error", "mine: ")
+
+
+def test_a_payload_that_is_no_object_never_meets_the_code() -> None:
+    events = [event(1, [1]), event(2), event(3, "x"), event(4, b"\xff")]
+    assert ends(batch("return table.filter(pc.greater(table['id'], 0))"), events) == [
+        (n, "transformation", "not_an_object") for n in (0, 2, 3)
+    ]
+
+
+def test_a_table_has_the_declared_types_and_what_the_events_are() -> None:
+    body = "raise ValueError(str(table.schema.to_string()) + str(table.to_pylist()))"
+    [failure] = chained(given_pipeline(batch(body)), [event(1, {"id": 1, "z": [2**70]})]).failures
+    said = failure.fault.message
+    for line in (
+        "id: int64", "n: int64", "small: int32", "s: string", "f: double", "d: decimal128(8, 2)",
+        "t: timestamp[us, tz=UTC]", "day: date32[day]", "y: binary", "j: string", "o: bool",
+        "_rest: string", "_row: int64", "_event_id: string", "_event_name: string", "_key: string",
+        "_op: string", "_source_version: int64", "_intake_version: int64", "_time: string",
+    ):  # fmt: skip
+        assert f"\n{line}\n" in f"\n{said.replace('ValueError: ', '').replace('[{', chr(10))}\n", (
+            line
+        )
+    assert '{"z":[1180591620717411303424]}' in said
+
+
+def test_values_of_another_type_come_in_tables_of_their_own() -> None:
+    """One sees what kinds there are by what the code makes of the column's type."""
+    body = (
+        "kind = pa.repeat(str(table.schema.field('n').type), len(table))\n"
+        "return table.set_column(table.schema.get_field_index('s'), 's', kind)"
+    )
+    data = [1, "x", 2.5, True, None, [1], 2**70, {"a": 1}]
+    events = [event(n, {"id": n, "j": 1, "n": value}) for n, value in enumerate(data)]
+    result = chained(given_pipeline(batch(f"{body}.drop_columns('n')")), events)
+    assert [row["s"] for row in rows(result)] == [
+        "int64", "string", "double", "bool", "int64", "string", "string", "string"
+    ]  # fmt: skip
+    assert [failure.offset for failure in chained(given_pipeline(batch(body)), events).failures] == [
+        1, 2, 3, 5, 6, 7
+    ]  # fmt: skip
+
+
+def test_what_a_source_declares_of_a_field_comes_before_the_mapping() -> None:
+    body = (
+        "cents = pc.cast(pc.replace_substring(table['n'], '.', ''), pa.int64())\n"
+        "return table.set_column(table.schema.get_field_index('n'), 'n', cents)"
+    )
+    made = given_pipeline(batch(body))
+    made = made.model_copy(
+        update={"source": made.source.model_copy(update={"columns": {"n": "string"}})}
+    )
+    result = chained(made, [event(1, {"id": 1, "n": "12.50"}), event(2, {"id": 2, "n": "x.5"})])
+    assert [row["n"] for row in rows(result)] == [1250]
+    assert faults(result) == [(1, "transformation", "value_error")]
+
+
+def test_json_fields_are_text_in_the_table_and_may_come_back_as_text_or_as_structs() -> None:
+    events = [event(n, {"id": n, "j": {"a": [n, 2**70, "é"]}}) for n in range(3)]
+    same = rows(chained(given_pipeline(batch("return table")), events))
+    assert [json.loads(row["j"])["a"] for row in same] == [[n, 2**70, "é"] for n in range(3)]
+    body = (
+        "at = table.schema.get_field_index('j')\n"
+        "nested = pa.array([{'b': [i, None]} for i in table['id'].to_pylist()])\n"
+        "return table.set_column(at, 'j', nested)"
+    )
+    nested = rows(chained(given_pipeline(batch(body)), events))
+    assert [json.loads(row["j"]) for row in nested] == [{"b": [n, None]} for n in range(3)]
+
+
+SEVEN = datetime(1970, 1, 1, 0, 0, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "expected"),
+    [
+        ("n", "pa.array([7], pa.uint8())", 7),
+        ("n", "pa.array([7], pa.uint64())", 7),
+        ("n", "pa.array([7]).dictionary_encode()", 7),
+        ("n", "pa.array([7.0])", 7),
+        ("n", "pa.array([Decimal('7')], pa.decimal128(5, 0))", 7),
+        ("small", "pa.array([7])", 7),
+        ("small", "pa.array([7], pa.int16())", 7),
+        ("f", "pa.array([7.5], pa.float16())", 7.5),
+        ("f", "pa.array([7.5], pa.float32())", 7.5),
+        ("f", "pa.array([7])", 7.0),
+        ("f", "pa.array([Decimal('7.5')])", 7.5),
+        ("d", "pa.array([Decimal('7.50')], pa.decimal256(40, 2))", Decimal("7.50")),
+        ("d", "pa.array([Decimal('7.500')], pa.decimal128(20, 3))", Decimal("7.50")),
+        ("d", "pa.array([7.5])", Decimal("7.50")),
+        ("d", "pa.array([7])", Decimal("7.00")),
+        ("d", "pa.array(['7.5'])", Decimal("7.50")),
+        ("s", "pa.array(['é'], pa.large_string())", "é"),
+        ("s", "pa.array(['é'], pa.string_view())", "é"),
+        ("s", "pa.array(['é']).dictionary_encode()", "é"),
+        ("t", "pa.array([7], pa.timestamp('s'))", SEVEN),
+        ("t", "pa.array([7000], pa.timestamp('ms', 'Europe/Berlin'))", SEVEN),
+        ("t", "pa.array([7 * 10**9], pa.timestamp('ns', 'UTC'))", SEVEN),
+        ("t", "pa.array(['1970-01-01T01:00:07+01:00'])", SEVEN),
+        ("day", "pa.array([0], pa.date32()).cast(pa.date64())", date(1970, 1, 1)),
+        ("day", "pa.array(['1970-01-01'])", date(1970, 1, 1)),
+        ("y", "pa.array([b'7'], pa.large_binary())", b"7"),
+        ("y", "pa.array([b'7'], pa.binary(1))", b"7"),
+        ("y", "pa.array([b'7'], pa.binary_view())", b"7"),
+        ("y", "pa.array(['Nw=='])", b"7"),
+        ("j", "pa.array([b'7'])", '"Nw=="'),
+        ("j", "pa.array([[7, None]])", "[7,null]"),
+        ("j", "pa.array([7], pa.timestamp('s'))", '"1970-01-01T00:00:07Z"'),
+        ("j", "pa.array([' [1.0, 1e400]'])", "[1.0,1E+400]"),
+        ("o", "pa.array([True]).dictionary_encode()", True),
+        ("s", "pa.nulls(1)", None),
+        ("j", "pa.nulls(1, pa.list_(pa.int8()))", None),
+    ],
+)
+def test_a_type_of_arrow_becomes_what_its_value_is(name: str, array: str, expected: Any) -> None:
+    body = (
+        "from decimal import Decimal\n"
+        f"return table.set_column(table.schema.get_field_index({name!r}), {name!r}, {array})"
+    )
+    result = chained(given_pipeline(batch(body)), [event(1)])
+    assert [failure.fault.message for failure in result.failures] == []
+    assert rows(result)[0][name] == expected
+
+
+def test_an_array_that_is_too_large_or_of_odd_numbers_loses_nothing() -> None:
+    """Out of int64, of int32, of the decimal; not whole; too long for a double."""
+    for name, made, code in (
+        ("n", "pa.array([2**63], pa.uint64())", "number_out_of_range"),
+        ("n", "pa.array([1.5])", "type_mismatch"),
+        ("small", "pa.array([2**31])", "number_out_of_range"),
+        ("f", "pa.array([2**53 + 1])", "number_out_of_range"),
+        ("d", "pa.array([Decimal('1.234')], pa.decimal128(9, 3))", "precision_lost"),
+        ("d", "pa.array([10**7])", "number_out_of_range"),
+        ("s", "pa.array([5])", "type_mismatch"),
+        ("s", "pa.array(['a\\0'])", "text_invalid"),
+        ("t", "pa.array([1], pa.date32())", "type_mismatch"),
+        ("day", "pa.array([1], pa.timestamp('us'))", "type_mismatch"),
+    ):
+        body = (
+            "from decimal import Decimal\n"
+            f"return table.set_column(table.schema.get_field_index({name!r}), {name!r}, {made})"
+        )
+        result = chained(given_pipeline(batch(body)), [event(1)])
+        assert faults(result) in ([(0, "mapping", code)], [(0, "mapping", "timestamp_invalid")]), (
+            made,
+            result.failures,
+        )
+
+
+def test_bytes_that_park_are_base64_text_again() -> None:
+    result = chained(given_pipeline(batch("return table")), [event(1, {"y": "/wA="})])
+    [failure] = result.failures
+    assert (failure.stage, failure.fault.code) == ("mapping", "mapped_key_missing")
+    assert decode(failure.value).data == {"y": "/wA="}
+
+
+def test_new_fields_are_learned_and_then_have_columns() -> None:
+    code = batch("return table")
+    made = pipeline(code, policy="evolve", n="int64")
+    plan = Plan(made, learner=DryRunLearner(rules_of("postgres")))
+    chain = Chain({made.id: plan})
+    data = [{"id": n, "n": n, "new": f"v{n}", "more": [n]} for n in range(4)]
+    for start in (0, 2):
+        messages = [encode(event(n, data[n])) for n in range(start, start + 2)]
+        chain.process(chunk(messages, first=start))
+        assert plan.types("order")["new"] == "string"
+    assert chain.result.failures == []
+    made_rows = {
+        row["id"]: row for _, table in chain.result.staged.tables() for row in table.to_pylist()
+    }
+    assert [(made_rows[n]["new"], json.loads(made_rows[n]["more"])) for n in range(4)] == [
+        (f"v{n}", [n]) for n in range(4)
+    ]
+
+
+def test_an_event_name_that_is_not_declared_parks_as_one_by_one() -> None:
+    events = [event(1, name="strange"), event(2)]
+    assert ends(batch("return table"), events) == [(0, "mapping", "event_name_unknown")]
+
+
+def test_children_that_are_one_row_park_their_parent() -> None:
+    twice = batch("return pa.concat_tables([table, table])")
+    result = chained(given_pipeline(twice), [event(1)])
+    assert faults(result) == [(0, "transformation", "result_invalid")]
+    assert "the same row" in result.failures[0].fault.message
+
+
+def test_of_a_thousand_rows_the_one_that_raises_parks_with_its_words() -> None:
+    body = "if 617 in table['id'].to_pylist(): raise LookupError(f'no {len(table)}')\nreturn table"
+    result = chained(given_pipeline(batch(body)), [event(n) for n in range(1000)])
+    assert faults(result) == [(617, "transformation", "lookup_failed")]
+    [failure] = result.failures
+    assert failure.fault.message == "LookupError: no 1"  # of its table of one row
+    assert failure.fault.where.endswith("transformation.py:4 in transform_batch")
+    assert [row["id"] for row in rows(result)] == [n for n in range(1000) if n != 617]
+
+
+def test_a_transient_error_is_met_again_by_its_row_alone() -> None:
+    code = (
+        f"{HEAD}TRIES = []\n"
+        "def transform_batch(table):\n"
+        "    if 1 in table['id'].to_pylist():\n"
+        "        TRIES.append(len(table))\n"
+        "        if TRIES.count(1) < 3: raise ConnectionError('away')\n"
+        "    return table.drop_columns('n').append_column('n', pa.repeat(len(TRIES), len(table)))\n"
+    )
+    retries = Retries(3, backoff_s=0.001)
+    result = chained(given_pipeline(code), [event(n) for n in range(4)], retries=retries)
+    assert result.failures == []
+    assert [row["n"] for row in rows(result) if row["id"] == 1] == [5]  # tables of 4, 2, 1, 1, 1
+    parks = chained(given_pipeline(code), [event(1)], retries=Retries(2, backoff_s=0.001))
+    assert parks.failures[0].fault.message.endswith("(attempts: 2)")
+
+
+def test_a_transient_error_type_of_a_row_is_met_again_too() -> None:
+    code = (
+        f"{HEAD}TRIES = []\n"
+        "def transform_batch(table):\n"
+        "    TRIES.append(table['id'].to_pylist())\n"
+        "    away = [i == 1 and len(TRIES) < 3 for i in table['id'].to_pylist()]\n"
+        "    kinds = pa.array(['io_error' if one else None for one in away], pa.string())\n"
+        "    return table.append_column('_error_type', kinds)\n"
+    )
+    for attempts, parked in ((3, []), (2, [(1, "transformation", "io_error")])):
+        retries = Retries(attempts, backoff_s=0.001)
+        result = chained(given_pipeline(code), [event(n) for n in range(3)], retries=retries)
+        assert faults(result) == parked
+        assert [row["id"] for row in rows(result)] == [
+            n for n in range(3) if parked == [] or n != 1
+        ]
+
+
+def test_rows_of_one_key_keep_the_order_of_their_events() -> None:
+    body = "return table.sort_by([('n', 'descending')])"
+    odd = [event(n, {"id": 1, "n": n, "s": 5 if n % 3 == 0 else "x"}) for n in range(9)]
+    result = chained(given_pipeline(batch(body + ".drop_columns('s')")), odd)
+    assert [row["n"] for row in rows(result)] == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def transform(e): return e\ndef transform_batch(t): return t\n", "has both"),
+        ("def other(t): return t\n", "has no function transform, nor transform_batch"),
+        ("transform_batch = 5\n", "has no function"),
+    ],
+)
+def test_code_has_exactly_one_of_the_two_forms(code: str, words: str) -> None:
+    result = chained(given_pipeline(code), [event(1)])
+    assert faults(result) == [(0, "transformation", "code_invalid")]
+    assert words in result.failures[0].fault.message
+
+
+def test_the_form_is_known_from_the_text_alone() -> None:
+    assert takes_tables(batch("return table"))
+    assert takes_tables("from x import transform_batch\n")
+    assert not takes_tables(single("return event"))
+    assert not takes_tables("def transform_batch(t): ...\ndef transform(e): ...\n")
+    assert not takes_tables("def transform_batch(:")
+    assert load_code(batch("return table"), "x").transform is None
+
+
+def test_a_filter_is_counted_and_noted() -> None:
+    keep = "return table.filter(pc.less(table['id'], 2))"
+    result = chained(given_pipeline(batch(keep)), [event(n) for n in range(5)])
+    assert total(result, "transformation") == {"in_first": 5, "passed": 2, "out": 2, "filtered": 3}
+    assert result.mapped["p1", "order", "filtered"].ids == ["e2", "e3", "e4"]

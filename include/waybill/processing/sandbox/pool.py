@@ -61,6 +61,8 @@ _GRACE = 3
 _TICK_S = 0.25
 _FILE_BYTES = 4096
 _CPU_S = 3600
+_ARROW_MB = 128
+"""That Arrow takes by itself; beside what user code may have."""
 _START_S = 60.0
 _MiB = 1024**2
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -181,7 +183,9 @@ class Sandbox:
                 order = Order(
                     self._server.folder(),
                     tuple(str(path) for path in settings.readable),
-                    Limits(settings.memory_mb, settings.file_mb, _CPU_S),
+                    Limits(
+                        settings.memory_mb + (_ARROW_MB if arrow else 0), settings.file_mb, _CPU_S
+                    ),
                     network,
                     owner,
                     self._timeout_s,
@@ -300,6 +304,8 @@ class _Batch:
         self._culprits: dict[int, Fault] = {}
         self._careful = False
         """A process died, and it is not known at which event."""
+        self._most_rows = len(events)
+        """Of a table, while it is searched for the row at which a process died."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
         self._whole: PayloadColumns | KeptPayloads | None = None
@@ -322,7 +328,7 @@ class _Batch:
         if at == self._suspect or self._careful:
             return at + 1
         stops = [index for index in (self._suspect, *self._culprits) if index > at]
-        end = min(stops, default=total)
+        end = min(*stops, total, at + self._most_rows)
         if sum(map(len, self._values[at:end])) <= _REQUEST_BYTES:
             return end
         size = 0
@@ -414,10 +420,13 @@ class _Batch:
         index = at + error.marker if 0 <= error.marker < end - at else -1
         if index < 0 and end - at == 1:
             index = at
-        if index < 0:
+        if index < 0 and self._plan.takes_tables and not error.timed_out:
+            self._most_rows = (end - at) // 2
+        elif index < 0:
             self._careful = True
         elif error.timed_out or (index == self._suspect and end - at == 1):
             self._culprits[index] = error.fault
+            self._most_rows = len(self._events)
         else:
             self._suspect = index
 
@@ -655,8 +664,9 @@ class _Process:
         except OSError:
             return True
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
+        own_mb = _ARROW_MB if self.has_arrow else 0
         return (
-            pages * _PAGE > limits.memory_mb * _MiB / 2
+            pages * _PAGE > (limits.memory_mb + own_mb) * _MiB / 2
             or cpu_s > limits.cpu_s / 2
             or self._is_full()
         )

@@ -22,8 +22,10 @@ import msgspec
 from waybill.processing.sandbox.child import Order, main
 
 _WARM = ("datetime", "decimal", "hashlib", "json", "math", "random", "re", "uuid", "zoneinfo")
-_ARROW = ("pyarrow.compute", "waybill.processing.sandbox.table_frames")
+_ARROW = ("pyarrow.compute", "waybill.processing.batch_form", f"{__package__}.table_frames")
 """What code that takes tables needs: loaded for the first process that is to run such code."""
+_ARROW_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
+"""Its own pool would reserve 1 GiB at its first use, all that a process may have."""
 _LARGEST_ORDER = 1 << 20
 _SHARED = 2
 """Files that come with an order: the channel and the shared memory."""
@@ -75,10 +77,7 @@ def serve(control: int, folder: str) -> None:
 
 def _start(order: Order, files: list[int], line: socket.socket) -> int:
     if order.arrow and _ARROW[-1] not in sys.modules:
-        for name in _ARROW:
-            import_module(name)
-        gc.collect()
-        gc.freeze()
+        _load_arrow()
     pid = os.fork()
     if pid:
         for number in files:
@@ -94,6 +93,14 @@ def _start(order: Order, files: list[int], line: socket.socket) -> int:
         main(channel, shared, order)
     finally:
         os._exit(status)
+
+
+def _load_arrow() -> None:
+    os.environ.update(_ARROW_ENVIRONMENT)
+    arrow, *_ = [import_module(name) for name in _ARROW]
+    arrow.sum(arrow.cast(["1"], "int64"))  # Arrow loads pandas, where it is, for its first array
+    gc.collect()
+    gc.freeze()
 
 
 def _end(pid: int, folder: str) -> int:

@@ -1,0 +1,249 @@
+"""Tables in confined processes: one bad row parks alone, and what comes back is looked at first."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.support.user_code import sandbox
+from tests.unit.processing.made import chained, event, faults, pipeline, rows, total
+from tests.unit.processing.test_batch_form import HEAD, SAME, batch, given_pipeline, told
+
+from waybill.events import Event
+from waybill.processing import Fault, Retries
+from waybill.processing.sandbox.frames import unpack
+from waybill.processing.sandbox.table_frames import pack_table, unpack_table
+from waybill.processing.table_results import TableResult
+
+CRASHES = {
+    "os._exit": "os._exit(0)",
+    "sigkill": "os.kill(os.getpid(), signal.SIGKILL)",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "answers nonsense": "[os.write(fd, b'x' * 64) for fd in (3, 4, 5)]",
+}
+SIZE = 1000
+
+
+def when(ids: tuple[int, ...], deed: str) -> str:
+    """Return code that does this for a table that holds one of these."""
+    lines = "".join(f"        {line}\n" for line in deed.splitlines())
+    return (
+        f"import os, signal, time\n{HEAD}def transform_batch(table):\n"
+        f"    if {set(ids)} & set(table['id'].to_pylist()):\n{lines}    return table\n"
+    )
+
+
+def parked(code: str, size: int = SIZE, box: Any = None, **options: Any) -> list[tuple[int, str]]:
+    """Return (id, error type) of what parks of so many events; the others must be rows."""
+    made = pipeline(code).model_copy(update=options)
+    result = chained(made, [event(n) for n in range(size)], code=box or sandbox())
+    gone = {offset for offset, _, _ in faults(result)}
+    assert [row["id"] for row in rows(result)] == [n for n in range(size) if n not in gone]
+    assert {stage for _, stage, _ in faults(result)} <= {"transformation"}
+    counts = {"in_first": size, "passed": size - len(gone), "out": size - len(gone)}
+    assert total(result, "transformation") == counts | ({"parked": len(gone)} if gone else {})
+    return [(offset, code) for offset, _, code in faults(result)]
+
+
+@pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES)
+@pytest.mark.parametrize("at", [(617,), (0, 999)], ids=str)
+def test_of_a_thousand_rows_the_one_that_crashes_parks(crash: str, at: tuple[int, ...]) -> None:
+    assert parked(when(at, crash)) == [(n, "interpreter_crashed") for n in at]
+
+
+def test_of_a_thousand_rows_those_that_raise_park() -> None:
+    rng = random.Random(20261124)
+    at = tuple(sorted(rng.sample(range(SIZE), 20)))
+    assert parked(when(at, "raise KeyError('x')")) == [(n, "field_missing") for n in at], at
+
+
+@pytest.mark.parametrize("loop", ["while True: pass", "time.sleep(9)"])
+def test_of_a_thousand_rows_the_one_that_never_ends_parks(loop: str) -> None:
+    found = parked(when((617,), loop), box=sandbox(0.5))
+    assert found == [(617, "transformation_timeout")]
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "any(iter(int, 1))",
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM}); time.sleep(60)",
+    ],
+)
+def test_a_row_that_does_not_give_up_is_ended(stuck: str) -> None:
+    began = time.monotonic()
+    assert parked(when((61,), stuck), 100, sandbox(0.5)) == [(61, "transformation_timeout")]
+    assert time.monotonic() - began < 30
+
+
+def test_a_table_that_takes_long_but_whose_rows_do_not_passes() -> None:
+    slow = batch("import time\ntime.sleep(0.04 * len(table))\nreturn table")
+    assert parked(slow, 30, sandbox(0.5)) == []
+
+
+def test_memory_that_grows_ends_with_its_row() -> None:
+    box = sandbox(memory_mb=300)
+    assert parked(when((3,), "x = bytearray(2**29)"), 6, box) == [(3, "memory_error")]
+    grow = f"{HEAD}KEPT = []\ndef transform_batch(table):\n    KEPT.append(bytearray(2**25))\n    return table\n"
+    made = pipeline(grow)
+    for _ in range(12):
+        assert chained(made, [event(n) for n in range(3)], code=box).failures == []
+
+
+def test_a_result_that_is_too_large_parks_alone() -> None:
+    body = (
+        "texts = ['x' * (65 * 2**20) if i == 1 else 'y' for i in table['id'].to_pylist()]\n"
+        "return table.set_column(table.schema.get_field_index('s'), 's', pa.array(texts))"
+    )
+    result = chained(given_pipeline(batch(body)), [event(n) for n in range(3)], code=sandbox())
+    assert faults(result) == [(1, "transformation", "result_invalid")]
+    assert "at most 67,108,864" in result.failures[0].fault.message
+    assert [row["s"] for row in rows(result)] == ["y", "y"]
+
+
+def test_the_network_is_closed_and_said_so() -> None:
+    code = batch("import socket\nsocket.create_connection(('127.0.0.1', 9), 1)")
+    result = chained(pipeline(code), [event(1)], code=sandbox())
+    assert [(f.fault.code, "network: true" in f.fault.message) for f in result.failures] == [
+        ("network_closed", True)
+    ]
+
+
+def test_both_forms_of_one_team_share_a_process() -> None:
+    ask = "__import__('os').getpid()"
+    one = pipeline(f"def transform(e):\n    e.data['n'] = {ask}\n    return e\n", ident="p1")
+    many = pipeline(
+        batch(f"return table.drop_columns('n').append_column('n', pa.repeat({ask}, len(table)))"),
+        ident="p2",
+    )
+    box = sandbox()
+    pids = [
+        rows(chained(made, [event(1, pipeline_id=made.id)], code=box))[0]["n"]
+        for made in (many, one, many)
+    ]
+    assert len(set(pids)) == 1
+
+
+ODD: list[dict[str, Any]] = [
+    {"id": 0, "n": 1, "s": "é", "t": "2026-01-02T03:04:05Z", "d": "1.25", "j": {"a": 2**70}, "y": "YQ=="},
+    {"id": 1, "n": "text"}, {"id": 2, "n": 2**64}, {"id": 3, "n": None, "s": "\0"}, {},
+    {"id": 4, "z": [1]}, {"id": 5, "f": 10**30, "j": [None, "\ud800"]}, {"id": 6, "s": "\ud800"},
+    {"id": 7, "n": {"deep": [1]}}, {"id": 8, "_op": "x", "_row": 7}, {"id": 2**70, "n": 1.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", SAME)
+@pytest.mark.parametrize("policy", ["strict", "ignore"])
+def test_the_process_answers_what_code_here_does(way: str, policy: str) -> None:
+    """By columns and message by message; a payload that is in the store is the latter's."""
+    made = given_pipeline(batch(SAME[way][1]), policy)
+    for first in (event(99, ODD[0]), event(99, ODD[0], attempt=1, replay_id="r", op="delete")):
+        events: list[Event] = [first, *(event(n, data) for n, data in enumerate(ODD))]
+        assert told(chained(made, events, code=sandbox())) == told(chained(made, events))
+
+
+def test_plain_slices_travel_by_columns_and_are_the_same() -> None:
+    made = given_pipeline(batch("return table.filter(pc.not_equal(table['id'], 3))"))
+    events = [event(n, {"id": n, "n": n, "s": f"v{n}", "d": "1.5"}) for n in range(2000)]
+    assert told(chained(made, events, code=sandbox())) == told(chained(made, events))
+
+
+def test_a_transient_error_is_met_again_in_the_process() -> None:
+    code = (
+        f"{HEAD}TRIES = []\n"
+        "def transform_batch(table):\n"
+        "    if 1 in table['id'].to_pylist():\n"
+        "        TRIES.append(len(table))\n"
+        "        if TRIES.count(1) < 3: raise ConnectionError('away')\n"
+        "    return table\n"
+    )
+    retries = Retries(3, backoff_s=0.01)
+    result = chained(pipeline(code), [event(n) for n in range(4)], retries=retries, code=sandbox())
+    assert (result.failures, len(rows(result))) == ([], 4)
+    assert 0.02 < retries.spent_s < 5
+
+
+def test_results_come_back_as_they_are() -> None:
+    arrays: list[tuple[str, Any]] = [
+        ("n", pa.array([1, None, 3])),
+        ("s", pa.array(["a", "", None])),
+        ("none", pa.array(["", "", ""])),
+        ("slice", pa.array(["x" * 5000, "a", "b", "c", "y" * 5000])[1:4]),
+        ("o", pa.array([True, None, False])),
+        ("d", pa.array([None, None, 1]).cast(pa.decimal128(20, 1))),
+        ("v", [1, {"a": 2**70}, "\ud800"]),
+    ]
+    fault = Fault("value_error", "no", "here", "hash")
+    result = TableResult(4, [0, 2, 3], arrays, {1: fault})
+    content = pack_table(result, "printed")
+    assert len(content) < 2000
+    kind, body, printed = unpack(content)
+    back = unpack_table(body, 4)
+    assert (kind, printed, list(back.rows), back.faults) == (
+        "table",
+        "printed",
+        [0, 2, 3],
+        {1: fault},
+    )
+    for (name, mine), (other, theirs) in zip(arrays, back.columns, strict=True):
+        assert name == other
+        assert (mine.to_pylist() if isinstance(mine, pa.Array) else mine) == (
+            theirs.to_pylist() if isinstance(theirs, pa.Array) else theirs
+        )
+
+
+def offsets(*numbers: int) -> bytes:
+    return pa.array(numbers, pa.int32()).buffers()[1].to_pybytes()
+
+
+@pytest.mark.parametrize(
+    ("rows_", "column", "faults_"),
+    [
+        (None, ("string", [None, offsets(0, 1, 1 << 30), b"ab"]), []),
+        (None, ("string", [None, offsets(0, -5, 2), b"ab"]), []),
+        (None, ("string", [None, offsets(2, 1, 0), b"ab"]), []),
+        (None, ("string", [None, offsets(0, 1), b"ab"]), []),
+        (None, ("string", [None, offsets(0, 1, 2), b"\xff\xfe"]), []),
+        (None, ("string", [None, None, b"ab"]), []),
+        (None, ("binary", [None, offsets(0, 1, 3), b"ab"]), []),
+        (None, ("int64", [None, bytes(15)]), []),
+        (None, ("int64", [b"", bytes(16)]), []),
+        (None, ("int64", [bytes(16)]), []),
+        (None, ("int64", [None, bytes(16), b""]), []),
+        (None, ("int64", ["x", "y"]), []),
+        (None, ("date32[day]", [None, b"\xff\xff\xff\x7f" * 2]), []),
+        (None, ("timestamp[us, tz=UTC]", [None, b"\xff" * 7 + b"\x7f" + bytes(8)]), []),
+        (None, ("decimal128(2, 0)", [None, b"\xff" * 7 + bytes(25)]), []),
+        (None, ("decimal128(99, 0)", [None, bytes(32)]), []),
+        (None, ("list<item: int64>", [None, bytes(32)]), []),
+        (None, ("dictionary<values=string, indices=int32, ordered=0>", [None, bytes(8)]), []),
+        (None, ("", [1]), []),
+        (None, ("", "ab"), []),
+        (None, (None, [1, 2]), []),
+        ([0], ("int64", [None, bytes(16)]), [[0, ["value_error", "m", "", "", []]]]),
+        ([1, 0], ("int64", [None, bytes(16)]), []),
+        ([0, 2], ("int64", [None, bytes(16)]), []),
+        ([-1, 0], ("int64", [None, bytes(16)]), []),
+        ([True], ("", [1]), []),
+        (["0"], ("", [1]), []),
+        ("01", ("", [1, 2]), []),
+        ([], ("", []), [[2, ["value_error", "m", "", "", []]]]),
+        ([], ("", []), [[0, ["no_such_code", "m", "", "", []]]]),
+        ([], ("", []), [[0, "m"]]),
+    ],
+)
+def test_an_answer_that_no_process_of_ours_gives_is_refused(
+    rows_: Any, column: tuple[Any, Any], faults_: Any
+) -> None:
+    """Before a value is looked at: offsets may point to anywhere in the worker's memory."""
+    with pytest.raises(Exception):  # noqa: B017 - any will do: it is met as a crash
+        unpack_table([rows_, [["x", *column]], faults_], 2)
+
+
+def test_columns_without_a_name_are_refused() -> None:
+    for body in ([None, [[5, "", [1, 2]]], []], [None, [["x", ""]], []], [None, 5, []], None, []):
+        with pytest.raises(Exception):  # noqa: B017 - as above
+            unpack_table(body, 2)
