@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waybill.events.decoding import PackedEvents as PackedEvents
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
+    from waybill.events.decoding import packed_reader as packed_reader
     from waybill.events.decoding import payload_bytes as payload_bytes
     from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_packed as read_packed
@@ -74,6 +75,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "PackedEvents",
             "decode",
             "decode_head",
+            "packed_reader",
             "payload_bytes",
             "read_heads",
             "read_packed",

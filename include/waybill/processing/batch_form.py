@@ -168,21 +168,27 @@ class BatchRun:
         """Yield the columns that say something: fields, and what is not as it was given."""
         for name in result.column_names:
             column = result.column(name)
-            if column.null_count == len(column):
-                continue
-            if name not in RESERVED or (
-                (name == EVENT_NAME and set(column.unique().to_pylist()) - {self._batch.name, None})
-                or (name == OP and self._changes(column.to_pylist(), rows))
-                or (name == REST and not self._may_leave(column, rows, given))
+            if column.null_count < len(column) and (
+                name not in RESERVED or self._is_said(name, column, rows, given)
             ):
                 yield name
 
-    def _changes(self, ops: Sequence[str | None], rows: Sequence[int]) -> bool:
-        given = self._batch.ops
-        return any(
-            op is not None and op != (UPSERT if given is None else given[row])
-            for op, row in zip(ops, rows, strict=True)
-        )
+    def _is_said(
+        self, name: str, column: pa.ChunkedArray, rows: Sequence[int], given: EventTable
+    ) -> bool:
+        """Tell whether a reserved column of a result says what is not so of its rows anyway."""
+        if name == EVENT_NAME:
+            return bool(set(column.unique().to_pylist()) - {self._batch.name, None})
+        if name == OP and self._batch.ops is None:
+            return bool(set(column.unique().to_pylist()) - {UPSERT, None})
+        if name == OP:
+            return self._changes(self._batch.ops or (), column.to_pylist(), rows)
+        return name == REST and not self._may_leave(column, rows, given)
+
+    @staticmethod
+    def _changes(given: Sequence[str], ops: Sequence[str | None], rows: Sequence[int]) -> bool:
+        pairs = zip(ops, rows, strict=True)
+        return any(op is not None and op != given[row] for op, row in pairs)
 
     def _may_leave(self, column: pa.ChunkedArray, rows: Sequence[int], given: EventTable) -> bool:
         """Tell whether fields without a column need not come back."""
@@ -227,9 +233,9 @@ def _is_text(kind: pa.DataType) -> bool:
 def _in_order(result: pa.Table, given: pa.ChunkedArray) -> tuple[pa.Table, list[int]]:
     """Return the result's rows in the order of their events, and which event each is of."""
     rows: list[int] = result.column(ROW).to_pylist()
-    known = given.to_pylist()
-    if rows == known:
+    if result.column(ROW).equals(given):
         return result, rows
+    known = given.to_pylist()
     strange = set(rows) - set(known)
     if strange:
         raise _invalid(f"returned {ROW} {min(strange)}, which is of none of its events")

@@ -32,7 +32,7 @@ from waybill.processing.field_types import (
     SOURCE_VERSION,
     TIME,
 )
-from waybill.processing.payload_columns import columns_of
+from waybill.processing.payload_structs import StructPayloads
 from waybill.processing.plan import Plan
 
 _TEXT = pa.string()
@@ -51,14 +51,16 @@ class EventBatch(NamedTuple):
     times: Sequence[str]
     ops: Sequence[str] | None
     """None: all are upserts."""
-    payloads: Sequence[Any]
+    payloads: Sequence[Any] | StructPayloads
 
     @staticmethod
-    def of_packed(packed: PackedEvents) -> EventBatch:
-        """Return what `Heads.packed` wrote."""
+    def of_packed(
+        packed: PackedEvents[Any], payloads: Sequence[Any] | StructPayloads
+    ) -> EventBatch:
+        """Return what `PayloadReader` read."""
         return EventBatch(
             packed.name, packed.ids, packed.keys, packed.source_versions, packed.intake_versions,
-            packed.times, None, packed.payloads,
+            packed.times, None, payloads,
         )  # fmt: skip
 
     @staticmethod
@@ -77,7 +79,8 @@ class EventBatch(NamedTuple):
 
     def pick(self, indexes: Sequence[int]) -> EventBatch:
         """Return some of them."""
-        columns = [None if one is None else [one[i] for i in indexes] for one in self[1:]]
+        given: tuple[Any, ...] = self[1:]
+        columns = [None if one is None else [one[i] for i in indexes] for one in given]
         return EventBatch(self.name, *columns)  # type: ignore[arg-type]
 
 
@@ -113,15 +116,13 @@ def tables_of(batch: EventBatch, order: TableOrder) -> tuple[list[EventTable], d
 
     Their column ``_row`` is an event's index in the batch. Cost: 0.1 µs a value.
     """
-    faults = {
-        index: Fault("not_an_object", f"payload is {type(payload).__name__}, not an object")
-        for index, payload in enumerate(batch.payloads)
-        if type(payload) is not dict
-    }
+    faults: dict[int, Fault] = {}
     rows: Sequence[int] = range(len(batch.ids))
-    if faults:
-        rows = [index for index in rows if index not in faults]
-        batch = batch.pick(rows)
+    if not isinstance(batch.payloads, StructPayloads):
+        faults = _no_objects(batch.payloads)
+        if faults:
+            rows = [index for index in rows if index not in faults]
+            batch = batch.pick(rows)
     fields = _Fields(batch.payloads, order.types)
     table = pa.table({**fields.columns, REST: fields.rest, **_facts(batch, rows)})
     faults |= {rows[place]: fault for place, fault in fields.faults.items()}
@@ -130,9 +131,17 @@ def tables_of(batch: EventBatch, order: TableOrder) -> tuple[list[EventTable], d
         usual = [n for n in range(len(rows)) if n not in fields.odd and n not in fields.faults]
         tables = [
             EventTable(table.take(pa.array(usual, pa.int64())), {}),
-            *_odd_tables(table, batch.payloads, fields),
+            *_odd_tables(table, fields),
         ]
     return [one for one in tables if one.table.num_rows], faults
+
+
+def _no_objects(payloads: Sequence[Any]) -> dict[int, Fault]:
+    return {
+        index: Fault("not_an_object", f"payload is {type(payload).__name__}, not an object")
+        for index, payload in enumerate(payloads)
+        if type(payload) is not dict
+    }
 
 
 def _facts(batch: EventBatch, rows: Sequence[int]) -> dict[str, pa.Array]:
@@ -154,27 +163,36 @@ def _facts(batch: EventBatch, rows: Sequence[int]) -> dict[str, pa.Array]:
 class _Fields:
     """Payloads, all objects, as columns."""
 
-    def __init__(self, payloads: Sequence[dict[str, Any]], types: Mapping[str, str]) -> None:
+    def __init__(
+        self, payloads: Sequence[dict[str, Any]] | StructPayloads, types: Mapping[str, str]
+    ) -> None:
         self.columns: dict[str, pa.Array] = {}
-        self.odd: dict[int, list[tuple[str, str]]] = {}
-        """By place: fields whose value does not fit, with the type that the value has."""
+        self.odd: dict[int, list[tuple[str, str, Any]]] = {}
+        """By place: fields whose value does not fit, with the type that the value has, and it."""
         self.shown: dict[str, dict[int, tuple[str, Any]]] = {}
         """By field and place: the JSON of such a value where no type is, and the value."""
         self.faults: dict[int, Fault] = {}
-        alike = columns_of(payloads)
         for name, kind in types.items():
-            values = [p.get(name) for p in payloads] if alike is None else alike.column(name)
+            values = (
+                payloads.column(name)
+                if isinstance(payloads, StructPayloads)
+                else [payload.get(name) for payload in payloads]
+            )
             self.columns[name] = self._column(name, kind, values)
-        if alike is None:
-            others: Iterable[Any] = (
+        self.rest = pa.array(self._rest(payloads, types), _TEXT)
+
+    def _rest(
+        self, payloads: Sequence[dict[str, Any]] | StructPayloads, types: Mapping[str, str]
+    ) -> list[str | None]:
+        if not isinstance(payloads, StructPayloads):
+            return self._texts(
                 {name: value for name, value in payload.items() if name not in types}
                 for payload in payloads
             )
-        else:
-            names = [name for name in alike.names if name not in types]
-            columns = [alike.column(name) for name in names]
-            others = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        self.rest = self._texts(others, len(payloads))
+        try:
+            return payloads.rest()
+        except Exception:  # noqa: BLE001 - it is met again, value by value
+            return self._texts(payloads.rest_objects())
 
     def _column(self, name: str, kind: str, values: Sequence[Any]) -> pa.Array:
         try:
@@ -188,7 +206,7 @@ class _Fields:
             return _converted(kind, [value])
         except Exception:  # noqa: BLE001 - a value may refuse in any way
             own = _type_of(value)
-            self.odd.setdefault(place, []).append((name, own))
+            self.odd.setdefault(place, []).append((name, own, value))
             if own == _JSON:
                 self._show(name, value, place)
             return pa.nulls(1, arrow_type(kind))
@@ -199,7 +217,7 @@ class _Fields:
         except (ValueError, RecursionError):
             self.faults[place] = _no_text(value)
 
-    def _texts(self, objects: Iterable[Any], size: int) -> pa.Array:
+    def _texts(self, objects: Iterable[dict[str, Any]]) -> list[str | None]:
         texts: list[str | None] = []
         for place, fields in enumerate(objects):
             try:
@@ -207,7 +225,7 @@ class _Fields:
             except (ValueError, RecursionError):
                 texts.append(None)
                 self.faults[place] = _no_text(fields)
-        return pa.array(texts, _TEXT) if texts else pa.nulls(size, _TEXT)
+        return texts
 
 
 def _converted(kind: str, values: Sequence[Any]) -> pa.Array:
@@ -240,24 +258,23 @@ def _no_text(value: Any) -> Fault:
     return Fault("payload_not_json", "the payload has a value without a form in JSON")
 
 
-def _odd_tables(
-    table: pa.Table, payloads: Sequence[dict[str, Any]], fields: _Fields
-) -> Iterator[EventTable]:
+def _odd_tables(table: pa.Table, fields: _Fields) -> Iterator[EventTable]:
     """Yield tables of the events with values that do not fit: those with like ones together."""
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
-    for place, found in fields.odd.items():
+    for place, wrong in fields.odd.items():
         if place not in fields.faults:
-            groups.setdefault(tuple(found), []).append(place)
-    for wrong, places in groups.items():
+            kinds = tuple((name, kind) for name, kind, _ in wrong)
+            groups.setdefault(kinds, []).append(place)
+    for like, places in groups.items():
         part = table.take(pa.array(places, pa.int64()))
         rows = part.column(ROW).to_pylist()
         shown: dict[str, dict[int, tuple[str, Any]]] = {}
-        for name, kind in wrong:
+        for number, (name, kind) in enumerate(like):
             if kind == _JSON:
                 texts = [fields.shown[name][place] for place in places]
                 shown[name] = dict(zip(rows, texts, strict=True))
                 column = pa.array([text for text, _ in texts], _TEXT)
             else:
-                column = _converted(kind, [payloads[place][name] for place in places])
+                column = _converted(kind, [fields.odd[place][number][2] for place in places])
             part = part.set_column(part.schema.get_field_index(name), name, column)
         yield EventTable(part, shown)

@@ -18,10 +18,11 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from waybill.errors import ParkError
-from waybill.events import Event, decode, read_packed, unpack_events
+from waybill.events import Event, decode, unpack_events
 from waybill.processing.clock import Clock
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import payloads_of
+from waybill.processing.payload_structs import PayloadReader
 from waybill.processing.sandbox.confinement import OFFLINE_ERRNO, Confinement, Limits
 from waybill.processing.sandbox.frames import (
     LENGTH,
@@ -45,6 +46,8 @@ LOADING = 1 << 40
 """As a marker: code is being loaded."""
 _PRINTED_CHARS = 4096
 """Of what user code prints while a request is worked on; the rest is dropped."""
+_MOST_READERS = 1000
+"""Of payloads, one for each event name."""
 _YOUNG_OBJECTS = 50_000
 """Before the collector looks for cycles among them: payloads have none."""
 OutcomeT = TypeVar("OutcomeT", bound="Outcome")
@@ -112,6 +115,7 @@ class _Child:
         self._clock = Clock(timeout_s=order.timeout_s, marker=c_int64.from_buffer(memory))
         self._network = order.network
         self._codes: dict[str, Code] = {}
+        self._readers: dict[tuple[tuple[str, str], ...], PayloadReader] = {}
         self._printed = _Printed()
         _leave_the_platform(order.folder, self._printed)
         confinement = Confinement(
@@ -202,7 +206,7 @@ class _Child:
                 events = [decode(value) for value in _split(body, asked.lengths)]
                 batch = EventBatch.of_events(events)
             else:
-                batch = EventBatch.of_packed(read_packed(body))
+                batch = EventBatch.of_packed(*self._reader(order.types).read(body))
         except (ParkError, ValueError, RecursionError) as error:
             raise _UnreadableError from error
         function = self._codes[asked.key].transform_batch
@@ -219,6 +223,15 @@ class _Child:
         if not self._network:
             result.faults = {index: _offline(fault) for index, fault in result.faults.items()}
         return pack_table(result, self._printed.take())
+
+    def _reader(self, types: dict[str, str]) -> PayloadReader:
+        key = tuple(types.items())
+        reader = self._readers.get(key)
+        if reader is None:
+            if len(self._readers) >= _MOST_READERS:
+                self._readers.clear()
+            reader = self._readers[key] = PayloadReader(types)
+        return reader
 
     def _receive(self, size: int) -> bytearray | None:
         """Return so many bytes; None: there is nobody any more."""
