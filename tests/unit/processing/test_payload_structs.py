@@ -60,8 +60,8 @@ def checked(read: StructPayloads | list[Any], payloads: list[Any]) -> None:
 @given(st.lists(st.lists(objects, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_slices_are_read_as_they_are_whatever_came_before(slices: list[list[Any]]) -> None:
     reader = PayloadReader(TYPES)
-    for payloads in slices:
-        payloads = [loads(dumps_read(one)) for one in payloads]  # numbers as they come from JSON
+    for slice_ in slices:
+        payloads = [loads(dumps_read(one)) for one in slice_]  # numbers as they come from JSON
         found, read = reader.read(packed(payloads))
         assert list(found.ids) == [f"e{n}" for n in range(len(payloads))]
         checked(read, payloads)
