@@ -28,11 +28,23 @@ from waybill.processing.table_results import Column, TableResult, plain_column, 
 from waybill.processing.transformation import Retries, Watch
 
 TransformBatch = Callable[[pa.Table], Any]
-WHOLE_TABLE = 1 << 41
-"""As a marker, or more: a table of several rows is worked on."""
+_TABLES = 1 << 41
+_STEP = 1 << 20
+"""A marker is ``_TABLES``, more by ``_STEP`` for each table before, and by the row where a table
+has one: from 1."""
 _DEFAULT_ERROR = "record_invalid"
 _TEXTS = (ERROR, ERROR_TYPE, EVENT_NAME, OP, REST)
 """Columns of a result that hold text."""
+
+
+def row_of(marker: int) -> int:
+    """Return which event a table of one row was of; -1: it had several, or there was none."""
+    return marker % _STEP - 1 if marker >= _TABLES else -1
+
+
+def last_marker(events: int, attempts: int) -> int:
+    """Return what no marker of so many events reaches, each run at most so often by itself."""
+    return _TABLES + 2 * events * (attempts + 1) * _STEP
 
 
 @dataclass(slots=True)
@@ -68,7 +80,7 @@ class BatchRun:
         self._order = order
         self._watch = watch
         self._retries = retries
-        self._markers = count(WHOLE_TABLE)
+        self._markers = count(_TABLES, _STEP)
 
     def result(self) -> TableResult:
         """Return what came of all events.
@@ -88,7 +100,7 @@ class BatchRun:
         if size == 1:
             yield self._settled(given, given.table.column(ROW)[0].as_py())
             return
-        outcome = self._watched(given, next(self._markers))
+        outcome = self._watched(given)
         if isinstance(outcome, _Part):
             yield from self._run_again(given, outcome)
             yield outcome
@@ -126,8 +138,8 @@ class BatchRun:
         outcome = self._watched(given, row)
         return outcome.faults.get(row, outcome) if isinstance(outcome, _Part) else outcome
 
-    def _watched(self, given: EventTable, marker: int) -> _Part | Fault:
-        self._watch.marker.value = marker
+    def _watched(self, given: EventTable, row: int = -1) -> _Part | Fault:
+        self._watch.marker.value = next(self._markers) + row + 1
         try:
             outcome = self._outcome(given)
         except EventTimeoutError as error:  # while its exception was asked for its words

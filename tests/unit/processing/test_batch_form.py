@@ -23,9 +23,16 @@ from tests.unit.processing.made import (
 
 from waybill.events import Event, decode, encode
 from waybill.mappings import rules_of
-from waybill.pipelines import Pipeline, takes_tables
+from waybill.pipelines import (
+    ChildTable,
+    Column,
+    EventDeclaration,
+    Pipeline,
+    TableSpec,
+    takes_tables,
+)
 from waybill.processing import Chain, ChainResult, DryRunLearner, Plan, Retries
-from waybill.processing.field_types import RESERVED
+from waybill.processing.field_types import RESERVED, types_of
 from waybill.processing.transformation import load_code
 
 HEAD = "import pyarrow as pa\nimport pyarrow.compute as pc\n"
@@ -495,3 +502,48 @@ def test_a_filter_is_counted_and_noted() -> None:
     result = chained(given_pipeline(batch(keep)), [event(n) for n in range(5)])
     assert total(result, "transformation") == {"in_first": 5, "passed": 2, "out": 2, "filtered": 3}
     assert result.mapped["p1", "order", "filtered"].ids == ["e2", "e3", "e4"]
+
+
+def test_fields_with_names_of_other_columns_are_in_the_rest_and_come_back() -> None:
+    for policy in ("strict", "ignore"):
+        made = pipeline(batch("return table"), policy=policy, _op="string", _row="json", n="int64")
+        result = chained(made, [event(1, {"id": 1, "_op": "mine", "_row": [2**70], "n": 1})])
+        assert faults(result) == []
+        [row] = rows(result)
+        assert (row["_op"], row["_row"], row["_waybill_op"]) == ("mine", f"[{2**70}]", "upsert")
+
+
+def test_what_is_flattened_and_arrays_of_child_tables_are_json_in_the_table() -> None:
+    columns = (
+        Column(name="id", type="int64", nullable=False),
+        Column(name="city", type="string", source="address.city"),
+        Column(name="x", type="int64", source="a\\.b"),
+    )
+    child = ChildTable(name="items", source="items", columns=(Column(name="sku", type="string"),))
+    spec = TableSpec(
+        schema_name="s", name="orders", columns=columns, key=("id",), children=(child,)
+    )
+    declared = EventDeclaration(name="order", key=("id",), table=spec, nested="flatten")
+    data = {"id": 1, "address": {"city": "Bonn"}, "a.b": 7, "items": [{"sku": "x"}, {"sku": None}]}
+    types = {"id": "int64", "address": "json", "a.b": "int64", "items": "json"}
+    for code in (batch("return table"), single("return event")):
+        made = pipeline(code).model_copy(update={"events": {"order": declared}})
+        assert Plan(made).types("order") == types
+        result = chained(made, [event(1, data), event(2, data | {"id": 2, "address": 5})])
+        assert faults(result) == [(1, "mapping", "unknown_column")]
+        [row] = rows(result)
+        assert (row["city"], row["x"]) == ("Bonn", 7)
+        assert row["_waybill_items_items"] == [{"sku": "x"}, {"sku": None}]
+
+
+def test_a_field_that_two_columns_read_has_a_type_that_holds_what_both_take() -> None:
+    def types(*kinds: str) -> str:
+        columns = [Column(name="id", type="int64", nullable=False)]
+        columns += [Column(name=f"c{n}", type=kind, source="v") for n, kind in enumerate(kinds)]
+        spec = TableSpec(schema_name="s", name="orders", columns=tuple(columns), key=("id",))
+        return types_of(EventDeclaration(name="order", key=("id",), table=spec), {})["v"]
+
+    assert types("int32", "int64") == "int64"
+    assert types("int64", "decimal(8,2)") == "decimal(21,2)"
+    assert types("string", "timestamp") == "json"
+    assert types("json", "json") == "json"

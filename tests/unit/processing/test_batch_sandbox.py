@@ -12,7 +12,7 @@ from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, rows, total
 from tests.unit.processing.test_batch_form import HEAD, SAME, batch, given_pipeline, told
 
-from waybill.events import Event
+from waybill.events import Event, encode
 from waybill.processing import Fault, Retries
 from waybill.processing.sandbox.frames import unpack
 from waybill.processing.sandbox.table_frames import pack_table, unpack_table
@@ -247,3 +247,35 @@ def test_columns_without_a_name_are_refused() -> None:
     for body in ([None, [[5, "", [1, 2]]], []], [None, [["x", ""]], []], [None, 5, []], None, []):
         with pytest.raises(Exception):  # noqa: B017 - as above
             unpack_table(body, 2)
+
+
+def test_a_payload_that_only_the_careful_way_reads_is_read() -> None:
+    quick = encode(event(1))
+    values = [
+        quick,
+        quick.replace(b'"n":1', b'"n":1,"s":"\\u0000"'),
+        quick.replace(b'"n":1', b'"n":1,"f":1e999'),
+        quick.replace(b'"n":1', '"n":1,"s":"é"'.encode()),
+        quick.replace(b'"n":1', b'"n":1,"n":2'),
+    ]
+    made = given_pipeline(batch("return table"))
+    for part in ([0, 1, 2, 3], [0, 2], [0, 3, 4], [2], [4]):
+        mine = [values[index] for index in part]
+        assert told(chained(made, mine, code=sandbox())) == told(chained(made, mine))
+
+
+def test_a_number_that_only_the_process_cannot_read_parks_alone() -> None:
+    code = f"import sys; sys.set_int_max_str_digits(640)\n{batch('return table')}"
+    events = [event(0, {"id": 0, "n": 10**1000}), event(1)]
+    result = chained(pipeline(code), events, code=sandbox())
+    assert [(f.offset, f.fault.code) for f in result.failures] == [(0, "interpreter_crashed")]
+
+
+def test_a_process_that_answers_in_the_other_form_is_met_as_a_crash() -> None:
+    code = (
+        "import waybill.processing.sandbox.child as child\n"
+        "child._Child._run = lambda *a: child.pack([['id', 'n'], [[1], [1]], ''])\n"
+        + batch("return table")
+    )
+    result = chained(pipeline(code).model_copy(update={"team": "odd"}), [event(1)], code=sandbox())
+    assert faults(result) == [(0, "transformation", "interpreter_crashed")]

@@ -32,6 +32,7 @@ import msgspec
 
 from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
+from waybill.processing.batch_form import last_marker, row_of
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
@@ -417,7 +418,8 @@ class _Batch:
 
     def _blame(self, error: EndedError, at: int, end: int) -> None:
         """Decide who goes on alone after a process ended, or who is the culprit."""
-        index = at + error.marker if 0 <= error.marker < end - at else -1
+        marker = row_of(error.marker) if self._plan.takes_tables else error.marker
+        index = at + marker if 0 <= marker < end - at else -1
         if index < 0 and end - at == 1:
             index = at
         if index < 0 and self._plan.takes_tables and not error.timed_out:
@@ -429,6 +431,12 @@ class _Batch:
             self._most_rows = len(self._events)
         else:
             self._suspect = index
+
+
+def _end_of_markers(asked: Load | Run) -> int:
+    if not isinstance(asked, Run):
+        return 0
+    return asked.count if asked.tables is None else last_marker(asked.count, asked.attempts)
 
 
 def _short_of_memory(results: PayloadColumns | KeptPayloads) -> bool:
@@ -537,8 +545,8 @@ class _Process:
         """When it was last seen how much it has used."""
         self.asked = 0
         """Batches that it was given."""
-        self._events = 0
-        """Of the batch that it works on."""
+        self._end = 0
+        """What no marker of the batch that it works on reaches."""
         shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
@@ -565,7 +573,7 @@ class _Process:
             EndedError: the process ended; it is gone.
         """
         self.asked += isinstance(asked, Run)
-        self._events = asked.count if isinstance(asked, Run) else 0
+        self._end = _end_of_markers(asked)
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -595,7 +603,7 @@ class _Process:
             now = time.monotonic()
             if now - looked >= _TICK_S:
                 looked = now
-                if seen < (marker := self._marker.value) < self._events:  # only on is further
+                if seen < (marker := self._marker.value) < self._end:  # only on is further
                     seen, since = marker, now
                 self._check_limits(now - since, limit_s)
             if not came:
