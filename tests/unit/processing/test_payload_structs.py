@@ -8,9 +8,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.processing.made import event
+from tests.unit.processing.test_batch_form import batch, given_pipeline
+from tests.unit.processing.test_batch_form import payloads as odd_payloads
 
-from waybill.events import dumps_read, encode, loads, read_heads
+from waybill.events import Event, dumps_read, encode, loads, read_heads
+from waybill.processing import Plan, outcomes_of
+from waybill.processing.batch_form import BatchRun
+from waybill.processing.event_tables import EventBatch, TableOrder
 from waybill.processing.payload_structs import PayloadReader, StructPayloads
+from waybill.processing.table_results import results_of
+from waybill.processing.transformation import NoWatch
 
 TYPES = {"n": "int64", "f": "float64", "s": "string"}
 scalars = (
@@ -27,8 +34,13 @@ values = (
 objects = st.dictionaries(st.sampled_from(["n", "f", "s", "z", 'a"b', "", "é"]), values, max_size=5)
 
 
-def packed(payloads: list[Any]) -> bytes:
-    groups = read_heads([encode(event(n, payload)) for n, payload in enumerate(payloads)])
+def normal(payload: Any) -> Any:
+    """Return a payload as it comes from JSON, without what `read_heads` leaves to others."""
+    return loads(re.sub(rb"\\u....", b"u", dumps_read(payload)))
+
+
+def packed(some: list[Any]) -> bytes:
+    groups = read_heads([encode(event(n, payload)) for n, payload in enumerate(some)])
     assert groups is not None
     [(heads, _)] = groups
     return heads.packed()
@@ -94,3 +106,24 @@ def test_text_in_a_field_for_floats_is_read_by_column_from_then_on() -> None:
     read = reader.read(packed([{"f": "x"}, {"f": 1.5}]))[1]
     assert isinstance(read, StructPayloads)
     assert list(read.column("f")) == ["x", 1.5]
+
+
+@given(st.lists(odd_payloads.map(normal), min_size=1, max_size=6), st.booleans())
+def test_tables_of_columns_are_those_of_dicts(data: list[Any], policy: bool) -> None:
+    made = given_pipeline(batch("return table"), "ignore" if policy else "strict")
+    plan = Plan(made)
+    order = TableOrder.of(plan, "order")
+    reader = PayloadReader(order.types)
+    body = packed(data)
+    expected = None
+    for batch_ in (
+        EventBatch.of_events([event(n, one) for n, one in enumerate(data)]),
+        EventBatch.of_packed(*reader.read(body)),
+        EventBatch.of_packed(*reader.read(body)),
+    ):
+        made_of = BatchRun(lambda table: table, batch_, order, NoWatch()).result()
+        events = [event(n, one) for n, one in enumerate(data)]
+        outcomes = outcomes_of(events, results_of(plan, events, made_of))
+        told = [(one.data if isinstance(one, Event) else one) for one in outcomes]
+        expected = told if expected is None else expected
+        assert told == expected
