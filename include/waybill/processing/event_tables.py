@@ -20,7 +20,7 @@ from waybill.errors import ParkError
 from waybill.events import UPSERT, Event, PackedEvents, dumps_read, encode_data
 from waybill.pipelines import arrow_type
 from waybill.processing.conversion import convert
-from waybill.processing.failures import Fault, describe
+from waybill.processing.failures import Fault
 from waybill.processing.field_types import (
     EVENT_ID,
     EVENT_NAME,
@@ -38,6 +38,7 @@ from waybill.processing.plan import Plan
 _TEXT = pa.string()
 _JSON = "shown as JSON"
 """The type of a value that no column holds as it is."""
+_NO_ROW = "only an object is a row of a table: a transformation of single events takes any payload"
 
 
 class EventBatch(NamedTuple):
@@ -138,7 +139,7 @@ def tables_of(batch: EventBatch, order: TableOrder) -> tuple[list[EventTable], d
 
 def _no_objects(payloads: Sequence[Any]) -> dict[int, Fault]:
     return {
-        index: Fault("not_an_object", f"payload is {type(payload).__name__}, not an object")
+        index: Fault("type_error", f"payload is {type(payload).__name__}; {_NO_ROW}")
         for index, payload in enumerate(payloads)
         if type(payload) is not dict
     }
@@ -254,8 +255,8 @@ def _no_text(value: Any) -> Fault:
     try:
         encode_data(value)
     except ParkError as error:
-        return describe(error)
-    return Fault("payload_not_json", "the payload has a value without a form in JSON")
+        return Fault("value_error", f"a table cannot hold the payload: {error.message}")
+    return Fault("value_error", "a table cannot hold the payload")
 
 
 def _odd_tables(table: pa.Table, fields: _Fields) -> Iterator[EventTable]:

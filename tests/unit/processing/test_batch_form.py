@@ -241,8 +241,17 @@ def test_an_unknown_error_type_is_named() -> None:
 def test_a_payload_that_is_no_object_never_meets_the_code() -> None:
     events = [event(1, [1]), event(2), event(3, "x"), event(4, b"\xff")]
     assert ends(batch("return table.filter(pc.greater(table['id'], 0))"), events) == [
-        (n, "transformation", "not_an_object") for n in (0, 2, 3)
+        (n, "transformation", "type_error") for n in (0, 2, 3)
     ]
+
+
+def test_a_payload_that_is_too_deep_for_text_parks_alone() -> None:
+    for field in ("z", "j", "n"):  # without a column, with one for JSON, with one for numbers
+        value = encode(event(1)).replace(b'"n":1', f'"{field}":{"[" * 260}{"]" * 260}'.encode())
+        result = chained(given_pipeline(batch("return table")), [event(0), value, event(2)])
+        assert faults(result) == [(1, "transformation", "value_error")]
+        assert "more than 254 levels deep" in result.failures[0].fault.message
+        assert len(rows(result)) == 2
 
 
 def test_a_table_has_the_declared_types_and_what_the_events_are() -> None:
