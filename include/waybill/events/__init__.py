@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import DELIVERY_ERRORS as DELIVERY_ERRORS
     from waybill.events.catalogue import ENTRY_STAGES as ENTRY_STAGES
     from waybill.events.catalogue import HELD_ERROR as HELD_ERROR
+    from waybill.events.catalogue import REFUSED_ROW as REFUSED_ROW
     from waybill.events.catalogue import STAGES as STAGES
     from waybill.events.catalogue import ErrorType as ErrorType
     from waybill.events.catalogue import Stage as Stage
@@ -66,6 +67,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ENTRY_STAGES",
             "ErrorType",
             "HELD_ERROR",
+            "REFUSED_ROW",
             "STAGES",
             "Stage",
             "error_type",

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import UPSERT, error_type
+from waybill.events import REFUSED_ROW, UPSERT, error_type
 from waybill.pipelines import BATCH_FUNCTION
 from waybill.processing.event_tables import EventBatch, EventTable, TableOrder, tables_of
 from waybill.processing.failures import EventTimeoutError, Fault, describe
@@ -32,7 +32,6 @@ _TABLES = 1 << 41
 _STEP = 1 << 20
 """A marker is ``_TABLES``, more by ``_STEP`` for each table before, and by the row where a table
 has one: from 1."""
-_DEFAULT_ERROR = "record_invalid"
 _TEXTS = (ERROR, ERROR_TYPE, EVENT_NAME, OP, REST)
 """Columns of a result that hold text."""
 
@@ -274,7 +273,7 @@ def _faults_of(result: pa.Table, rows: Sequence[int]) -> dict[int, Fault]:
     faults: dict[int, Fault] = {}
     for row, text, code in zip(rows, words, codes, strict=True):
         if text is not None or code is not None:
-            error = ParkError(code or _DEFAULT_ERROR, text or "")
+            error = ParkError(code or REFUSED_ROW, text or "")
             faults.setdefault(row, describe(error))
     return faults
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -556,3 +558,23 @@ def test_a_field_that_two_columns_read_has_a_type_that_holds_what_both_take() ->
     assert types("int64", "decimal(8,2)") == "decimal(21,2)"
     assert types("string", "timestamp") == "json"
     assert types("json", "json") == "json"
+
+
+def test_the_example_of_the_documentation_runs() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+    [code] = re.findall(r"```python\n(import pyarrow as pa\n.*?)```", page, re.DOTALL)
+    made = pipeline(code, amount="decimal(8,2)", doubled="decimal(8,2)", test="bool")
+    made_of_test = made.events["order"].table
+    columns = tuple(column for column in made_of_test.columns if column.name != "test")
+    table = made_of_test.model_copy(update={"columns": columns})
+    declared = made.events["order"].model_copy(update={"table": table})
+    source = made.source.model_copy(update={"columns": {"test": "bool"}})
+    made = made.model_copy(update={"events": {"order": declared}, "source": source})
+    amounts = [("1.50", False), ("-1", None), ("2", True), (None, None)]
+    data = [{"id": n, "amount": a, "test": t} for n, (a, t) in enumerate(amounts)]
+    result = chained(made, [event(n, one) for n, one in enumerate(data)])
+    assert [(f.offset, f.fault.code, f.fault.message) for f in result.failures] == [
+        (1, "record_invalid", "a negative amount")
+    ]
+    assert {row["id"]: row["doubled"] for row in rows(result)} == {0: Decimal("3.00"), 3: None}
+    assert result.mapped["p1", "order", "filtered"].ids == ["e2"]
