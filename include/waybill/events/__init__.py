@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import Stage as Stage
     from waybill.events.catalogue import error_type as error_type
     from waybill.events.decoding import Heads as Heads
-    from waybill.events.decoding import PackedEvents as PackedEvents
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
-    from waybill.events.decoding import packed_reader as packed_reader
     from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.decoding import payloads_reader as payloads_reader
     from waybill.events.decoding import read_heads as read_heads
-    from waybill.events.decoding import read_packed as read_packed
     from waybill.events.decoding import read_payload as read_payload
     from waybill.events.decoding import unpack_events as unpack_events
     from waybill.events.envelope import UPSERT as UPSERT
@@ -74,13 +72,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "decoding": [
             "Heads",
-            "PackedEvents",
             "decode",
             "decode_head",
-            "packed_reader",
             "payload_bytes",
+            "payloads_reader",
             "read_heads",
-            "read_packed",
             "read_payload",
             "unpack_events",
         ],

@@ -73,8 +73,8 @@ class _FirstPass(_Message[msgspec.Raw], gc=False, forbid_unknown_fields=True):
     replayid: None = None
 
 
-class PackedEvents(msgspec.Struct, Generic[_PayloadT], array_like=True):
-    """Events of one pipeline and name, by column, on their way to the process of user code."""
+class _Packed(msgspec.Struct, array_like=True):
+    """Events of one pipeline and name, on their way to the process of user code."""
 
     pipeline_id: str
     team: str
@@ -85,7 +85,7 @@ class PackedEvents(msgspec.Struct, Generic[_PayloadT], array_like=True):
     intake_versions: Sequence[int]
     intake_minutes: Sequence[int]
     times: Sequence[str]
-    payloads: list[_PayloadT]
+    payloads: list[Any]
 
 
 class _Payload(msgspec.Struct, gc=False):
@@ -100,7 +100,7 @@ _read_data = msgspec.json.Decoder(float_hook=exact_float).decode
 _read_head = msgspec.json.Decoder(_Message[msgspec.Raw]).decode
 _OPENING, _CLOSING = b"{}"
 _read_first_passes = msgspec.json.Decoder(_FirstPass).decode_lines
-_read_packed = msgspec.json.Decoder(PackedEvents[Any], float_hook=exact_float).decode
+_read_packed = msgspec.json.Decoder(_Packed, float_hook=exact_float).decode
 
 
 def decode(value: bytes) -> Event:
@@ -233,11 +233,20 @@ class Heads(Sequence[Event]):
         """Return the intake minutes."""
         return [message.intakeminute for message in self._messages]
 
+    @property
+    def times(self) -> list[str]:
+        """Return when each was taken in."""
+        return [message.time for message in self._messages]
+
+    def payloads(self) -> bytes:
+        """Return the payloads as they stand, a JSON array."""
+        return b"[" + b",".join([message.data for message in self._messages]) + b"]"
+
     def packed(self) -> bytes:
         """Return all as JSON, payloads as they stand; `unpack_events` reads it."""
         messages = self._messages
         return msgspec.json.encode(
-            PackedEvents(
+            _Packed(
                 self.pipeline_id, self.team, self.name, self.ids, self.keys,
                 self.source_versions, self.intake_versions, self.intake_minutes,
                 [message.time for message in messages], [message.data for message in messages],
@@ -294,35 +303,17 @@ def _grouped(
     return [(heads.pick(indices), indices) for indices in groups.values()]
 
 
-def read_packed(body: bytes | bytearray) -> PackedEvents[Any]:
-    """Return what `Heads.packed` wrote, payloads read. Cost: 0.7 µs an event of 400 bytes.
+def unpack_events(body: bytes | bytearray) -> list[Event]:
+    """Return what `Heads.packed` wrote, payloads read. Cost: 1 µs for 400 bytes.
 
     Raises:
         ValueError: a payload cannot be read.
         RecursionError: likewise.
     """
     try:
-        return _read_packed(body)
+        packed = _read_packed(body)
     except msgspec.MsgspecError as error:
         raise ValueError(str(error)) from error
-
-
-def packed_reader(payload: type) -> Callable[[bytes | bytearray], PackedEvents[Any]]:
-    """Return what reads `Heads.packed` with payloads of a type of msgspec's.
-
-    It raises MsgspecError, ValueError or RecursionError where one is of no such type.
-    """
-    return msgspec.json.Decoder(PackedEvents[payload], float_hook=exact_float).decode  # type: ignore[valid-type]
-
-
-def unpack_events(body: bytes | bytearray) -> list[Event]:
-    """Return what `Heads.packed` wrote as events. Cost: 1 µs for 400 bytes.
-
-    Raises:
-        ValueError: as `read_packed`.
-        RecursionError: likewise.
-    """
-    packed = read_packed(body)
     return list(
         map(
             Event, packed.ids, repeat(packed.pipeline_id), repeat(packed.team),
@@ -330,6 +321,14 @@ def unpack_events(body: bytes | bytearray) -> list[Event]:
             packed.intake_minutes, packed.times, packed.payloads,
         )
     )  # fmt: skip
+
+
+def payloads_reader(kind: Any) -> Callable[[bytes | bytearray | memoryview], list[Any]]:
+    """Return what reads a JSON array of payloads of a type, numbers exactly where it is ``Any``.
+
+    It raises MsgspecError, ValueError or RecursionError where one cannot be read as that.
+    """
+    return msgspec.json.Decoder(list[kind], float_hook=exact_float).decode
 
 
 def payload_bytes(value: bytes) -> bytes | None:

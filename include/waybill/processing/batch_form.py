@@ -92,7 +92,7 @@ class BatchRun:
         for part in parts:
             faults |= part.faults
         rows, columns = _joined([part for part in parts if part.rows])
-        return TableResult(len(self._batch.ids), rows, columns, faults)
+        return TableResult(self._batch.facts.num_rows, rows, columns, faults)
 
     def _parts(self, given: EventTable) -> Iterator[_Part]:
         size = given.table.num_rows

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from waybill.errors import ParkError
-from waybill.events import UPSERT, Event, PackedEvents, dumps_read, encode_data
+from waybill.events import UPSERT, Event, Heads, dumps_read, encode_data
 from waybill.pipelines import arrow_type
 from waybill.processing.conversion import convert
 from waybill.processing.failures import Fault
@@ -42,47 +42,62 @@ _NO_ROW = "only an object is a row of a table: a transformation of single events
 
 
 class EventBatch(NamedTuple):
-    """Events of one pipeline and event name, by column; at least one."""
+    """Events of one pipeline and event name; at least one."""
 
     name: str
-    ids: Sequence[str]
-    keys: Sequence[str]
-    source_versions: Sequence[int]
-    intake_versions: Sequence[int]
-    times: Sequence[str]
+    facts: pa.RecordBatch
+    """What they are, of `_FACTS`."""
     ops: Sequence[str] | None
     """None: all are upserts."""
     payloads: Sequence[Any] | StructPayloads
 
     @staticmethod
-    def of_packed(
-        packed: PackedEvents[Any], payloads: Sequence[Any] | StructPayloads
+    def of_facts(
+        name: str, facts: bytes | memoryview, payloads: Sequence[Any] | StructPayloads
     ) -> EventBatch:
-        """Return what `PayloadReader` read."""
-        return EventBatch(
-            packed.name, packed.ids, packed.keys, packed.source_versions, packed.intake_versions,
-            packed.times, None, payloads,
-        )  # fmt: skip
+        """Return events of which `packed_facts` and `PayloadReader` gave the parts."""
+        read = pa.ipc.read_record_batch(pa.py_buffer(facts), _FACTS)
+        return EventBatch(name, read, None, payloads)
 
     @staticmethod
     def of_events(events: Sequence[Event]) -> EventBatch:
         """Return events whose payloads are read."""
         return EventBatch(
             events[0].name,
-            [event.id for event in events],
-            [event.key for event in events],
-            [event.source_version for event in events],
-            [event.intake_version for event in events],
-            [event.time for event in events],
+            _facts_of(
+                [event.id for event in events],
+                [event.key for event in events],
+                [event.source_version for event in events],
+                [event.intake_version for event in events],
+                [event.time for event in events],
+            ),
             [event.op for event in events],
             [event.data for event in events],
         )
 
-    def pick(self, indexes: Sequence[int]) -> EventBatch:
-        """Return some of them."""
-        given: tuple[Any, ...] = self[1:]
-        columns = [None if one is None else [one[i] for i in indexes] for one in given]
-        return EventBatch(self.name, *columns)  # type: ignore[arg-type]
+
+_FACTS = pa.schema(
+    [
+        (EVENT_ID, pa.string()),
+        (KEY, pa.string()),
+        (SOURCE_VERSION, pa.int64()),
+        (INTAKE_VERSION, pa.int64()),
+        (TIME, pa.string()),
+    ]
+)
+
+
+def _facts_of(*columns: Sequence[Any]) -> pa.RecordBatch:
+    arrays = [pa.array(one, kind) for one, kind in zip(columns, _FACTS.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_FACTS)
+
+
+def packed_facts(heads: Heads) -> bytes:
+    """Return what events are, on its way to the process of user code. Cost: 0.2 µs an event."""
+    facts = _facts_of(
+        heads.ids, heads.keys, heads.source_versions, heads.intake_versions, heads.times
+    )
+    return bytes(facts.serialize())
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +132,15 @@ def tables_of(batch: EventBatch, order: TableOrder) -> tuple[list[EventTable], d
 
     Their column ``_row`` is an event's index in the batch. Cost: 0.1 µs a value.
     """
+    payloads: Any = batch.payloads
+    rows: Sequence[int] = range(batch.facts.num_rows)
     faults: dict[int, Fault] = {}
-    rows: Sequence[int] = range(len(batch.ids))
-    if not isinstance(batch.payloads, StructPayloads):
-        faults = _no_objects(batch.payloads)
+    if not isinstance(payloads, StructPayloads):
+        faults = _no_objects(payloads)
         if faults:
             rows = [index for index in rows if index not in faults]
-            batch = batch.pick(rows)
-    fields = _Fields(batch.payloads, order.types)
+            payloads = [payloads[index] for index in rows]
+    fields = _Fields(payloads, order.types)
     table = pa.table({**fields.columns, REST: fields.rest, **_facts(batch, rows)})
     faults |= {rows[place]: fault for place, fault in fields.faults.items()}
     tables = [EventTable(table, {})]
@@ -146,18 +162,16 @@ def _no_objects(payloads: Sequence[Any]) -> dict[int, Fault]:
 
 
 def _facts(batch: EventBatch, rows: Sequence[int]) -> dict[str, pa.Array]:
-    """Return the columns of what events are."""
-    size = len(batch.ids)
-    ops = batch.ops
+    """Return the columns of what some events are."""
+    size = len(rows)
+    numbers = pa.array(rows, pa.int64())
+    facts = batch.facts if size == batch.facts.num_rows else batch.facts.take(numbers)
+    ops = None if batch.ops is None else [batch.ops[row] for row in rows]
     return {
-        ROW: pa.array(rows, pa.int64()),
-        EVENT_ID: pa.array(batch.ids, _TEXT),
+        ROW: numbers,
         EVENT_NAME: pa.repeat(pa.scalar(batch.name, _TEXT), size),
-        KEY: pa.array(batch.keys, _TEXT),
         OP: pa.repeat(pa.scalar(UPSERT, _TEXT), size) if ops is None else pa.array(ops, _TEXT),
-        SOURCE_VERSION: pa.array(batch.source_versions, pa.int64()),
-        INTAKE_VERSION: pa.array(batch.intake_versions, pa.int64()),
-        TIME: pa.array(batch.times, _TEXT),
+        **dict(zip(_FACTS.names, facts.columns, strict=True)),
     }
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from waybill.events import PackedEvents, packed_reader, read_packed
+from waybill.events import payloads_reader
 
 _MOST_FIELDS = 256
 """Of a structure; payloads with more are read as dicts."""
 _NUMBER = float | int | None
+_read_any = payloads_reader(Any)
 _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
 
@@ -78,7 +79,7 @@ class StructPayloads:
 
 
 class PayloadReader:
-    """Reads the events of one name, slice by slice.
+    """Reads the payloads of one event name, slice by slice.
 
     Args:
         types: of the fields that have one, see ``field_types``.
@@ -88,29 +89,26 @@ class PayloadReader:
         self._types = types
         self._names: tuple[str, ...] = ()
         self._floats = frozenset(name for name, kind in types.items() if kind == "float64")
-        self._decode: Callable[[bytes | bytearray], PackedEvents[Any]] | None = None
+        self._decode: Callable[[bytes | bytearray | memoryview], list[Any]] | None = None
         self._make_rest: Callable[..., Any] | None = None
 
-    def read(self, body: bytes | bytearray) -> tuple[PackedEvents[Any], StructPayloads | list[Any]]:
-        """Return events as `Heads.packed` wrote them, and their payloads.
+    def read(self, body: bytes | bytearray | memoryview) -> StructPayloads | list[Any]:
+        """Return the payloads of a JSON array; at least one.
 
         Raises:
-            ValueError: a payload cannot be read.
+            ValueError: one cannot be read; msgspec's own errors among them.
             RecursionError: likewise.
         """
         if self._decode is not None:
             try:
-                packed = self._decode(body)
-            except (msgspec.MsgspecError, ValueError, RecursionError):
+                read = self._decode(body)
+            except (ValueError, RecursionError):
                 pass
             else:
-                payloads = StructPayloads(
-                    self._names, packed.payloads, self._make_rest, self._types
-                )
-                return packed, payloads
-        packed = read_packed(body)
-        self._learn(packed.payloads)
-        return packed, packed.payloads
+                return StructPayloads(self._names, read, self._make_rest, self._types)
+        payloads = _read_any(body)
+        self._learn(payloads)
+        return payloads
 
     def _learn(self, payloads: Sequence[Any]) -> None:
         """Make the structure wider for payloads that did not fit it."""
@@ -149,4 +147,4 @@ class PayloadReader:
             self._make_rest = msgspec.defstruct(
                 "Rest", [(field, Any) for field, _ in others], rename=dict(others), gc=False
             )
-        self._decode = packed_reader(payload)
+        self._decode = payloads_reader(payload)

@@ -11,10 +11,10 @@ from tests.unit.processing.made import event
 from tests.unit.processing.test_batch_form import batch, given_pipeline
 from tests.unit.processing.test_batch_form import payloads as odd_payloads
 
-from waybill.events import Event, dumps_read, encode, loads, read_heads
+from waybill.events import Event, Heads, dumps_read, encode, loads, read_heads
 from waybill.processing import Plan, outcomes_of
 from waybill.processing.batch_form import BatchRun
-from waybill.processing.event_tables import EventBatch, TableOrder
+from waybill.processing.event_tables import EventBatch, TableOrder, packed_facts
 from waybill.processing.payload_structs import PayloadReader, StructPayloads
 from waybill.processing.table_results import results_of
 from waybill.processing.transformation import NoWatch
@@ -39,11 +39,15 @@ def normal(payload: Any) -> Any:
     return loads(re.sub(rb"\\u....", b"u", dumps_read(payload)))
 
 
-def packed(some: list[Any]) -> bytes:
+def heads_of(some: list[Any]) -> Heads:
     groups = read_heads([encode(event(n, payload)) for n, payload in enumerate(some)])
     assert groups is not None
     [(heads, _)] = groups
-    return heads.packed()
+    return heads
+
+
+def packed(some: list[Any]) -> bytes:
+    return heads_of(some).payloads()
 
 
 def checked(read: StructPayloads | list[Any], payloads: list[Any]) -> None:
@@ -74,36 +78,34 @@ def test_slices_are_read_as_they_are_whatever_came_before(slices: list[list[Any]
     reader = PayloadReader(TYPES)
     for slice_ in slices:
         payloads = [loads(dumps_read(one)) for one in slice_]  # numbers as they come from JSON
-        found, read = reader.read(packed(payloads))
-        assert list(found.ids) == [f"e{n}" for n in range(len(payloads))]
-        checked(read, payloads)
-        checked(reader.read(packed(payloads))[1], payloads)
+        checked(reader.read(packed(payloads)), payloads)
+        checked(reader.read(packed(payloads)), payloads)
 
 
 def test_what_was_met_once_is_read_by_column() -> None:
     reader = PayloadReader(TYPES)
     payloads = [{"n": 1, "z": [1]}, {"z": None, "f": 1.5}, {"s": "x"}]
-    assert isinstance(reader.read(packed(payloads))[1], list)
-    read = reader.read(packed(payloads))[1]
+    assert isinstance(reader.read(packed(payloads)), list)
+    read = reader.read(packed(payloads))
     assert isinstance(read, StructPayloads)
     assert read.rest() == ['{"z":[1]}', '{"z":null}', None]
-    assert isinstance(reader.read(packed([{"n": 1}]))[1], StructPayloads)
-    assert isinstance(reader.read(packed([{"new": 1}]))[1], list)
-    assert isinstance(reader.read(packed([{"new": 1}]))[1], StructPayloads)
+    assert isinstance(reader.read(packed([{"n": 1}])), StructPayloads)
+    assert isinstance(reader.read(packed([{"new": 1}])), list)
+    assert isinstance(reader.read(packed([{"new": 1}])), StructPayloads)
 
 
 def test_payloads_that_are_no_objects_or_have_endless_names_are_read_as_they_are() -> None:
     reader = PayloadReader(TYPES)
     for payloads in ([[1]], [{f"k{n}": n for n in range(300)}], [{"n": 1}], [{"n": 1}, 5]):
         for _ in range(2):
-            assert reader.read(packed(payloads))[1] == payloads
+            assert reader.read(packed(payloads)) == payloads
 
 
 def test_text_in_a_field_for_floats_is_read_by_column_from_then_on() -> None:
     reader = PayloadReader(TYPES)
     for payloads in ([{"f": 1.5}], [{"f": "1.5"}]):
         reader.read(packed(payloads))
-    read = reader.read(packed([{"f": "x"}, {"f": 1.5}]))[1]
+    read = reader.read(packed([{"f": "x"}, {"f": 1.5}]))
     assert isinstance(read, StructPayloads)
     assert list(read.column("f")) == ["x", 1.5]
 
@@ -114,12 +116,13 @@ def test_tables_of_columns_are_those_of_dicts(data: list[Any], policy: bool) -> 
     plan = Plan(made)
     order = TableOrder.of(plan, "order")
     reader = PayloadReader(order.types)
-    body = packed(data)
+    heads = heads_of(data)
+    body, facts = heads.payloads(), packed_facts(heads)
     expected = None
     for batch_ in (
         EventBatch.of_events([event(n, one) for n, one in enumerate(data)]),
-        EventBatch.of_packed(*reader.read(body)),
-        EventBatch.of_packed(*reader.read(body)),
+        EventBatch.of_facts("order", facts, reader.read(body)),
+        EventBatch.of_facts("order", facts, reader.read(body)),
     ):
         made_of = BatchRun(lambda table: table, batch_, order, NoWatch()).result()
         events = [event(n, one) for n, one in enumerate(data)]

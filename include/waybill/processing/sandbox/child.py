@@ -68,10 +68,15 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class TableOrder(msgspec.Struct, frozen=True):
-    """As ``event_tables.TableOrder``, which needs Arrow."""
+    """As ``event_tables.TableOrder``, which needs Arrow; and how the events come."""
 
+    name: str
+    """Of the events."""
     types: dict[str, str]
     ignores_rest: bool
+    facts_bytes: int
+    """Where events come by column: the size of ``event_tables.packed_facts``; then come payloads,
+    a JSON array."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -89,7 +94,8 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     count: int
     lengths: bytes
     """Of the messages, in bytes, as an array of unsigned 32-bit numbers. Empty: what follows is
-    `Heads.packed`. The answer is None where a payload cannot be read."""
+    `Heads.packed`, or, for tables, as `TableOrder` says. The answer is None where a payload cannot
+    be read."""
     attempts: int
     backoff_s: float
     budget_s: float
@@ -206,7 +212,9 @@ class _Child:
                 events = [decode(value) for value in _split(body, asked.lengths)]
                 batch = EventBatch.of_events(events)
             else:
-                batch = EventBatch.of_packed(*self._reader(order.types).read(body))
+                content = memoryview(body)
+                payloads = self._reader(order.types).read(content[order.facts_bytes :])
+                batch = EventBatch.of_facts(order.name, content[: order.facts_bytes], payloads)
         except (ParkError, ValueError, RecursionError) as error:
             raise _UnreadableError from error
         function = self._codes[asked.key].transform_batch

@@ -34,6 +34,7 @@ from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
 from waybill.processing.batch_form import last_marker, row_of
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
+from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
@@ -347,19 +348,19 @@ class _Batch:
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
-        packed = events.packed() if isinstance(events, Heads) and not self._by_message else None
+        by_column = isinstance(events, Heads) and not self._by_message
+        tables, body = self._body(events, values, by_column=by_column)
         asked = Run(
             self._plan.code_key,
             len(events),
-            array("I", map(len, values)).tobytes() if packed is None else b"",
+            b"" if by_column else array("I", map(len, values)).tobytes(),
             retries.attempts,
             retries.backoff_s,
             retries.budget_s - retries.spent_s,
-            self._tables(events),
+            tables,
         )
         try:
             try:
-                body = b"".join(values) if packed is None else packed
                 answer = self._sandbox.ask(process, asked, body)
             finally:
                 retries.charge(process.spent.value)
@@ -378,12 +379,21 @@ class _Batch:
             return
         self._take(process, found, at)
 
-    def _tables(self, events: Sequence[Event]) -> TableOrder | None:
+    def _body(
+        self, events: Sequence[Event], values: Sequence[bytes], *, by_column: bool
+    ) -> tuple[TableOrder | None, bytes]:
+        """Return how tables are made of events, if they are, and the events as they are sent."""
         plan = self._plan
+        facts = body = b""
+        if not by_column:
+            body = b"".join(values)
+        elif isinstance(events, Heads):
+            facts = packed_facts(events) if plan.takes_tables else b""
+            body = facts + events.payloads() if facts else events.packed()
         if not plan.takes_tables:
-            return None
+            return None, body
         name = events[0].name
-        return TableOrder(plan.types(name), plan.ignores_rest(name))
+        return TableOrder(name, plan.types(name), plan.ignores_rest(name), len(facts)), body
 
     def _results(self, events: Sequence[Event], answer: Any) -> Results:
         """Read an answer: columns of payloads, or kinds and bodies of outcomes, or tables."""
