@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.benchmarks.processing import BATCH_CODE, CODE
 from tests.unit.processing.made import (
     chained,
     check_books,
@@ -578,3 +579,17 @@ def test_the_example_of_the_documentation_runs() -> None:
     ]
     assert {row["id"]: row["doubled"] for row in rows(result)} == {0: Decimal("3.00"), 3: None}
     assert result.mapped["p1", "order", "filtered"].ids == ["e2"]
+
+
+def test_both_forms_of_the_benchmark_make_the_same_rows() -> None:
+    kinds = {"number": "int64", "customer": "string", "amount": "float64", "currency": "string"}
+    kinds |= {"status": "string", "placed_at": "timestamp", "cents": "int64"}
+    data = [
+        {"id": n, "number": n, "customer": f"c{n}", "amount": n / 100, "currency": "EUR",
+         "status": "placed", "placed_at": "2026-03-01T12:30:45Z", "channel": "web"}
+        for n in range(300)
+    ]  # fmt: skip
+    events = [event(n, one) for n, one in enumerate(data)]
+    one, many = (told(chained(pipeline(code, **kinds), events)) for code in (CODE, BATCH_CODE))
+    assert many == one
+    assert len(one[0]) == 300
