@@ -10,6 +10,7 @@ one by one at once. So nothing of a row may depend on which rows stand beside it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from itertools import count, pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from waybill.errors import ParkError
 from waybill.events import REFUSED_ROW, UPSERT, error_type
@@ -44,6 +46,11 @@ def row_of(marker: int) -> int:
 def last_marker(events: int, attempts: int) -> int:
     """Return what no marker of so many events reaches, each run at most so often by itself."""
     return _TABLES + 2 * events * (attempts + 1) * _STEP
+
+
+def is_intact() -> bool:
+    """Tell whether user code left Arrow's modules in their places: all tables need them."""
+    return sys.modules.get("pyarrow") is pa and sys.modules.get("pyarrow.compute") is pc
 
 
 @dataclass(slots=True)

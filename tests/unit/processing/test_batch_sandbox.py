@@ -79,6 +79,32 @@ def test_a_row_that_does_not_give_up_is_ended(stuck: str) -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.parametrize(
+    "deed",
+    [
+        "import sys; sys.modules.clear()",
+        "import sys; sys.modules['pyarrow'] = sys.modules['msgspec'] = None",
+        "import builtins; builtins.isinstance = builtins.len = None",
+        "import waybill.processing.batch_form as b; b.BatchRun._part = None",
+        "import waybill.processing.table_results as r; r.plain_column = lambda c: (['x'], {})",
+        "import gc; [d.clear() for d in gc.get_objects() if type(d) is dict and len(d) > 500]",
+        "import sys; sys.setrecursionlimit(10)",
+        "os.close(3); os.close(4); os.close(5)",
+        "signal.setitimer(signal.ITIMER_REAL, 0)",
+        "import threading; [threading.Thread(target=time.sleep, args=(9,)).start() for _ in range(9)]",
+        "pa.set_memory_pool(pa.system_memory_pool()); pa.set_cpu_count(64)",
+        "print('x' * 10**7)",
+    ],
+)  # fmt: skip
+def test_code_that_breaks_its_own_process_breaks_nobody_else(deed: str) -> None:
+    made = pipeline(when((2,), deed)).model_copy(update={"team": deed})
+    result = chained(made, [event(n) for n in range(6)], code=sandbox())
+    told_of = dict.fromkeys(f.offset for f in result.failures)
+    assert told_of.keys() <= {2} or "builtins" in deed, [f.fault for f in result.failures]
+    assert len(rows(result)) == 6 - len(told_of)
+    assert parked(batch("return table"), 6) == []
+
+
 def test_a_table_that_takes_long_but_whose_rows_do_not_passes() -> None:
     slow = batch("import time\ntime.sleep(0.04 * len(table))\nreturn table")
     assert parked(slow, 30, sandbox(0.5)) == []
