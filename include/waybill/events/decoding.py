@@ -185,6 +185,8 @@ class Heads(Sequence[Event]):
         self.team, self.pipeline_id = _parties(messages[0].source)
         self.name = messages[0].type
         self._made: dict[int, Event] = {}
+        self.arrays: dict[str, Any] = {}
+        """What others made of a column of these, by its name, for whoever needs it next."""
 
     def __len__(self) -> int:
         """Return how many there are."""

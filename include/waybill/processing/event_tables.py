@@ -34,6 +34,7 @@ from waybill.processing.field_types import (
 )
 from waybill.processing.payload_structs import StructPayloads
 from waybill.processing.plan import Plan
+from waybill.processing.staged import head_array
 
 _TEXT = pa.string()
 _JSON = "shown as JSON"
@@ -87,16 +88,18 @@ _FACTS = pa.schema(
 )
 
 
-def _facts_of(*columns: Sequence[Any]) -> pa.RecordBatch:
-    arrays = [pa.array(one, kind) for one, kind in zip(columns, _FACTS.types, strict=True)]
+def _facts_of(*columns: Sequence[Any] | pa.Array) -> pa.RecordBatch:
+    arrays = [
+        one if isinstance(one, pa.Array) else pa.array(one, kind)
+        for one, kind in zip(columns, _FACTS.types, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=_FACTS)
 
 
 def packed_facts(heads: Heads) -> bytes:
     """Return what events are, on its way to the process of user code. Cost: 0.2 µs an event."""
-    facts = _facts_of(
-        heads.ids, heads.keys, heads.source_versions, heads.intake_versions, heads.times
-    )
+    columns = ("ids", "keys", "source_versions", "intake_versions")
+    facts = _facts_of(*(head_array(heads, name) for name in columns), heads.times)
     return bytes(facts.serialize())
 
 
