@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from tests.support.user_code import sandbox
@@ -14,9 +16,11 @@ from tests.unit.processing.test_batch_form import HEAD, SAME, batch, given_pipel
 
 from waybill.events import Event, encode
 from waybill.processing import Fault, Retries
+from waybill.processing.sandbox import Sandbox
 from waybill.processing.sandbox.frames import unpack
 from waybill.processing.sandbox.table_frames import pack_table, unpack_table
 from waybill.processing.table_results import TableResult
+from waybill.settings import SandboxSettings
 
 CRASHES = {
     "os._exit": "os._exit(0)",
@@ -305,3 +309,65 @@ def test_a_process_that_answers_in_the_other_form_is_met_as_a_crash() -> None:
     )
     result = chained(pipeline(code).model_copy(update={"team": "odd"}), [event(1)], code=sandbox())
     assert faults(result) == [(0, "transformation", "interpreter_crashed")]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (
+            "there = table['t'].cast(pa.timestamp('us', 'Europe/Berlin'))\n"
+            "words = pc.strftime(there, format='%H:%M %Z').cast(pa.string())\n"
+            "return table.drop_columns('s').append_column('s', words)",
+            "12:00 CEST",
+        ),
+        (
+            "frame = table.to_pandas()\n"
+            "frame['s'] = frame['t'].dt.tz_convert('Europe/Berlin').astype(str)\n"
+            "return pa.Table.from_pandas(frame, preserve_index=False)",
+            "2026-07-01 12:00:00+02:00",
+        ),
+        (
+            "import numpy as np\n"
+            "return table.drop_columns('n').append_column('n', pa.array(np.arange(len(table))))",
+            "a",
+        ),
+        (
+            "sums = table.group_by('s').aggregate([('n', 'sum')])\n"
+            "return table.join(sums, 's').drop_columns(['n_sum'])",
+            "a",
+        ),
+        ("import pyarrow.dataset, pyarrow.acero\nreturn table", "a"),
+    ],
+    ids=["time zones", "pandas", "numpy", "joins", "datasets"],
+)
+def test_what_engineers_do_with_tables_works_in_there(body: str, expected: str) -> None:
+    data = {"n": 1, "t": "2026-07-01T10:00:00Z", "s": "a"}
+    events = [event(n, {"id": n, **data}) for n in range(3)]
+    result = chained(given_pipeline(batch(body)), events, code=sandbox())
+    assert [failure.fault.message for failure in result.failures] == []
+    assert [(row["id"], row["s"]) for row in rows(result)] == [(n, expected) for n in range(3)]
+
+
+def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
+    """While a table is worked on: it is run again, in halves."""
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        pid = rows(
+            chained(
+                pipeline(
+                    batch(
+                        "import os\n"
+                        "n = pa.repeat(os.getpid(), len(table))\n"
+                        "return table.drop_columns('n').append_column('n', n)"
+                    )
+                ),
+                [event(1)],
+                code=box,
+            )
+        )[0]["n"]
+        threading.Timer(0.3, psutil.Process(pid).kill).start()
+        slow = batch("import time\ntime.sleep(0.6 if len(table) > 5 else 0)\nreturn table")
+        assert parked(slow, 10, box) == []
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
+    finally:
+        box.close()
