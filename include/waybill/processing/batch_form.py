@@ -11,6 +11,7 @@ one by one at once. So nothing of a row may depend on which rows stand beside it
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -225,11 +226,7 @@ def _invalid(words: str) -> ParkError:
 
 def _refuse_wrong_columns(result: pa.Table) -> None:
     names = result.column_names
-    twice = (
-        sorted({name for name in names if names.count(name) > 1})
-        if len(set(names)) < len(names)
-        else []
-    )
+    twice = [name for name, number in Counter(names).items() if number > 1]
     if twice:
         raise _invalid(f"returned two columns {twice[0]!r}: replace one with set_column")
     if ROW not in names:

@@ -210,10 +210,10 @@ def _payloads(
     rest = by_name.pop(REST, [])
     for name, found in by_name.items():
         is_json = types.get(name) == "json"
-        if len(found) == 1 and isinstance(found[0], pa.Array) and not _is_json(found[0], is_json):
-            arrays[name] = found[0]
-        else:
+        if len(found) > 1 or isinstance(found[0], list) or (is_json and _is_text(found[0])):
             fields[name] = _merged(name, found, wrong, is_json=is_json)
+        else:
+            arrays[name] = found[0]
     payloads = ArrowColumns(fields, arrays, size)
     if not rest:
         return payloads, wrong
@@ -230,8 +230,8 @@ def _payloads(
     return whole, wrong
 
 
-def _is_json(array: pa.Array, wanted: bool) -> bool:  # noqa: FBT001 - read at its one place
-    return wanted and pa.types.is_string(array.type)
+def _is_text(column: Column) -> bool:
+    return isinstance(column, pa.Array) and bool(pa.types.is_string(column.type))
 
 
 def _merged(
@@ -241,7 +241,7 @@ def _merged(
     merged: list[Any] = []
     for column in columns:
         values = column if isinstance(column, list) else values_of(column)
-        if isinstance(column, pa.Array) and _is_json(column, is_json):
+        if is_json and _is_text(column):
             values = [_read(name, text, wrong, place) for place, text in enumerate(values)]
         merged = values if not merged else [
             new if old is None else old for old, new in zip(merged, values, strict=True)
