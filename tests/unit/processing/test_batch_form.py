@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.benchmarks.processing import BATCH_CODE, CODE
 from tests.unit.processing.made import (
@@ -156,6 +156,7 @@ def compared(way: str, events: list[Event], policy: str) -> None:
 
 
 @pytest.mark.parametrize("way", SAME)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.lists(payloads, min_size=1, max_size=9), policy=st.sampled_from(["strict", "ignore"])
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.processing.made import event
 from tests.unit.processing.test_batch_form import batch, given_pipeline
@@ -73,6 +73,7 @@ def checked(read: StructPayloads | list[Any], payloads: list[Any]) -> None:
         ]
 
 
+@settings(deadline=None)
 @given(st.lists(st.lists(objects, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_slices_are_read_as_they_are_whatever_came_before(slices: list[list[Any]]) -> None:
     reader = PayloadReader(TYPES)
@@ -110,6 +111,7 @@ def test_text_in_a_field_for_floats_is_read_by_column_from_then_on() -> None:
     assert list(read.column("f")) == ["x", 1.5]
 
 
+@settings(deadline=None)
 @given(st.lists(odd_payloads.map(normal), min_size=1, max_size=6), st.booleans())
 def test_tables_of_columns_are_those_of_dicts(data: list[Any], policy: bool) -> None:
     made = given_pipeline(batch("return table"), "ignore" if policy else "strict")
