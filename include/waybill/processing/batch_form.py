@@ -175,7 +175,7 @@ class BatchRun:
         result, rows = _in_order(result, given.table.column(ROW))
         faults = _faults_of(result, rows)
         columns: dict[str, Column] = {}
-        for name in self._said(result, rows, given):
+        for name in self._said(result, rows):
             column, wrong = plain_column(result.column(name))
             columns[name] = _restored(column, rows, given.shown.get(name))
             for place, words in wrong.items():
@@ -183,18 +183,16 @@ class BatchRun:
                 faults.setdefault(rows[place], fault)
         return _without_faults(_Part(rows, columns, faults))
 
-    def _said(self, result: pa.Table, rows: Sequence[int], given: EventTable) -> Iterator[str]:
+    def _said(self, result: pa.Table, rows: Sequence[int]) -> Iterator[str]:
         """Yield the columns that say something: fields, and what is not as it was given."""
         for name in result.column_names:
             column = result.column(name)
             if column.null_count < len(column) and (
-                name not in RESERVED or self._is_said(name, column, rows, given)
+                name not in RESERVED or self._is_said(name, column, rows)
             ):
                 yield name
 
-    def _is_said(
-        self, name: str, column: pa.ChunkedArray, rows: Sequence[int], given: EventTable
-    ) -> bool:
+    def _is_said(self, name: str, column: pa.ChunkedArray, rows: Sequence[int]) -> bool:
         """Tell whether a reserved column of a result says what is not so of its rows anyway."""
         if name == EVENT_NAME:
             return bool(set(column.unique().to_pylist()) - {self._batch.name, None})
@@ -202,22 +200,12 @@ class BatchRun:
             return bool(set(column.unique().to_pylist()) - {UPSERT, None})
         if name == OP:
             return self._changes(self._batch.ops or (), column.to_pylist(), rows)
-        return name == REST and not self._may_leave(column, rows, given)
+        return name == REST
 
     @staticmethod
     def _changes(given: Sequence[str], ops: Sequence[str | None], rows: Sequence[int]) -> bool:
         pairs = zip(ops, rows, strict=True)
         return any(op is not None and op != given[row] for op, row in pairs)
-
-    def _may_leave(self, column: pa.ChunkedArray, rows: Sequence[int], given: EventTable) -> bool:
-        """Tell whether fields without a column need not come back."""
-        if not self._order.ignores_rest:
-            return False
-        places = {row: place for place, row in enumerate(given.table.column(ROW).to_pylist())}
-        as_given = given.table.column(REST).take(
-            pa.array([places[row] for row in rows], pa.int64())
-        )
-        return bool(column.to_pylist() == as_given.to_pylist())
 
 
 def _invalid(words: str) -> ParkError:

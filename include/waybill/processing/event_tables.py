@@ -109,13 +109,11 @@ class TableOrder:
 
     types: Mapping[str, str]
     """Column type of each field that has a column, see ``field_types``."""
-    ignores_rest: bool = False
-    """The mapping leaves out what has no column: ``_rest`` need not come back as it was."""
 
     @staticmethod
     def of(plan: Plan, name: str) -> TableOrder:
         """Return how an event name's tables are made."""
-        return TableOrder(plan.types(name), plan.ignores_rest(name))
+        return TableOrder(plan.types(name))
 
 
 class EventTable(NamedTuple):

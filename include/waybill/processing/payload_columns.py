@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 from typing import TYPE_CHECKING, Any, overload
@@ -62,22 +62,35 @@ class ArrowColumns(PayloadColumns):
         fields: by name, an Arrow array or plain values, all of one length; not all are null.
         arrays: which of them are arrays.
         count: of payloads.
+        rest: other fields of each, that no column holds: only a payload as a whole has them.
     """
 
-    __slots__ = ("_arrays",)
+    __slots__ = ("_arrays", "rest")
 
     def __init__(
-        self, fields: Mapping[str, Sequence[Any]], arrays: Mapping[str, pa.Array], count: int
+        self,
+        fields: Mapping[str, Sequence[Any]],
+        arrays: Mapping[str, pa.Array],
+        count: int,
+        rest: Sequence[Mapping[str, Any] | None] = (),
     ) -> None:
         super().__init__([*arrays, *fields], [*arrays.values(), *fields.values()], count)
         self._arrays = dict(arrays)
+        self.rest = rest
 
     def __getitem__(self, index: int | slice) -> Any:
         """Return a payload, or some."""
         if isinstance(index, slice):
             return [self[place] for place in range(self._count)[index]]
         values = ((name, self.column(name)[index]) for name in self.names)
-        return {name: value for name, value in values if value is not None}
+        payload = {name: value for name, value in values if value is not None}
+        more = self.rest[index] if self.rest else None
+        return payload if more is None else {**payload, **more, **payload}
+
+    def has_rest(self, names: Collection[str]) -> bool:
+        """Tell whether one has a field of these names that no column holds."""
+        wanted = set(names)
+        return not all(more is None or wanted.isdisjoint(more) for more in self.rest)
 
     def array(self, name: str) -> pa.Array | None:
         """Return a field as an Arrow array, where it is one."""
@@ -98,7 +111,8 @@ class ArrowColumns(PayloadColumns):
         arrays = {name: array.take(wanted) for name, array in self._arrays.items()}
         others = [name for name in self.names if name not in arrays]
         fields = {name: [self._by_name[name][place] for place in places] for name in others}
-        return ArrowColumns(fields, arrays, len(places))
+        rest = [self.rest[place] for place in places] if self.rest else ()
+        return ArrowColumns(fields, arrays, len(places), rest)
 
 
 def values_of(array: pa.Array) -> list[Any]:

@@ -175,31 +175,28 @@ def results_of(
     said = {name for name, _ in result.columns if name in (EVENT_NAME, OP)}
     if said or len(set(result.rows)) < len(result.rows):
         return _outcomes(plan, events, result)
-    payloads, wrong = _payloads(result.columns, len(result.rows), plan.types(events[0].name))
-    rows = result.rows
+    name, rows = events[0].name, result.rows
+    types = plan.types(name)
+    payloads, wrong = _payloads(result.columns, len(rows), types)
     if wrong:
         kept = [place for place in range(len(rows)) if place not in wrong]
-        payloads = _picked(payloads, kept)
+        payloads = payloads.pick(kept)
         result.faults |= {rows[place]: _invalid(words) for place, words in wrong.items()}
         rows = [rows[place] for place in kept]
-    if len(rows) == result.count and isinstance(payloads, PayloadColumns):
+    as_columns = not payloads.rest or (plan.ignores_rest(name) and not payloads.has_rest(types))
+    if as_columns and len(rows) == result.count:
         return payloads
-    return KeptPayloads(result.count, rows, payloads, result.faults)
+    made = payloads if as_columns else list(payloads)
+    return KeptPayloads(result.count, rows, made, result.faults)
 
 
 def _invalid(words: str) -> Fault:
     return Fault("result_invalid", words)
 
 
-def _picked(payloads: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
-    if isinstance(payloads, ArrowColumns):
-        return payloads.pick(places)
-    return [payloads[place] for place in places]
-
-
 def _payloads(
     columns: Sequence[tuple[str, Column]], size: int, types: Mapping[str, str]
-) -> tuple[Sequence[Any], dict[int, str]]:
+) -> tuple[ArrowColumns, dict[int, str]]:
     """Return rows as payloads, and by place what is wrong with one."""
     by_name: dict[str, list[Column]] = {}
     for name, column in columns:
@@ -214,20 +211,13 @@ def _payloads(
             fields[name] = _merged(name, found, wrong, is_json=is_json)
         else:
             arrays[name] = found[0]
-    payloads = ArrowColumns(fields, arrays, size)
-    if not rest:
-        return payloads, wrong
     others = _merged(REST, rest, wrong, is_json=True)
     for place, more in enumerate(others):
-        if more is not None and not isinstance(more, dict) and place not in wrong:
-            wrong[place] = f"{REST} takes a JSON object, or null; found {type(more).__name__}"
-    whole = [
-        payload | {n: v for n, v in more.items() if n not in payload}
-        if isinstance(more, dict)
-        else payload
-        for more, payload in zip(others, payloads, strict=True)
-    ]
-    return whole, wrong
+        if more is not None and not isinstance(more, dict):
+            words = f"{REST} takes a JSON object, or null; found {type(more).__name__}"
+            wrong.setdefault(place, words)
+            others[place] = None
+    return ArrowColumns(fields, arrays, size, others), wrong
 
 
 def _is_text(column: Column) -> bool:
@@ -266,12 +256,13 @@ def _outcomes(plan: Plan, events: Sequence[Event], result: TableResult) -> list[
     named = _said(result, EVENT_NAME, [events[row].name for row in rows])
     ops = _said(result, OP, [events[row].op for row in rows])
     columns = [(name, c) for name, c in result.columns if name not in (EVENT_NAME, OP)]
+    types = plan.types(events[0].name)  # that the texts of tables were written with
     payloads: list[Any] = [None] * size
     faults = dict(result.faults)
     for name in dict.fromkeys(named):
         places = [place for place in range(size) if named[place] == name]
         chosen = [(one, taken(column, places)) for one, column in columns]
-        made, wrong = _payloads(chosen, len(places), plan.types(name))
+        made, wrong = _payloads(chosen, len(places), types)
         for place, payload in zip(places, made, strict=True):
             payloads[place] = payload
         for at, words in wrong.items():

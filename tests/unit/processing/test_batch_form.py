@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.benchmarks.processing import BATCH_CODE, CODE
+from tests.support.user_code import sandbox
 from tests.unit.processing.made import (
     chained,
     check_books,
@@ -21,6 +22,7 @@ from tests.unit.processing.made import (
     faults,
     pipeline,
     rows,
+    table,
     total,
 )
 
@@ -133,12 +135,20 @@ payloads = st.fixed_dictionaries(
 
 
 def given_pipeline(code: str, policy: str = "strict") -> Pipeline:
-    return pipeline(code, policy=policy, events=("order", "other"), **TYPES)
+    """Return a pipeline of which ``other`` has a column ``z``, that ``order`` has not."""
+    made = pipeline(code, policy=policy, events=("order", "other"), **TYPES)
+    other = made.events["other"].model_copy(update={"table": table("other", **TYPES, z="json")})
+    return made.model_copy(update={"events": made.events | {"other": other}})
 
 
 def told(result: ChainResult) -> list[Any]:
-    """Return all that a chain made, in one order."""
+    """Return all that a chain made, in one order; of payloads that park, what has no column."""
     check_books(result)
+    others = {
+        f.event_id + f.event_name: {n: v for n, v in data.items() if n not in (*TYPES, "id")}
+        for f in result.failures
+        if f.stage == "mapping" and isinstance(data := decode(f.value).data, dict)
+    }
     return [
         sorted(rows(result), key=lambda row: (row["_waybill_id"], row["_waybill_key"])),
         sorted(
@@ -146,6 +156,7 @@ def told(result: ChainResult) -> list[Any]:
             for f in result.failures
         ),
         result.counts.to_json(),
+        others,
     ]  # fmt: skip
 
 
@@ -165,10 +176,50 @@ def compared(way: str, events: list[Event], policy: str) -> None:
 )
 @example(data=[{"id": 1, "s": "\0"}, {"id": 2, "t": "no"}, {"id": 3, "z": None}], policy="strict")
 @example(data=[{"id": 1, "_op": "x", "z": [1]}, {"id": 2}], policy="ignore")
+@example(data=[{"id": 1, "n": "x", "z": [1], "new": 1}, {"z": 5}], policy="ignore")
 def test_tables_become_what_events_do_one_by_one(
     way: str, data: list[dict[str, Any]], policy: str
 ) -> None:
     compared(way, [event(n + 1, one) for n, one in enumerate(data)], policy)
+
+
+def test_a_field_that_only_the_new_name_has_a_column_for_is_in_its_row() -> None:
+    """Whatever the mapping of the name that the event came with leaves out."""
+    for way in ("has children", "renames and deletes"):
+        made = given_pipeline(batch(SAME[way][1]), "ignore")
+        result = chained(made, [event(4, {"id": 4, "z": {"a": 1}})], code=sandbox())
+        assert [row["z"] for row in rows(result) if "z" in row] == ['{"a":1}']
+
+
+def test_what_parks_at_the_mapping_keeps_the_fields_that_it_ignores() -> None:
+    made = given_pipeline(batch("return table"), "ignore")
+    data = {"id": 1, "n": "x", "more": {"a": [2**70]}}
+    result = chained(made, [event(0), event(1, data)], code=sandbox())
+    [failure] = result.failures
+    assert (failure.stage, decode(failure.value).data) == ("mapping", data)
+
+
+def test_fields_that_the_code_puts_into_the_rest_reach_their_columns() -> None:
+    body = (
+        "at = table.schema.get_field_index('_rest')\n"
+        """rest = pa.repeat('{"n":7,"s":"rest"}', len(table))\n"""
+        "return table.drop_columns(['_rest', 'n']).append_column('_rest', rest)"
+    )
+    for policy in ("strict", "ignore"):
+        result = chained(given_pipeline(batch(body), policy), [event(1, {"id": 1, "s": "own"})])
+        assert [(row["n"], row["s"]) for row in rows(result)] == [(7, "own")]
+
+
+def test_a_renamed_row_is_read_with_the_types_that_its_table_was_written_with() -> None:
+    made = given_pipeline(batch(SAME["renames and deletes"][1]))
+    types = {"order": {"v": "string", "w": "json"}, "other": {"v": "json", "w": "json"}}
+    events = {
+        name: declared.model_copy(update={"table": table(name, **types[name])})
+        for name, declared in made.events.items()
+    }
+    made = made.model_copy(update={"events": events})
+    result = chained(made, [event(1, {"id": 1, "v": "5", "w": "5"})], code=sandbox())
+    assert [(row["v"], row["w"]) for row in rows(result)] == [('"5"', '"5"')]
 
 
 def ends(code: str, events: list[Event], **options: Any) -> list[tuple[int, str, str]]:

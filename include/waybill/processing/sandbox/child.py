@@ -73,7 +73,6 @@ class TableOrder(msgspec.Struct, frozen=True):
     name: str
     """Of the events."""
     types: dict[str, str]
-    ignores_rest: bool
     facts_bytes: int
     """Where events come by column: the size of ``event_tables.packed_facts``; then come payloads,
     a JSON array."""
@@ -224,7 +223,7 @@ class _Child:
         result = BatchRun(
             function,
             batch,
-            Tables(order.types, order.ignores_rest),
+            Tables(order.types),
             self._clock,
             retries if asked.attempts else None,
         ).result()

@@ -393,7 +393,7 @@ class _Batch:
         if not plan.takes_tables:
             return None, body
         name = events[0].name
-        return TableOrder(name, plan.types(name), plan.ignores_rest(name), len(facts)), body
+        return TableOrder(name, plan.types(name), len(facts)), body
 
     def _results(self, events: Sequence[Event], answer: Any) -> Results:
         """Read an answer: columns of payloads, or kinds and bodies of outcomes, or tables."""
