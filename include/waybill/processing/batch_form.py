@@ -44,6 +44,11 @@ def row_of(marker: int) -> int:
     return marker % _STEP - 1 if marker >= _TABLES else -1
 
 
+def tables_before(marker: int) -> int:
+    """Return how many tables came before that of a marker; -1: it is none of a table."""
+    return (marker - _TABLES) // _STEP if marker >= _TABLES else -1
+
+
 def last_marker(events: int, attempts: int) -> int:
     """Return what no marker of so many events reaches, each run at most so often by itself."""
     return _TABLES + 2 * events * (attempts + 1) * _STEP

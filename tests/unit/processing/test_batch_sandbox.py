@@ -371,3 +371,36 @@ def test_a_process_that_somebody_else_killed_parks_nothing() -> None:
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie"
     finally:
         box.close()
+
+
+COUNTS_UP = (
+    "import signal, sys, time\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})\n"
+    "frame = sys._getframe()\n"
+    "while '_watch' not in getattr(frame.f_locals.get('self'), '__dict__', {}):\n"
+    "    frame = frame.f_back\n"
+    "marker = frame.f_locals['self']._watch.marker\n"
+    "marker.value = START\n"
+    "while True:\n"
+    "    marker.value += STEP\n"
+    "    time.sleep(0.05)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "step"), [("0", "1"), ("marker.value", "1"), ("marker.value", "1 << 20")]
+)
+def test_code_that_raises_its_marker_itself_is_ended(start: str, step: str) -> None:
+    """Row by row nothing is further on than its table; and no request may take for ever."""
+    code = batch(COUNTS_UP.replace("START", start).replace("STEP", step))
+    made, found = pipeline(code).model_copy(update={"team": start + step}), list[Any]()
+    box = sandbox(0.1)
+
+    def work() -> None:
+        many = Retries(1000, budget_s=0.0)  # as many markers as in a slice of a thousand events
+        found.extend(faults(chained(made, [event(n) for n in range(2)], code=box, retries=many)))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == [(n, "transformation", "transformation_timeout") for n in range(2)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import fcntl
 import logging
+import math
 import os
 import select
 import shutil
@@ -32,7 +33,7 @@ import msgspec
 
 from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
-from waybill.processing.batch_form import last_marker, row_of
+from waybill.processing.batch_form import last_marker, row_of, tables_before
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault
@@ -557,6 +558,8 @@ class _Process:
         """Batches that it was given."""
         self._end = 0
         """What no marker of the batch that it works on reaches."""
+        self._has_tables = False
+        """Whether that batch comes as tables."""
         shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
@@ -584,6 +587,7 @@ class _Process:
         """
         self.asked += isinstance(asked, Run)
         self._end = _end_of_markers(asked)
+        self._has_tables = isinstance(asked, Run) and asked.tables is not None
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -596,26 +600,33 @@ class _Process:
             raise self._ended(f"it took nothing for {limit_s:g} s", timed_out=True) from None
         except OSError:
             raise self._ended() from None
-        return self._receive(limit_s)
+        most_s = math.inf
+        if isinstance(asked, Run) and asked.tables is not None:
+            most_s = limit_s * (asked.count + 2)  # the code may count up its marker by itself
+        return self._receive(limit_s, most_s)
 
-    def _receive(self, limit_s: float) -> bytearray:
-        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s))
+    def _receive(self, limit_s: float, most_s: float = math.inf) -> bytearray:
+        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, most_s))
         if size > LARGEST_REPLY_BYTES:
             raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
         return self._read(size, limit_s)
 
-    def _read(self, size: int, limit_s: float) -> bytearray:
+    def _read(self, size: int, limit_s: float, most_s: float = math.inf) -> bytearray:
         content = bytearray(size)
         rest = memoryview(content)
         seen, since, looked = -1, time.monotonic(), time.monotonic()
+        last = since + most_s
         while rest:
             came = self._poll.poll(_TICK_S * 1000)
             now = time.monotonic()
             if now - looked >= _TICK_S:
                 looked = now
-                if seen < (marker := self._marker.value) < self._end:  # only on is further
-                    seen, since = marker, now
+                if seen < (reached := self._reached()):  # only on is further
+                    seen, since = reached, now
                 self._check_limits(now - since, limit_s)
+                if now > last:
+                    self._marker.value = -1  # whatever it says
+                    raise self._ended("its tables took too long together", timed_out=True)
             if not came:
                 continue
             try:
@@ -626,6 +637,13 @@ class _Process:
                 raise self._ended()
             rest = rest[got:]
         return content
+
+    def _reached(self) -> int:
+        """Return how far the process is; -1: nowhere that is known."""
+        marker = self._marker.value
+        if marker >= self._end:
+            return -1
+        return tables_before(marker) if self._has_tables else marker
 
     def _check_limits(self, waited_s: float, limit_s: float) -> None:
         if waited_s > limit_s:
