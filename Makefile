@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli faults-producer faults-parking faults-tracker faults-destinations faults-rollback campaigns record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -59,6 +59,9 @@ bench-destinations: venv  ## rows/s into PostgreSQL, DuckDB and Delta against th
 bench-cli: venv  ## CPU seconds of waybill --help and of waybill parked list (QUICK=1: less than a minute)
 	$(BIN)/python -m tests.benchmarks.cli $(ARGS)
 
+bench-clusters: venv  ## teams packed into virtual clusters, simulated: recovery from a storm, moves, reversals (QUICK=1: less than a minute)
+	$(BIN)/python -m tests.benchmarks.clusters $(ARGS)
+
 faults-producer: venv java  ## 200 SIGKILLs of a producing process; nothing may be lost (KILLS=<n>; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.producer_kills $(ARGS)
 
@@ -71,13 +74,21 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
+faults-processing: venv java  ## 50 moves of teams between two clusters under load, 10 SIGKILLs, 4 frozen applications (MOVES=, KILLS=, FREEZES=; QUICK=1: a few)
+	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
+
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: venv java chromium  ## all that make test leaves out: long kills and outages, new random examples, then each make faults-… in its standard size
-	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+
+.NOTPARALLEL: campaigns
+
+campaign-tests: venv java chromium  ## the tests marked campaign: long kills and outages
+	$(PYTEST) $(TOGETHER) -m campaign tests --deselect tests/faults/test_rollback_campaign.py --deselect tests/faults/test_tracker_campaign.py --deselect tests/faults/test_processing_campaign.py
+
+campaign-search: venv  ## every property with many new random examples
 	HYPOTHESIS_PROFILE=search $(PYTEST) $(TOGETHER) -m hypothesis tests/unit
-	$(MAKE) faults-producer faults-parking faults-tracker faults-destinations faults-rollback
 
 record: venv  ## keep what a benchmark printed (make bench-x | make record BENCH=bench-x NOTE="…"): docs/performance.md
 	@$(BIN)/python -m tests.support.performance_page

@@ -1,6 +1,7 @@
-"""Keeps the Spark applications of a virtual cluster running. One Airflow DAG a cluster.
+"""Keeps the Spark applications of virtual clusters running: `stream_default`, `stream_clusters`.
 
-`processing` and `loading` each supervise one application, which lives outside its task: ending a
+`stream_default` is for the cluster `default`, `stream_clusters` for those that were made with
+`waybill clusters create`: each run lists them, and supervises the applications of each. `processing` and `loading` each supervise one application, which lives outside its task: ending a
 task, or Airflow itself, leaves the applications running, and the next supervisor finds them.
 
 | to | do |
@@ -9,7 +10,8 @@ task, or Airflow itself, leaves the applications running, and the next superviso
 | start them again | delete the variable, or set it to `run` |
 | supervise no longer | pause this DAG and end its run; the applications run on, unwatched |
 
-A run is a shift of six hours; the next one begins at once. When one task gives up, the run ends, and
+A run is a shift: of six hours for `stream_default`, of a quarter of an hour for `stream_clusters`, so that a new
+cluster is served by then; the next one takes over what runs. When a task of `stream_default` gives up, the run ends, and
 the next run takes over both applications.
 """  # noqa: E501 - a table row is one line
 
@@ -20,31 +22,54 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from waybill_airflow.dag_defaults import START, paused_at_creation
+from waybill_airflow.operators.clusters import ListClustersOperator
 from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
-CLUSTERS = ("default",)
-SHIFT = timedelta(hours=6)
+SHIFT, SHORT_SHIFT = timedelta(hours=6), timedelta(minutes=15)
+COMMON = {
+    "start_date": START,
+    "catchup": False,
+    "is_paused_upon_creation": paused_at_creation(moves_data=True),
+    "max_active_runs": 1,
+    "tags": {"waybill", "stream"},
+    "doc_md": __doc__,
+}
+RETRIES = {
+    "retries": 5,
+    "retry_delay": timedelta(seconds=10),
+    "retry_exponential_backoff": True,
+    "max_retry_delay": timedelta(minutes=5),
+    "queue": "stream",
+}
 
-for cluster in CLUSTERS:
-    with DAG(
-        f"stream_{cluster}",
-        schedule="@continuous",
-        start_date=START,
-        catchup=False,
-        is_paused_upon_creation=paused_at_creation(moves_data=True),
-        max_active_runs=1,
-        fail_fast=True,
-        default_args={
-            "retries": 5,
-            "retry_delay": timedelta(seconds=10),
-            "retry_exponential_backoff": True,
-            "max_retry_delay": timedelta(minutes=5),
-            "execution_timeout": SHIFT + timedelta(minutes=30),
-            "max_active_tis_per_dag": 1,
-            "queue": "stream",
-        },
-        tags={"waybill", "stream"},
-        doc_md=__doc__,
-    ):
-        for kind in ("processing", "loading"):
-            SparkApplicationOperator(task_id=kind, kind=kind, virtual_cluster=cluster, shift=SHIFT)
+with DAG(
+    "stream_default",
+    schedule="@continuous",
+    fail_fast=True,
+    default_args={
+        **RETRIES,
+        "execution_timeout": SHIFT + timedelta(minutes=30),
+        "max_active_tis_per_dag": 1,
+    },
+    **COMMON,
+):
+    for kind in ("processing", "loading"):
+        SparkApplicationOperator(task_id=kind, kind=kind, shift=SHIFT)
+
+with DAG(
+    "stream_clusters",
+    schedule="* * * * *",
+    default_args={  # short: the next run takes over, and one task keeps the others waiting
+        "retries": 3,
+        "retry_delay": timedelta(seconds=10),
+        "execution_timeout": SHORT_SHIFT + timedelta(minutes=2),
+        "queue": "stream",
+    },
+    max_active_tasks=64,
+    **COMMON,
+):
+    clusters = ListClustersOperator(task_id="clusters")
+    for kind in ("processing", "loading"):
+        SparkApplicationOperator.partial(task_id=kind, kind=kind, shift=SHORT_SHIFT).expand(
+            virtual_cluster=clusters.output
+        )

@@ -150,7 +150,9 @@ class Bench:
 
     def _process(self, name: str, log: Any, topic: TopicInfo, events: int) -> dict[str, float]:
         """Run a fresh consumer, with books of its own, over a whole topic."""
-        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
+        from tests.support.topic_queries import start_query
+
+        from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         settings = self._settings(name)
@@ -160,14 +162,11 @@ class Bench:
         objects = open_objects(settings.s3)
         before = puts(objects)
         with open_tracker(settings.tracker) as tracker:
-            consumer = ProcessingConsumer(
-                ProcessingParts.over(settings, tracker, objects),
-                topic,
-                destination="warehouse",
-                holder="bench",
-                checkpoint=settings.spark.work_dir / "checkpoint",
+            parts = ProcessingParts.over(settings, tracker, log, objects)
+            checkpoint = settings.spark.work_dir / "checkpoint"
+            figures = self._follow(
+                lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), events
             )
-            figures = self._follow(lambda: consumer.start(self._spark, log), events)
             partitions, parked = count_parked(tracker)
         tasks = topic.partitions * figures["batches"]
         return figures | {

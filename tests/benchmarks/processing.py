@@ -5,7 +5,11 @@ in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same 
 object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
 on the same topic; medians. ``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in Spark's own Python workers, as
 no installation runs it: what the processes of user code cost. Then the staged objects of the last A are loaded into PostgreSQL.
-``QUICK=1`` takes fewer events.
+
+What does not depend on events: A once more with 5,000 pipelines deployed that send to the same
+topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A), and as many events
+over 100 topics, of 100 teams, in one application (``topics_100_vs_1``), with the time that these
+100 consumers take to start. ``QUICK=1`` takes fewer events, pipelines and topics.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import statistics
 import sys
 import threading
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -28,6 +33,8 @@ from tests.benchmarks.home import opened_home
 ROUNDS = 3
 EVENTS = 1_200_000
 QUICK_EVENTS = 60_000
+TOPICS, PIPELINES = 100, 5_000
+QUICK_TOPICS, QUICK_PIPELINES = 10, 500
 TEAM, PIPELINE_ID, NAME = "bench", "bench-orders", "order"
 DECLARATION = f"""
 id: {PIPELINE_ID}
@@ -88,7 +95,8 @@ def main() -> None:
         postgres, kafka, s3 = all_started(servers, home, stack)
         bench = Bench(servers, (postgres, kafka, s3), home / "work", events)
         stack.callback(bench.close)
-        report = bench.run(rounds)
+        topics, pipelines = (QUICK_TOPICS, QUICK_PIPELINES) if quick else (TOPICS, PIPELINES)
+        report = bench.run(rounds, topics=topics, pipelines=pipelines)
     show(report)
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -133,7 +141,7 @@ class Bench:
         )
         return settings.model_copy(update={"spark": spark})
 
-    def run(self, rounds: int) -> dict[str, Any]:
+    def run(self, rounds: int, *, topics: int, pipelines: int) -> dict[str, Any]:
         from waybill.processing.spark.session import open_session
         from waybill.storage import open_log
 
@@ -156,14 +164,31 @@ class Bench:
                 figures = self._process(settings, log, topic, kind)
                 found.append(figures)
         loading = self._load(self._first)
-        return report_of(runs, loading, self._events, size)
+        many = self._process(
+            self._settings("many-pipelines"), log, topic, "stages", beside=pipelines
+        )
+        scale = self._many_topics(self._settings("many-topics"), log, topics)
+        report = report_of(runs, loading, self._events, size)
+        cpu_s = statistics.median(run["cpu_s"] for run in runs["stages"])
+        return report | {
+            "pipelines_5000_vs_5": round(many["cpu_s"] / cpu_s, 3),
+            "topics_100_vs_1": round(scale["cpu_s"] / cpu_s, 3),
+            "topics": topics,
+            "pipelines": pipelines,
+            "consumer_start_s": round(scale["start_s"] / topics, 3),
+            "consumers_100_start_s": round(scale["start_s"], 2),
+        }
 
-    def _process(self, settings: Any, log: Any, topic: Any, kind: str) -> dict[str, float]:
+    def _process(
+        self, settings: Any, log: Any, topic: Any, kind: str, *, beside: int = 0
+    ) -> dict[str, float]:
+        """Run a fresh consumer over the topic, with so many other pipelines deployed beside."""
         from tests.benchmarks.identity import IdentityTask, InWorkerTask
+        from tests.support.topic_queries import start_query
 
         from waybill import services
-        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
         from waybill.processing.spark.tasks import StageTask
+        from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         tasks = {"identity": IdentityTask, "in_worker": InWorkerTask}
@@ -171,20 +196,45 @@ class Bench:
         folder = self._batch_form if kind == "batch" else self._event_form
         services.run_deploy(settings, folder, who="bench")
         with open_tracker(settings.tracker) as tracker:
+            deploy_copies(tracker, beside)
             parts = ProcessingParts.over(
                 settings,
                 tracker,
+                log,
                 open_objects(settings.s3),
                 task=tasks.get(kind, StageTask),
             )
-            consumer = ProcessingConsumer(
-                parts,
-                topic,
-                destination="warehouse",
-                holder="bench",
-                checkpoint=settings.spark.work_dir / "checkpoint",
+            checkpoint = settings.spark.work_dir / "checkpoint"
+            return self._follow(
+                lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), self._events
             )
-            return self._follow(lambda: consumer.start(self._spark, log), self._events)
+
+    def _many_topics(self, settings: Any, log: Any, number: int) -> dict[str, float]:
+        """Run as many events over topics of as many teams, in one application."""
+        from waybill import services
+        from waybill.processing.spark.topic_consumer import ProcessingParts
+        from waybill.storage import open_objects, open_tracker
+
+        services.migrate(settings)
+        services.run_deploy(settings, self._event_form, who="bench")
+        names = [f"events.{TEAM}-{place}.warehouse" for place in range(number)]
+        each = self._events // number
+        for place, name in enumerate(names):
+            log.ensure_topic(name)
+            fill(settings, name, each, pipeline_id=f"{PIPELINE_ID}-{place}", team=f"{TEAM}-{place}")
+        with open_tracker(settings.tracker) as tracker:
+            deploy_copies(tracker, number, teams=True)
+            parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
+            application = Application(self._spark, parts, settings.spark.work_dir)
+            began = time.monotonic()
+            application.groups.look(names)
+            start_s, cpu = time.monotonic() - began, cpu_seconds()
+            while application.rows() < each * number:
+                application.groups.look(names)
+                time.sleep(0.1)
+            cpu_s = cpu_seconds() - cpu
+            application.groups.stop()
+        return {"start_s": start_s, "cpu_s": cpu_s * self._events / (each * number)}
 
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
@@ -242,7 +292,74 @@ def declared(folder: Path, code: str) -> Path:
     return folder
 
 
-def fill(settings: Any, topic: str, events: int) -> int:
+class Application:
+    """The groups of an application in this process's Spark session."""
+
+    def __init__(self, spark: Any, parts: Any, folder: Path) -> None:
+        from waybill.processing.spark.topic_groups import TopicGroups
+
+        self._spark, self._parts, self._folder = spark, parts, folder
+        self._queries: list[Any] = []
+        size = parts.settings.spark.topics_per_query
+        self.groups = TopicGroups(self._open, self._group, self._start, most_topics=size)
+
+    def rows(self) -> int:
+        """Return how many records all queries have read."""
+        for query in self._queries:
+            if not query.isActive:
+                raise SystemExit(f"a query ended: {query.exception()}")
+        return sum(p.numInputRows for query in self._queries for p in query.recentProgress)
+
+    def _open(self, topic: str) -> Any:
+        from waybill.processing.spark.topic_consumer import TopicConsumer
+
+        info = self._parts.log.ensure_topic(topic)
+        consumer = TopicConsumer(self._parts, info, destination="warehouse", holder="bench")
+        consumer.open()
+        return consumer
+
+    def _group(self, consumers: Any, name: str) -> Any:
+        from waybill.processing.spark.topic_group import TopicGroup
+
+        return TopicGroup(
+            self._parts, consumers, name=name, checkpoint=self._folder / uuid.uuid4().hex
+        )
+
+    def _start(self, group: Any) -> Any:
+        self._queries.append(group.start(self._spark))
+        return self._queries[-1]
+
+
+def deploy_copies(tracker: Any, number: int, *, teams: bool = False) -> None:
+    """Deploy so many copies of the pipeline, under ids, names and tables of their own.
+
+    Written as rows: a deploy each, which compares its tables with all others', would take minutes.
+    """
+    from sqlalchemy import select
+
+    from waybill.mappings import keep_declared, rules_of
+    from waybill.pipelines import Pipeline
+    from waybill.storage.tracker import pipeline_versions
+    from waybill.storage.tracker import pipelines as table
+
+    with tracker.transaction() as connection:
+        query = select(pipeline_versions).where(pipeline_versions.c.pipeline_id == PIPELINE_ID)
+        row = dict(connection.execute(query).mappings().one())
+        row.pop("deployed_at", None)
+        for place in range(number):
+            ident, team = f"{PIPELINE_ID}-{place}", f"{TEAM}-{place}" if teams else TEAM
+            declaration = {**row["declaration"], "id": ident, "name": ident, "team": team}
+            values = {**row, "pipeline_id": ident, "declaration": declaration}
+            connection.execute(table.insert().values(id=ident, name=ident, team=team))
+            connection.execute(pipeline_versions.insert().values(values))
+            keep_declared(
+                connection, Pipeline.from_json(declaration), rules_of("postgres"), "bench"
+            )
+
+
+def fill(
+    settings: Any, topic: str, events: int, *, pipeline_id: str = PIPELINE_ID, team: str = TEAM
+) -> int:
     """Produce the events; returns the size of one message in bytes."""
     from confluent_kafka import Producer
 
@@ -270,9 +387,9 @@ def fill(settings: Any, topic: str, events: int) -> int:
         }
         key = f"[{number}]"
         event = Event(
-            event_id(PIPELINE_ID, NAME, key, version=None, content=key.encode()),
-            PIPELINE_ID,
-            TEAM,
+            event_id(pipeline_id, NAME, key, version=None, content=key.encode()),
+            pipeline_id,
+            team,
             NAME,
             key,
             0,
@@ -361,6 +478,14 @@ def show(report: dict[str, Any]) -> None:
     table.add_row("processing against identity", f"{report['vs_identity']:.3f}", "")
     table.add_row("batch form against identity", f"{report['vs_identity_batch_form']:.3f}", "")
     table.add_row("cost of processes of user code", f"{report['sandbox_cost']:.1%}", "")
+    for label, name in (
+        (f"CPU with {report['pipelines']:,} pipelines beside", "pipelines_5000_vs_5"),
+        (f"CPU with {report['topics']} topics", "topics_100_vs_1"),
+    ):
+        table.add_row(label, f"{report[name]:.3f}", "")
+    table.add_row(
+        f"start of {report['topics']} consumers, s", f"{report['consumers_100_start_s']}", ""
+    )
     Console().print(table)
 
 

@@ -112,22 +112,18 @@ class Bench:
         return self._report(seen, alone, (load, os.getloadavg()[0]))
 
     def _consume(self, log: Any, topic: Any) -> None:
-        from waybill.processing.spark.application import ProcessingConsumer, ProcessingParts
+        from tests.support.topic_queries import start_query
+
         from waybill.processing.spark.session import open_session
+        from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         settings = self._settings
         spark = open_session(settings.spark, name="bench")
         self._stack.callback(spark.stop)
         tracker = self._stack.enter_context(open_tracker(settings.tracker))
-        consumer = ProcessingConsumer(
-            ProcessingParts.over(settings, tracker, open_objects(settings.s3)),
-            topic,
-            destination="warehouse",
-            holder="bench",
-            checkpoint=settings.spark.work_dir / "checkpoint",
-        )
-        query = consumer.start(spark, log)
+        parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
+        query = start_query(spark, parts, topic, checkpoint=settings.spark.work_dir / "checkpoint")
         self._stack.callback(query.stop)
         self._tracker, self._query = tracker, query
 

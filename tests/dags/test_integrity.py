@@ -26,7 +26,9 @@ PARAMS = {
     "tell_owners": set(),
     "audit": set(),
     "watch": set(),
+    "coordinate": set(),
     "stream_default": set(),
+    "stream_clusters": set(),
     "ingest_flights": set(),
     "ingest_weather": set(),
 }
@@ -42,7 +44,9 @@ SCHEDULES = {
     "tell_owners": "* * * * *",
     "audit": "* * * * *",
     "watch": "* * * * *",
+    "coordinate": "* * * * *",
     "stream_default": "@continuous",
+    "stream_clusters": "* * * * *",
 }
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from waybill.clusters import CapacityDemand, CoordinatorReport, Move
 from waybill.errors import InputError
 from waybill.parking import ParkedFilter
 from waybill.replay import ReplayRequest
+from waybill_airflow.operators.clusters import CoordinateOperator
 from waybill_airflow.operators.ingest import IngestOperator
 from waybill_airflow.operators.maintenance import (
     CleanUpParkedFilesOperator,
@@ -331,6 +333,16 @@ def probed(calls, rows, *, ti=None):
     found = {"probes": [{"pipeline": "flights"}], "held": ["weather"], "to_replay": rows}
     calls.record("probe_held_pipelines", Report(found))
     return ProbeHeldPipelinesOperator(task_id="probe").execute(context(ti=ti))
+
+
+def test_a_round_of_the_coordinator_returns_its_report_and_logs_what_it_could_not_do(calls, caplog):
+    move = Move("red", "a", "b", "hot", "hot: it took 3.10 of 4 cores of a; alone in b")
+    report = CoordinatorReport(7, (move,), ("cluster a is over its limits",), CapacityDemand(()))
+    calls.record("run_coordinator", report)
+    with caplog.at_level("INFO"):
+        result = CoordinateOperator(task_id="coordinate").execute(context())
+    assert (result["version"], len(result["moves"])) == (7, 1)
+    assert result["problems"] == ["cluster a is over its limits"]
 
 
 def test_a_round_with_nothing_to_send_back_launches_nothing(calls):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.dags.conftest import ROOT, load_dags
 
-DATA = {"ingest_flights", "ingest_weather", "stream_default"}
+DATA = {"ingest_flights", "ingest_weather", "stream_clusters", "stream_default"}
 
 
 @pytest.fixture

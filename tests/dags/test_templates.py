@@ -170,7 +170,7 @@ def test_whatever_a_run_is_given_its_tasks_get_as_it_is(hostile_declarations, tm
     code = f"__import__('pathlib').Path('{touched}').touch()"
     hostile = f'{{{{ macros.json.codecs.builtins.eval("{code}") }}}}'
     launch = {"trigger_run_id": hostile, "conf": {"event_name": hostile}, "reset_dag_run": False}
-    rendered = 0
+    rendered, mapped = 0, set()
     for dag in load_dags(ROOT / "dags").dags.values():
         for task in dag.tasks:
             done = render(task, {name: hostile for name in dag.params}, [launch])
@@ -180,8 +180,13 @@ def test_whatever_a_run_is_given_its_tasks_get_as_it_is(hostile_declarations, tm
             assert all(value in (hostile, [launch]) for value in flat(given)), done
             rendered += len(given)
             if task.is_mapped:
-                assert (done.trigger_run_id, done.conf) == (hostile, launch["conf"])
+                mapped.add(type(done).__name__)
+                if type(done).__name__ == "SparkApplicationOperator":
+                    assert done.virtual_cluster == launch
+                else:
+                    assert (done.trigger_run_id, done.conf) == (hostile, launch["conf"])
     assert rendered > 5
+    assert mapped == {"SparkApplicationOperator", "TriggerReplayOperator"}
 
 
 def flat(values):

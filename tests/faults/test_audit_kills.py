@@ -35,7 +35,7 @@ POINTS = {
     "marked, not committed": "module.commit_intake = die",
     "marked, perhaps not in Kafka": "LosslessProducer.flush = die",
     "all in Kafka, the watermark open": "module.close_source = die",
-    "nothing but the watermark": "module.Settling.begin = die",
+    "nothing but the watermark": "module.RunWatermark.begin = die",
 }
 INGEST = """
 from waybill.services import run_ingest

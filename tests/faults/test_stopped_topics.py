@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,13 +15,11 @@ from waybill.access import Decision
 from waybill.ledger import read_positions
 from waybill.parking import Parking
 from waybill.parking.reading import segments_in_order
-from waybill.processing.spark.application import (
-    ProcessingConsumer,
-    ProcessingParts,
-    fresh_checkpoints,
-)
-from waybill.processing.spark.consumers import Consumers
+from waybill.processing.spark.application import fresh_checkpoints
 from waybill.processing.spark.session import open_session
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
+from waybill.processing.spark.topic_group import TopicGroup
+from waybill.processing.spark.topic_groups import TopicGroups
 from waybill.storage import open_log, open_objects, open_tracker
 from waybill.topics import SettleRequest
 from waybill.topics.stops import read_stops
@@ -42,17 +40,21 @@ class Running:
         self.topics = {kind: f"events.{kind}.w{uuid.uuid4().hex[:8]}" for kind in KINDS}
         self._spark = open_session(settings.spark, name="stopped")
         self._folder = fresh_checkpoints(settings.spark.work_dir / "stopped")
-        self.consumers = Consumers(self._start)
-
-    def _start(self, name: str) -> Any:
-        consumer = ProcessingConsumer(
-            ProcessingParts.over(self.settings, self.tracker, open_objects(self.settings.s3)),
-            self.log.ensure_topic(name),
-            destination="w",
-            holder="test",
-            checkpoint=self._folder / uuid.uuid4().hex,
+        objects = open_objects(self.settings.s3)
+        self._parts = ProcessingParts.over(self.settings, self.tracker, self.log, objects)
+        self.consumers = TopicGroups(
+            self._open, self._group, lambda group: group.start(self._spark), most_topics=50
         )
-        return consumer.start(self._spark, self.log)
+
+    def _open(self, name: str) -> TopicConsumer:
+        topic = self.log.ensure_topic(name)
+        consumer = TopicConsumer(self._parts, topic, destination="w", holder="test")
+        consumer.open()
+        return consumer
+
+    def _group(self, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
+        checkpoint = self._folder / uuid.uuid4().hex
+        return TopicGroup(self._parts, consumers, name=name, checkpoint=checkpoint)
 
     def send(self, kind: str, tag: str, number: int) -> None:
         topic = self.topics[kind]

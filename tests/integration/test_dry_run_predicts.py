@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import pyarrow as pa
 import pytest
 from tests.support import orders
+from tests.support.evolving import kafka_rows
 from tests.support.parked_orders import order, parked
 from tests.support.replays import dry_run_request, run_replay
 from typer.testing import CliRunner
@@ -21,6 +21,7 @@ from waybill.cli import app
 from waybill.events import Event, decode, encode
 from waybill.parking import Packer, ParkedEvent, Parking, new_key, read_directory
 from waybill.processing.spark import tasks
+from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.replay.dry_run import DryRunReport
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
@@ -143,15 +144,14 @@ def written(folder: Path, team: str, code: str) -> Path:
 def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Run what a replay sent through the task that Spark runs; return what became of it."""
     recorder = open_recorder(world.settings.traces)
-    worker = tasks.Worker(os.getpid(), world.settings, world.objects, recorder, {})
+    worker = tasks.Worker(os.getpid(), world.settings, world.objects, recorder)
     monkeypatch.setattr(tasks, "_WORKERS", [worker])
     version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]
-    columns = [values, [0] * len(values), list(range(len(values))), [10**15] * len(values)]
-    types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    batch = pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])
-    plan = tasks.TaskPlan("batch", world.topic.name, {0: 0}, (orjson.dumps(version.to_json()),))
+    batch = kafka_rows(world.topic.name, values)
+    texts = TaskTexts().of({version.id: version}, {})
+    topic_plan = tasks.TopicPlan("batch", {0: 0}, texts)
+    plan = tasks.TaskPlan({world.topic.name: topic_plan})
     [answer] = tasks.StageTask(plan)(iter([batch]))
     told = orjson.loads(answer.column(0)[0].as_py())
     found = {"sent": len(values), "passed": told["staged"]["rows"]}

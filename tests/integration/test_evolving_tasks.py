@@ -221,13 +221,13 @@ def test_learning_leaves_the_pipelines_version_and_is_read_once(settings, tracke
     version = active_pipeline(tracker, "evolving").version
     reader = ActivePipelines(tracker)
     topic = topic_of(reader.read()[NAME[0]])
-    _, mappings = reader.read_mapped(topic)
+    mappings = reader.read_mapped([topic])[topic].mappings
     assert mappings[NAME].number == 1
     run_task(settings, [order(1, note="x")])
-    pipelines, later = reader.read_mapped(topic)
+    pipelines, later = reader.read_mapped([topic])[topic]
     assert (pipelines[NAME[0]].version, later[NAME].number) == (version, 2)
-    assert reader.read_mapped(topic)[1][NAME] is later[NAME]
-    assert reader.read_mapped("events.other.topic")[1] == {}
+    assert reader.read_mapped([topic])[topic].mappings[NAME] is later[NAME]
+    assert reader.read_mapped(["events.other.topic"])["events.other.topic"] == ({}, {})
 
 
 def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learns(
@@ -235,7 +235,8 @@ def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learn
 ):
     with tracker.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM mapping_versions")
-    assert plan_of(settings).mappings == ()
+    [topic_plan] = plan_of(settings).topics.values()
+    assert [text.mappings for text in topic_plan.pipelines.values()] == [()]
     told = run_task(settings, [order(1), order(2, amount=5)])
     assert len(staged_rows(staged(settings, told))) == 2
     assert history(tracker, *NAME) == []

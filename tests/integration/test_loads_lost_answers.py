@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
+from tests.support.dying_loads import park_and_die
 from tests.support.loads import opened_loads, some
+from tests.support.processes import PROCESSES, start_server
 from tests.unit.destinations.orders import Order, clean_database, spec_of
 
-from waybill.loading import loader as room
 from waybill.loading.states import all_waiting
 from waybill.parking import Parking
 from waybill.pipelines import Column
@@ -88,14 +88,15 @@ def test_refused_rows_of_a_lost_load_are_parked_once(loads):
 
 
 @pytest.mark.parametrize("moment", ["before the object", "before the commit", "after the commit"])
-def test_a_kill_while_parking_leaves_garbage_or_all(loads, monkeypatch, moment):
+def test_a_kill_while_parking_leaves_garbage_or_all(loads, moment):
+    """In a process without the threads of this one, which a fork of it died of (SIGSEGV), once."""
     last = loads.stage(some(1, 4))
     loads.gate.shut()
-    child = os.fork()
-    if child == 0:
-        _die(loads, last, moment)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    loads.tracker.engine.dispose(close=False)
+    start_server()
+    child = PROCESSES.Process(target=park_and_die, args=(loads.parts, last, moment))
+    child.start()
+    child.join(120)
+    assert child.exitcode == -signal.SIGKILL
     loads.deliver(loads.patience(park_after_s=0.001), last)
     assert loads.counts() == {"in_first": 4, "parked": 4}
     assert loads.parked() == {"destination_unreachable": 4}
@@ -107,27 +108,3 @@ def test_a_kill_while_parking_leaves_garbage_or_all(loads, monkeypatch, moment):
     report = Parking(loads.tracker, loads.objects).refresh(grace_s=0)
     assert report.missing == ()
     assert {item.key for item in loads.objects.list("parked/")} == named
-
-
-def _die(loads, last, moment):
-    """In a child: park, and kill itself at a moment of it."""
-
-    def die(*_given, **_more):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    loads.tracker.engine.dispose(close=False)
-    loads.objects = type(loads.objects)(loads.s3)
-    if moment == "before the object":
-        room.park_commits = die
-    real = room.commit_load
-
-    def commit(*given, **more):
-        if moment == "after the commit":
-            real(*given, **more)
-        die()
-
-    room.commit_load = commit
-    try:
-        loads.deliver(loads.patience(park_after_s=0.001), last)
-    finally:
-        os._exit(1)

@@ -45,6 +45,7 @@ def test_the_books_that_were_filled_balance(minutely: Minutely) -> None:
     [
         "audit",
         "watch",
+        "coordinate",
         "balance",
         "processing_commit",
         "latest_offset",

@@ -11,10 +11,12 @@ import pytest
 from sqlalchemy import text
 from tests.support.books import batch, nothing_parked, open_books
 
+from waybill.deployment import DeployedOnTopic
 from waybill.ledger import acquire_lease, add_entries, commit_batch, count_entries
 from waybill.ledger.replay_entries import read_unmarked
 from waybill.processing import Counts
-from waybill.processing.spark.application import ProcessingConsumer
+from waybill.processing.spark.tasks import TopicPlan
+from waybill.processing.spark.topic_consumer import TopicBatch, TopicConsumer
 from waybill.storage import TrackerStore
 from waybill.storage.log import LogEnd
 
@@ -66,23 +68,34 @@ def test_a_batch_counts_what_came_of_each_replay_that_is_known(tracker: TrackerS
         [DONE, "order", "destination", 9], [str(uuid.uuid4()), *ENTRY, 7], ["none", *ENTRY, 7],
     ]  # fmt: skip
     descriptors = [
-        {"staged": None, "ranges": [[0, 0, 0, 1, 1_000, "d0"]], "replayed": rows[:3]},
-        {"staged": None, "ranges": [[0, 1, 1, 1, 2_000, "d1"]], "replayed": rows[3:]},
+        {
+            "staged": None,
+            "ranges": [[0, 0, 0, 1, 1_000, "d0"]],
+            "replayed": rows[:3],
+            "took_s": 0.1,
+        },
+        {
+            "staged": None,
+            "ranges": [[0, 1, 1, 1, 2_000, "d1"]],
+            "replayed": rows[3:],
+            "took_s": 0.1,
+        },
     ]
-    given = consumer(tracker)._commit_of(uuid.uuid4(), {0: (0, 2)}, descriptors, Counts())
+    plan, deployed = TopicPlan(str(uuid.uuid4()), {0: 0}, {}), DeployedOnTopic({}, {})
+    share = TopicBatch({0: (0, 2)}, plan, deployed, descriptors, Counts())
+    given = consumer(tracker)._commit_of(share, took_ms=1)
     commit_batch(tracker, given, nothing_parked)
     with tracker.transaction() as connection:
         add_entries(connection, "marked", {(ONE, *ENTRY): 4})
     assert unmarked(tracker) == {("p", "order", "mapping"): 4}
 
 
-def consumer(tracker: TrackerStore) -> ProcessingConsumer:
-    made = object.__new__(ProcessingConsumer)
+def consumer(tracker: TrackerStore) -> TopicConsumer:
+    made = object.__new__(TopicConsumer)
     made.name, made._destination = "processing/events.t.w", "w"
-    made._check_same_log = lambda: None  # type: ignore[method-assign]
     made._holes, made._ends = {}, {0: LogEnd(2, 0)}
     made._epoch = acquire_lease(tracker, made.name, holder="me")
-    made._topic = type("Topic", (), {"name": "events.t.w", "cluster_id": "c", "topic_id": "t"})()  # type: ignore[assignment]
+    made.topic = type("Topic", (), {"name": "events.t.w", "cluster_id": "c", "topic_id": "t"})()  # type: ignore[assignment]
     return made
 
 

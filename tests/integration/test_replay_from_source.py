@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import orjson
 import psycopg
-import pyarrow as pa
 import pytest
 from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch
+from tests.support.evolving import kafka_rows
 from tests.support.replays import dry_run_request, run_replay
 
 from waybill import services
@@ -37,7 +36,8 @@ from waybill.loading.loader import Loader
 from waybill.parking import ParkedGroupFilter, Parking
 from waybill.processing import Counts
 from waybill.processing.spark import tasks
-from waybill.processing.spark.application import read_descriptor
+from waybill.processing.spark.batches import read_descriptor
+from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.producer import LosslessProducer
 from waybill.reconciliation.balance_report import BalanceReport
 from waybill.settings import Settings
@@ -70,9 +70,7 @@ class World:
         self.log, self.objects = open_log(settings.kafka), open_objects(settings.s3)
         self.tracker = open_tracker(settings.tracker)
         self.parking = Parking(self.tracker, self.objects)
-        worker = tasks.Worker(
-            os.getpid(), settings, self.objects, open_recorder(settings.traces), {}
-        )
+        worker = tasks.Worker(os.getpid(), settings, self.objects, open_recorder(settings.traces))
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
 
     def deploy(self, code: str, *, keep: bool = True) -> None:
@@ -96,13 +94,10 @@ class World:
 
     def _commit(self, own: Any, number: int, at: int, values: list[bytes]) -> None:
         count = len(values)
-        columns = [values, [number] * count, list(range(at, at + count)), [10**15] * count]
-        types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        given = pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])
+        given = kafka_rows(own["topic"], values, partition=number, first=at)
         version = services.deployed_pipelines(self.settings)["test-orders"]
-        plan = tasks.TaskPlan(str(uuid4()), own["topic"], {}, (orjson.dumps(version.to_json()),))
-        [answer] = tasks.StageTask(plan)(iter([given]))
+        plan = tasks.TopicPlan(str(uuid4()), {}, TaskTexts().of({version.id: version}, {}))
+        [answer] = tasks.StageTask(tasks.TaskPlan({own["topic"]: plan}))(iter([given]))
         told = read_descriptor(*[column[0].as_py() for column in answer.columns])
 
         def record(connection: Any, commit_number: int) -> None:

@@ -53,7 +53,7 @@ def test_no_process_is_started_with_a_secret(stack_settings: Settings) -> None:
     services.migrate(settings)
     hidden = secret_values(settings)
     assert MARK in hidden
-    pid = services.start_application(settings, "processing", "marked")
+    pid = services.start_application(settings, "processing", "default")
     seen: list[str] = []
 
     def java() -> bool:
@@ -66,11 +66,11 @@ def test_no_process_is_started_with_a_secret(stack_settings: Settings) -> None:
     try:
         servers.wait_for(java, 120.0)
     finally:
-        services.stop_application(settings, "processing", "marked")
+        services.stop_application(settings, "processing", "default")
     assert any("kafka.Kafka" in line for line in seen)
     assert any("weed" in line for line in seen)
     assert [line for line in seen if any(value in line for value in hidden)] == []
-    log = services.application_last_words(settings, "processing", "marked")
+    log = services.application_last_words(settings, "processing", "default")
     assert not any(value in log for value in hidden)
 
 

@@ -40,6 +40,8 @@ LISTS = {
     "/api/audit": "entries",
     "/api/balance": "pipelines",
     "/api/breaches": "breaches",
+    "/api/clusters": "clusters",
+    "/api/clusters/{name}": "clusters",
     "/api/destinations": "destinations",
 }
 """Routes that show each user the own teams' only: where in the answer."""
@@ -160,6 +162,8 @@ def test_lists_show_the_own_teams_only(web):
         "/api/audit",
         "/api/balance",  # of these three, see test_web_balance
         "/api/breaches",
+        "/api/clusters",  # of these two, see test_web_clusters
+        "/api/clusters/{name}",
         "/api/destinations",
     }
 

@@ -93,9 +93,10 @@ def plan_of(settings: Settings) -> tasks.TaskPlan:
     with open_tracker(settings.tracker) as tracker:
         reader = ActivePipelines(tracker)
         [topic] = {topic_of(one) for one in reader.read().values()}
-        pipelines, mappings = reader.read_mapped(topic)
-    texts = TaskTexts().of(pipelines, mappings)
-    return tasks.TaskPlan("batch", topic, {0: 0}, texts.pipelines, mappings=texts.mappings)
+        deployed = reader.read_mapped([topic])[topic]
+    texts = TaskTexts().of(deployed.pipelines, deployed.mappings)
+    plan = tasks.TopicPlan("batch", {0: 0}, texts)
+    return tasks.TaskPlan({topic: plan})
 
 
 def run_task(
@@ -103,18 +104,31 @@ def run_task(
 ) -> dict[str, Any]:
     """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
     objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
-    worker = tasks.Worker(os.getpid(), settings, objects, recorder, {})
+    worker = tasks.Worker(os.getpid(), settings, objects, recorder)
     with mock.patch.object(tasks, "_WORKERS", [worker]):
         return again(values, plan or plan_of(settings))
 
 
+def kafka_rows(
+    topic: str, values: Sequence[bytes], *, partition: int = 0, first: int = 0
+) -> pa.RecordBatch:
+    """Return what Spark gives a task: messages of a partition, from an offset on."""
+    count = len(values)
+    return pa.record_batch(
+        {
+            "topic": pa.array([topic] * count, pa.string()),
+            "value": pa.array(list(values), pa.binary()),
+            "partition": pa.array([partition] * count, pa.int32()),
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "at_us": pa.array([10**15] * count, pa.int64()),
+        }
+    )
+
+
 def again(values: Sequence[bytes], plan: tasks.TaskPlan) -> dict[str, Any]:
     """Run one task more of the worker of this process; return its descriptor."""
-    columns = [list(values), [0] * len(values), [*range(len(values))], [10**15] * len(values)]
-    types = [pa.binary(), pa.int32(), pa.int64(), pa.int64()]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-    batches = iter([pa.record_batch(arrays, ["value", "partition", "offset", "at_us"])])
-    [answer] = tasks.StageTask(plan)(batches)
+    [topic] = plan.topics
+    [answer] = tasks.StageTask(plan)(iter([kafka_rows(topic, values)]))
     told: dict[str, Any] = orjson.loads(answer.column(0)[0].as_py())
     return told
 

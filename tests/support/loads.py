@@ -95,6 +95,20 @@ class Loads:
         self._offset = 0
         self._epoch = acquire_lease(self.tracker, "processing/events.t.w", holder="test")
 
+    @property
+    def parts(self) -> tuple[TrackerSettings, S3Settings, DestinationSettings, str]:
+        """Return what another process needs to deliver the same: see ``of_parts``."""
+        return self.tracker_settings, self.s3, self.settings, self.name
+
+    @classmethod
+    def of_parts(cls, parts: tuple[TrackerSettings, S3Settings, DestinationSettings, str]) -> Loads:
+        """Return one that delivers, and stages nothing."""
+        made = cls.__new__(cls)
+        made.tracker_settings, made.s3, made.settings, made.name = parts
+        made.tracker, made.objects = TrackerStore(made.tracker_settings), ObjectStore(made.s3)
+        made.time, made.opened = Waits(), []
+        return made
+
     def stage(self, orders: Sequence[Order], spec: TableSpec = SPEC, **columns: Any) -> int:
         """Commit a batch with these rows; returns its commit number."""
         staged = []

@@ -14,6 +14,7 @@ from tests.support import orders
 from tests.support.books import batch, counts, joined, nothing_parked, staged
 from tests.support.many_batches import MINUTE, ManyBatches, fill
 
+from waybill.clusters import DryRunInfra, coordinate
 from waybill.deployment import deploy
 from waybill.ledger import (
     LoadCommit,
@@ -91,6 +92,7 @@ class Minutely:
         return {
             "audit": self.audit,
             "watch": self.watch,
+            "coordinate": lambda: coordinate(self.tracker, self.log, DryRunInfra()),
             "balance": lambda: balance(self.tracker, self.log),
             "processing_commit": self.process,
             "latest_offset": self.latest_offset,

@@ -41,6 +41,11 @@ SHOWN = {
         "postgres_vs_bare", "postgres_cpu_vs_bare", "duckdb_vs_bare", "duckdb_cpu_vs_bare",
         "delta_vs_bare", "delta_cpu_vs_bare", "peak_rss_mb", "merge_10m_vs_1m",
     ),
+    "bench-clusters": (
+        "recovery_s", "recovery_median_s", "reversals", "moves_per_hour", "others_p95_lag_ratio",
+        "move_pause_p95_s", "unmanaged_p95_lag_ratio", "grouped_p95_lag_ratio",
+        "single_p95_lag_ratio",
+    ),
     "bench-cli": ("help_cpu_s", "parked_list_cpu_s", "python_cpu_s", "airflow_help_cpu_s"),
 }  # fmt: skip
 HEAD = """\

@@ -14,6 +14,8 @@ from waybill.storage.tracker import audit_log, json_value, pipelines, text_value
 from waybill.storage.tracker import parked_partitions as partitions
 
 _DEEPEST = 32
+_OF_A_TEAM = ("see_personal_messages", "pin_team", "unpin_team", "move_team")
+"""Actions whose detail names the team that they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def _about(teams: tuple[str, ...]) -> ColumnElement[bool]:
     return or_(
         detail["pipeline_id"].astext.in_(own),
         detail["filter"]["pipeline_id"].astext.in_(own),
-        (audit_log.c.action == "see_personal_messages") & detail["team"].astext.in_(teams),
+        audit_log.c.action.in_(_OF_A_TEAM) & detail["team"].astext.in_(teams),
         audit_log.c.target.in_(own),
         audit_log.c.target.in_(parked),
     )

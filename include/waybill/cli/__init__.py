@@ -76,6 +76,10 @@ COMMANDS = {
         "Kafka topics: list, show, configure; settle one that is stopped.",
         "waybill.cli.topics:app",
     ),
+    "clusters": LazyCommand(
+        "Virtual clusters: list, show, create, set, drain; pin and move teams.",
+        "waybill.cli.clusters:app",
+    ),
     "notices": LazyCommand("Notices to owners: list, send, test.", "waybill.cli.notices:app"),
     "traces": LazyCommand(
         "Event traces: ship and compact them; tables for Athena.", "waybill.cli.traces:app"

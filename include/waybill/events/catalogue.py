@@ -74,7 +74,11 @@ _ALL: list[ErrorType] = [
             "The message is not a Waybill event",
             "Fix the producer; then discard.",
         ),
-        ("pipeline_unknown", "No pipeline with this id is deployed", "Deploy it, then replay."),
+        (
+            "pipeline_unknown",
+            "No deployed pipeline with this id sends to the topic",
+            "Deploy it, then replay.",
+        ),
         ("data_ref_missing", "The payload's object is gone", "Restore the object, then replay."),
         (
             "data_ref_refused",

@@ -74,8 +74,10 @@ if TYPE_CHECKING:
     from waybill.ledger.positions import committed as committed
     from waybill.ledger.positions import consumer_progress as consumer_progress
     from waybill.ledger.positions import last_commit_number as last_commit_number
+    from waybill.ledger.positions import lease_holder as lease_holder
     from waybill.ledger.positions import load_position as load_position
     from waybill.ledger.positions import read_positions as read_positions
+    from waybill.ledger.positions import release_lease as release_lease
     from waybill.ledger.positions import staged_after as staged_after
     from waybill.ledger.positions import staged_references as staged_references
     from waybill.ledger.positions import staged_sums as staged_sums
@@ -171,8 +173,10 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "committed",
             "consumer_progress",
             "last_commit_number",
+            "lease_holder",
             "load_position",
             "read_positions",
+            "release_lease",
             "staged_after",
             "staged_references",
             "staged_sums",

@@ -98,6 +98,8 @@ class BatchCommit:
     """How many of its messages came of which replay."""
     took_ms: int | None = None
     """From the batch's start to this commit; ``None``: not known."""
+    tasks_ms: int | None = None
+    """The sum of what its tasks took, each on a core; ``None``: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +194,7 @@ def _commit_batch_once(
                     for item in commit.ranges
                 ],
                 took_ms=commit.took_ms,
+                tasks_ms=commit.tasks_ms,
             )
         )
     return number

@@ -25,6 +25,7 @@ from sqlalchemy import (
     func,
     select,
     text,
+    update,
 )
 from sqlalchemy.dialects.postgresql import insert
 
@@ -170,6 +171,20 @@ def acquire_lease(tracker: TrackerStore, consumer: str, *, holder: str) -> int:
     ).returning(consumers.c.epoch)
     with tracker.transaction() as connection:
         return int(connection.execute(statement).scalar_one())
+
+
+def release_lease(tracker: TrackerStore, consumer: str, epoch: int) -> None:
+    """Let go of a consumer, if it still is this epoch's: whoever takes it over need not wait."""
+    mine = (consumers.c.name == consumer, consumers.c.epoch == epoch)
+    with tracker.transaction() as connection:
+        connection.execute(update(consumers).where(*mine).values(holder=""))
+
+
+def lease_holder(tracker: TrackerStore, consumer: str) -> str:
+    """Return who holds a consumer; empty: nobody."""
+    query = select(consumers.c.holder).where(consumers.c.name == consumer)
+    with tracker.transaction() as connection:
+        return str(connection.execute(query).scalar() or "")
 
 
 def read_positions(

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from waybill.pipelines.model import Pipeline as Pipeline
     from waybill.pipelines.model import Source as Source
     from waybill.pipelines.model import TableSpec as TableSpec
+    from waybill.pipelines.model import topic_name as topic_name
     from waybill.pipelines.model import topic_of as topic_of
     from waybill.pipelines.problems import Problem as Problem
     from waybill.pipelines.problems import hint as hint
@@ -117,6 +118,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Pipeline",
             "Source",
             "TableSpec",
+            "topic_name",
             "topic_of",
         ],
         "problems": ["Problem", "hint", "shown_name"],

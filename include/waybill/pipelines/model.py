@@ -206,5 +206,10 @@ def _without_defaults(content: dict[str, Any], model: type[BaseModel]) -> None:
 
 
 def topic_of(pipeline: Pipeline) -> str:
+    """Return the Kafka topic of a pipeline's events."""
+    return topic_name(pipeline.team, pipeline.destination)
+
+
+def topic_name(team: str, destination: str) -> str:
     """Return the Kafka topic: ``events.<team>.<destination>``."""
-    return f"events.{pipeline.team}.{pipeline.destination}"
+    return f"events.{team}.{destination}"

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from waybill.processing.storms import find_storms as find_storms
     from waybill.processing.traces import trace_batches as trace_batches
     from waybill.processing.transformation import Retries as Retries
+    from waybill.processing.transformation import TooSlowError as TooSlowError
     from waybill.processing.transformation import Watch as Watch
     from waybill.processing.transformation import compile_transformation as compile_transformation
 
@@ -93,7 +94,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "storms": ["Storm", "Tally", "find_storms"],
         "traces": ["trace_batches"],
-        "transformation": ["Retries", "Watch", "compile_transformation"],
+        "transformation": ["Retries", "TooSlowError", "Watch", "compile_transformation"],
         "dry_runner": ["Fate", "Row", "DryRunner"],
     },
 )

@@ -181,12 +181,16 @@ class Chain:
             )
         )  # fmt: skip
 
+    def _plan_of(self, group: _Group) -> Plan | None:
+        ident = group.pipeline_id
+        return self._plans[ident] if ident in self._plans else None
+
     def _enter(self, group: _Group, items: Items) -> None:
-        plan = self._plans.get(group.pipeline_id)
+        plan = self._plan_of(group)
         if group.pipeline_id in self._held:
             self._refuse(group, items, Fault(HELD_ERROR, "the pipeline is held"))
         elif plan is None:
-            words = f"no pipeline {group.pipeline_id!r} is deployed"
+            words = f"no pipeline {group.pipeline_id!r} that sends to this topic is deployed"
             self._refuse(group, items, Fault("pipeline_unknown", words))
         elif group.stage == "transformation":
             self._count(group.pipeline_id, group.name, group.stage, group.counter, items)
@@ -196,7 +200,7 @@ class Chain:
 
     def _refuse(self, group: _Group, items: Items, fault: Fault) -> None:
         """Park events at the stage where they would have entered."""
-        plan = self._plans.get(group.pipeline_id)
+        plan = self._plan_of(group)
         self._count(group.pipeline_id, group.name, group.stage, group.counter, items)
         self._count(group.pipeline_id, group.name, group.stage, "parked", items)
         for event, place in zip(items.events, items.places, strict=True):

@@ -140,8 +140,9 @@ class Plan:
     def prepare(self) -> None:
         """Make the plans of all event names that have none. Cost: 0.1 ms each.
 
-        A worker does it before its first event: what lives as long as the worker and is made amid a
-        batch would lie scattered among what the batch leaves behind, and hold its pages.
+        A worker does it before the pipeline's first event: what lives as long as the worker and is
+        made while events are mapped would lie scattered among what they leave behind, and hold its
+        pages.
         """
         for name in self.pipeline.events:
             self.event(name, by_column=False)

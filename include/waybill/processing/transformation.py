@@ -17,6 +17,7 @@ costs a task that much once, and from then on its events park at the first error
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_double, c_int64
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from waybill.back_off import BackOff
-from waybill.errors import ParkError
+from waybill.errors import ParkError, RetryError
 from waybill.events import Event, duplicate, error_type, refuse_wrong_name
 from waybill.pipelines import BATCH_FUNCTION, EVENT_FUNCTION
 from waybill.processing.failures import (
@@ -40,6 +41,10 @@ from waybill.processing.failures import (
 )
 
 T = TypeVar("T")
+
+
+class TooSlowError(RetryError):
+    """Events took longer than others can wait for; nothing came of those that were on."""
 
 
 class Retries:
@@ -67,6 +72,9 @@ class Retries:
         self.attempts = attempts
         self.backoff_s = backoff_s
         self.budget_s = budget_s
+        self.deadline = math.inf
+        """When events have taken too long (``time.monotonic``): what runs them in processes of
+        their own then raises ``TooSlowError``."""
         self._back_off = BackOff(backoff_s)
         self._clock = clock
         self._sleep = sleep

@@ -65,8 +65,9 @@ def _chain_at(
     pipelines = _versions_at(tracker, at)
     mappings: dict[str, dict[str, InForce]] = {}
     active = ActivePipelines(tracker)
-    for topic in sorted({topic_of(one) for one in pipelines.values()}):
-        for (pipeline_id, name), mapping in active.read_mapped(topic)[1].items():
+    topics = {topic_of(pipeline) for pipeline in pipelines.values()}
+    for deployed in active.read_mapped(topics).values():
+        for (pipeline_id, name), mapping in deployed.mappings.items():
             mappings.setdefault(pipeline_id, {})[name] = mapping
     plans = {one.id: Plan(one, mappings.get(one.id)) for one in pipelines.values()}
     return Chain(plans, code=code, fetch=fetch, held=held)

@@ -55,6 +55,9 @@ GROWTH: dict[str, Growth] = {
     "auto_replays": _lasts("marked partition", _NAMES),
     "batches": Growth("micro-batch", f"{_BOOKS} after its commit, loaded and audited"),
     "breaches": _lasts("breach", "lasts: what did not add up, and how it ended"),
+    "cluster_assignments": Growth("change of who serves whom", "the coordinator: 1,000 are kept"),
+    "cluster_loads": Growth("cluster and minute", "the coordinator, after three days"),
+    "cluster_pins": _lasts("team that is pinned to a cluster", _NAMES),
     "commit_sequences": _lasts("destination, pipeline", _NAMES),
     "connector_positions": _lasts("pipeline", _NAMES),
     "consumers": _lasts("topic, destination", _NAMES),
@@ -99,9 +102,11 @@ GROWTH: dict[str, Growth] = {
     "staged_objects": Growth(
         "task that passed events on, in a batch", f"{_BOOKS} after its load, once it is deleted"
     ),
+    "team_loads": Growth("team and minute", "the coordinator, after a day"),
     "topic_offsets": _lasts("topic partition", _NAMES),
     "topic_stops": _lasts("topic that was stopped", "lasts: what was lost, and how it was settled"),
     "trace_queries": Growth("question", "`WAYBILL_TRACES__KEEP_QUESTIONS_DAYS`"),
+    "virtual_clusters": _lasts("virtual cluster", _NAMES),
     "write_ahead_logs": _lasts(
         "write-ahead log of a node", "lasts: versions go on from it, and how it ended"
     ),

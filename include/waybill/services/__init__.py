@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from waybill.services.bucket import BucketReport as BucketReport
     from waybill.services.bucket import bucket_owner as bucket_owner
     from waybill.services.bucket import claim_bucket as claim_bucket
+    from waybill.services.clusters import cluster_status as cluster_status
+    from waybill.services.clusters import create_cluster as create_cluster
+    from waybill.services.clusters import drain_cluster as drain_cluster
+    from waybill.services.clusters import move_team as move_team
+    from waybill.services.clusters import other_clusters as other_clusters
+    from waybill.services.clusters import pin_team as pin_team
+    from waybill.services.clusters import run_coordinator as run_coordinator
+    from waybill.services.clusters import set_cluster as set_cluster
+    from waybill.services.clusters import unpin_team as unpin_team
     from waybill.services.environment import current_user as current_user
     from waybill.services.environment import migrate as migrate
     from waybill.services.environment import opened_parked_events as opened_parked_events
@@ -93,6 +102,17 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "stop_application",
         ],
         "bucket": ["BucketReport", "bucket_owner", "claim_bucket"],
+        "clusters": [
+            "cluster_status",
+            "create_cluster",
+            "drain_cluster",
+            "move_team",
+            "other_clusters",
+            "pin_team",
+            "run_coordinator",
+            "set_cluster",
+            "unpin_team",
+        ],
         "environment": ["current_user", "migrate", "opened_parked_events", "opened_parking"],
         "ingestion": [
             "deployed_pipelines",

@@ -144,7 +144,10 @@ class SparkSettings(Section):
     """Most cores of a Spark cluster that the application `loading` takes."""
     jars_dir: Path = Path(".waybill/jars/spark")
     max_events_per_batch: int = Field(200_000, ge=1)
-    """Most events one micro-batch takes from a topic; workers hold 1 to 3 KB for each."""
+    """Most events one micro-batch takes, of all its topics; workers hold 1 to 3 KB for each."""
+    topics_per_query: int = Field(50, ge=1)
+    """Most topics that one streaming query reads. Each query has an equal share of the cores while
+    others have work too; the topics of one share its batches by what waits in them."""
     trigger_ms: int = Field(500, ge=0)
     event_timeout_s: float = Field(30.0, gt=0)
     """Longest time user code may take for one event before the event is parked."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from waybill.storage.log import KafkaLog as KafkaLog
     from waybill.storage.log import LogEnd as LogEnd
     from waybill.storage.log import LogRecord as LogRecord
+    from waybill.storage.log import LogState as LogState
     from waybill.storage.log import RecordReader as RecordReader
     from waybill.storage.log import TopicInfo as TopicInfo
     from waybill.storage.log import config_faults as config_faults
@@ -58,6 +59,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "KafkaLog",
             "LogEnd",
             "LogRecord",
+            "LogState",
             "RecordReader",
             "TopicInfo",
             "config_faults",

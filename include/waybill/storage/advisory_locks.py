@@ -26,6 +26,8 @@ class AdvisoryLock(StrEnum):
     """Adding a version to an event name's mapping; its scope: pipeline id and event name."""
     SOURCE_LEASE = "waybill source"
     """Taking a pipeline's source over; its scope: pipeline id."""
+    CLUSTER_ASSIGNMENT = "waybill assignment"
+    """Making the next version of which cluster serves which team."""
     DESTINATION_BOOKS = "waybill books"
     """Making the schema ``waybill`` of a destination."""
     DESTINATION_TABLES = "waybill tables"

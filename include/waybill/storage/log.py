@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waybill.errors import AwayError, InputError, RetryError, StopError
+from waybill.errors import AwayError, InputError, RetryError, StopError, WaybillError
 from waybill.settings import KafkaSettings
 from waybill.waiting import answered
 
@@ -49,6 +49,15 @@ class LogEnd:
     leader_epoch: int
     """Grows with each election, also when the only broker restarts; -1: the broker is too old to
     tell. A log can lose its tail only where it changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What the cluster says of a topic now."""
+
+    topic_id: str
+    ends: Mapping[int, LogEnd]
+    """By partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,19 +238,30 @@ class KafkaLog:
             StopError: there is no such topic.
             RetryError: no broker answers.
         """
-        found = self._described(name)
+        found = self._described([name])[name]
+        if isinstance(found, WaybillError):
+            raise found
         replicas = min(len(partition.replicas) for partition in found.partitions)
         partitions = len(found.partitions)
         return TopicInfo(name, self.cluster_id(), str(found.topic_id), partitions, replicas)
 
-    def topic_id(self, name: str) -> str:
-        """Return the id under which the cluster knows a topic now. Cost: one request.
+    def states(self, topics: Sequence[TopicInfo]) -> dict[str, LogState | WaybillError]:
+        """Return {topic's name: its state, or why it is not known}.
 
-        Raises:
-            StopError: there is no such topic.
-            RetryError: no broker answers.
+        A topic that does not exist is a ``StopError``, one with a partition without a leader that
+        answers for 15 s a ``RetryError``. Cost: two requests, however many topics.
         """
-        return str(self._described(name).topic_id)
+        ids, ends = self._described([topic.name for topic in topics]), self._ends(topics)
+        states: dict[str, LogState | WaybillError] = {}
+        for topic in topics:
+            described, reached = ids[topic.name], ends[topic.name]
+            if isinstance(described, WaybillError):
+                states[topic.name] = described
+            elif isinstance(reached, WaybillError):
+                states[topic.name] = reached
+            else:
+                states[topic.name] = LogState(str(described.topic_id), reached)
+        return states
 
     def ends(self, topic: TopicInfo) -> dict[int, LogEnd]:
         """Return where each partition ends, and its leader's epoch. Cost: one request a broker.
@@ -249,30 +269,53 @@ class KafkaLog:
         Raises:
             RetryError: a partition has no leader that answers for 15 s.
         """
+        ends = self._ends([topic])[topic.name]
+        if isinstance(ends, WaybillError):
+            raise ends
+        return ends
+
+    def _ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
+        ends: dict[str, dict[int, LogEnd] | RetryError] = {}
+        left = list(topics)
+        deadline = time.monotonic() + _ANSWER_S
+        while left:
+            answers = self._ask_ends(left)
+            left = [topic for topic in left if isinstance(answers[topic.name], RetryError)]
+            ends.update(answers)
+            if time.monotonic() > deadline:
+                break
+            if left:
+                time.sleep(0.2)
+                for topic in left:  # the client keeps the epoch of a leader that is over
+                    self._metadata(topic.name)
+        return ends
+
+    def _ask_ends(self, topics: Sequence[TopicInfo]) -> dict[str, dict[int, LogEnd] | RetryError]:
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
         wanted = {
             TopicPartition(topic.name, number): OffsetSpec.latest()
+            for topic in topics
             for number in range(topic.partitions)
         }
-        deadline = time.monotonic() + _ANSWER_S
-        while True:
+        try:
+            futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
+        except KafkaException as error:
+            away = _away(f"Kafka did not tell where topics end: {error}")
+            return {topic.name: away for topic in topics}
+        ends: dict[str, dict[int, LogEnd]] = {topic.name: {} for topic in topics}
+        failed: dict[str, RetryError] = {}
+        for at, future in futures.items():
             try:
-                futures = self._admin().list_offsets(wanted, request_timeout=_ANSWER_S)
-                found = {at.partition: future.result() for at, future in futures.items()}
+                end = future.result()
             except KafkaException as error:
-                if time.monotonic() > deadline:
-                    raise _away(f"Kafka did not tell where {topic.name!r} ends: {error}") from error
-                time.sleep(0.2)
-                self._metadata(topic.name)  # the client keeps the epoch of a leader that is over
+                message = f"Kafka did not tell where {at.topic}/{at.partition} ends: {error}"
+                failed[at.topic] = _away(message)
             else:
-                return {
-                    number: LogEnd(
-                        int(end.offset), -1 if end.leader_epoch is None else end.leader_epoch
-                    )
-                    for number, end in found.items()
-                }
+                epoch = -1 if end.leader_epoch is None else end.leader_epoch
+                ends[at.topic][at.partition] = LogEnd(int(end.offset), epoch)
+        return {**ends, **failed}
 
     def watermarks(self, topic: TopicInfo) -> dict[int, tuple[int, int]]:
         """Return {partition: (first offset that is there, offset after the last)}.
@@ -419,16 +462,22 @@ class KafkaLog:
                 raise _away(message) from error
         return found
 
-    def _described(self, name: str) -> Any:
+    def _described(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return {name: Kafka's description, or the error that there is none}."""
         from confluent_kafka import KafkaException, TopicCollection
 
-        futures = self._admin().describe_topics(TopicCollection([name]))
-        try:
-            return futures[name].result(timeout=_ANSWER_S)
-        except (KafkaException, TimeoutError) as error:
-            if _code(error) == "UNKNOWN_TOPIC_OR_PART":
-                raise StopError(f"topic {name!r} does not exist") from error
-            raise _away(f"Kafka did not describe {name!r}: {error}") from error
+        futures = self._admin().describe_topics(TopicCollection(list(names)))
+        described: dict[str, Any] = {}
+        for name, future in futures.items():
+            try:
+                described[name] = future.result(timeout=_ANSWER_S)
+            except (KafkaException, TimeoutError) as error:
+                if _code(error) == "UNKNOWN_TOPIC_OR_PART":
+                    described[name] = StopError(f"topic {name!r} does not exist")
+                else:
+                    described[name] = _away(f"Kafka did not describe {name!r}: {error}")
+                described[name].__cause__ = error
+        return described
 
     def _create(self, name: str) -> None:
         from confluent_kafka import KafkaException

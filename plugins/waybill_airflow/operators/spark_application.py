@@ -12,7 +12,7 @@ Who may end what
 
 One application, not two
 - ``submit_job`` looks before it starts, and nothing is started while the state is unknown.
-- The DAG allows one run, and one such task across runs (``max_active_tis_per_dag=1``).
+- Each DAG allows one run; ``stream_default`` one such task across runs, too.
 - What is left, a crash between start and registration, is fenced by the application's lease.
 """
 

@@ -14,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from waybill.errors import InputError, RetryError, WaybillError
 from waybill_airflow.web import (
     balance,
+    clusters,
     decisions,
     destinations,
     mappings,
@@ -134,7 +135,8 @@ def make_app() -> FastAPI:
     )
     app.add_middleware(_SmallBodies)
     app.add_middleware(_SecureHeaders)
-    for part in (pages, parked, decisions, runs, balance, destinations, mappings, trails):
+    parts = (pages, parked, decisions, runs, balance, clusters, destinations, mappings, trails)
+    for part in parts:
         app.include_router(part.router)
     return app
 

@@ -100,6 +100,6 @@ def test_an_application_waits_with_back_off_while_its_own_reads_fail():
         return Query()
 
     stops = Stops(after=7)
-    keep_running(Consumers(start), wanted, stops, every_s=2.0)
+    keep_running(Consumers(start).look, wanted, stops, every_s=2.0)
     assert started == ["a"]
     assert stops.waits == [4.0, 8.0, 15.0, 15.0, 15.0, 2.0, 2.0]

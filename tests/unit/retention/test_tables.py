@@ -16,11 +16,14 @@ ROOT = Path(__file__).resolve().parents[3]
 ELSEWHERE = {
     "audit_minutes": "reconciliation/queue.py",
     "audit_rounds": "reconciliation/queue.py",
+    "cluster_assignments": "clusters/records.py",
+    "cluster_loads": "clusters/records.py",
     "notice_messages": "notices/outbox.py",
     "notices": "notices/outbox.py",
     "parked_objects": "retention/rows.py",
     "replay_entries": "retention/rows.py",
     "replay_outcomes": "retention/rows.py",
+    "team_loads": "clusters/records.py",
 }
 """Tables that others trim, or that go with another one: where the statement is."""
 

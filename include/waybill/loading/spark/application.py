@@ -15,7 +15,7 @@ import orjson
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from waybill.deployment import ActivePipelines
+from waybill.clusters import ApplicationLease, ServedTopics, cluster_settings
 from waybill.destinations import Destination, open_destination
 from waybill.errors import InputError
 from waybill.ledger import StagedReference, load_position
@@ -96,7 +96,8 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
     """Run until told to stop (SIGTERM).
 
     Raises:
-        StopError: another application took a consumer over.
+        InputError: there is no such cluster.
+        StopError: another application of the cluster was started, or one took a consumer over.
     """
     stopping = Stopping()
     checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
@@ -105,16 +106,18 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
     recorder = open_recorder(settings.traces) if settings.traces.enabled else None
     running: dict[str, LoadingConsumer] = {}
     with open_tracker(settings.tracker) as tracker:
+        own = cluster_settings(tracker, cluster)
         spark = open_session(
             settings.spark,
             name=f"waybill-loading-{cluster}",
             max_cores=settings.spark.loading_max_cores,
+            memory_mb=own.memory_mb,
+            conf=own.spark_conf,
         )
         spark.dataSource.register(StagedSource)
+        lease = ApplicationLease.acquire(tracker, "loading", cluster)
 
         def start(name: str) -> StreamingQuery:
-            if name in running:  # it stopped
-                running.pop(name).close()
             opening = partial(_open, settings, name)
             loader = Loader(tracker, objects, opening, name=name, recorder=recorder)
             found = settings.destinations.get(name)
@@ -130,14 +133,16 @@ def run_loading(settings: Settings, *, cluster: str) -> None:
             running[name] = consumer
             return query
 
-        consumers, pipelines = Consumers(start), ActivePipelines(tracker)
+        consumers = Consumers(start, close=lambda name: running.pop(name).close())
+        served = ServedTopics(tracker, cluster)
 
         def wanted() -> list[str]:
+            lease.renew()
             for consumer in running.values():
                 consumer.look()
-            return sorted({p.destination for p in pipelines.read().values()})
+            return sorted(served.read_destinations())
 
-        keep_running(consumers, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
+        keep_running(consumers.look, wanted, stopping, every_s=_LOOK_FOR_DESTINATIONS_S)
         consumers.stop()
         spark.stop()
         for consumer in running.values():

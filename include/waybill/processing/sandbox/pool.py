@@ -51,12 +51,13 @@ from waybill.processing.sandbox.frames import (
 from waybill.processing.sandbox.server import End, Start, start_command
 from waybill.processing.sandbox.table_frames import TABLE, unpack_table
 from waybill.processing.table_results import results_of
-from waybill.processing.transformation import Outcome, Retries
+from waybill.processing.transformation import Outcome, Retries, TooSlowError
 from waybill.settings import SandboxSettings, Settings
 
 _LOG = logging.getLogger(__name__)
-_MOST_PROCESSES = 16
-"""That wait for work at once; the one that waits longest is ended for another."""
+_MOST_PROCESSES = 64
+"""That wait for work at once, 4 MB each; the one that waits longest is ended for another. A task
+meets the teams of one query, ``WAYBILL_SPARK__TOPICS_PER_QUERY`` at most."""
 _REQUEST_BYTES = 16 * 1024**2
 """Of the messages that one request holds, unless one alone is larger."""
 _GRACE = 3
@@ -116,6 +117,7 @@ class Sandbox:
         self._server: _Server | None = None
         self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
+        self._deadline = math.inf
 
     def _forget(self) -> None:
         """Have no processes; in a fork, leave those of the parent to it."""
@@ -135,12 +137,15 @@ class Sandbox:
 
         Raises:
             RetryError: no process can be started.
+            TooSlowError: the deadline of ``retries`` is over.
             StopError: the settings want user code to be confined more than this machine can.
         """
         with self._lock:
             if os.getpid() != self._pid:
                 self._forget()
-            return _Batch(self, plan, events, values, retries or Retries(0)).results()
+            retries = retries or Retries(0)
+            self._deadline = retries.deadline
+            return _Batch(self, plan, events, values, retries).results()
 
     def missing(self) -> list[str]:
         """Return in words what of the confinement this machine does not allow."""
@@ -161,10 +166,15 @@ class Sandbox:
         pipeline = plan.pipeline
         shared = self._settings.shared_by == "team"
         owner = f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
-        return self._process(owner, network=pipeline.network, arrow=plan.takes_tables)
+        process = self._process(owner, network=pipeline.network, arrow=plan.takes_tables)
+        process.deadline = self._deadline
+        return process
 
     def _process(self, owner: str, *, network: bool, arrow: bool = False) -> _Process:
         found = self._processes.get((owner, network))
+        if found is not None and found.pid < 0:  # it was too slow
+            del self._processes[owner, network]
+            found = None
         if found is not None and arrow and not found.has_arrow:
             self.end(found)
             found = None
@@ -546,6 +556,9 @@ def _started(server: _Server, order: Order, shared: int) -> tuple[int, socket.so
 class _Process:
     """One process of user code."""
 
+    deadline = math.inf
+    """When an answer has taken too long, by ``time.monotonic``."""
+
     def __init__(self, server: _Server, order: Order) -> None:
         self._server = server
         self._order = order
@@ -646,6 +659,11 @@ class _Process:
         return tables_before(marker) if self._has_tables else marker
 
     def _check_limits(self, waited_s: float, limit_s: float) -> None:
+        if time.monotonic() > self.deadline:
+            self.end()
+            raise TooSlowError(
+                f"user code of {self._order.owner} takes too long for its neighbours"
+            )
         if waited_s > limit_s:
             words = f"no result within {self._order.timeout_s:g} s, and it did not give up"
             raise self._ended(words, timed_out=True)

@@ -1,11 +1,13 @@
-"""Streaming: the only room that knows Spark. Drivers, tasks, and how a micro-batch is committed.
+"""The processing application on Spark: queries, tasks, and how a micro-batch is committed.
 
 Invariants
   I1  A consumer starts where the ledger stands; Spark's own checkpoint is new at each start.
-  I2  A task writes at most one staged and one parked object, under fresh keys, before it returns
-      their descriptors; only returned descriptors are committed.
+  I2  A task writes at most one staged and one parked object a topic, under fresh keys, before it
+      returns their descriptors; only returned descriptors are committed.
   I3  A batch is committed before Spark is told that it is done.
-  I4  Any doubt about a log (a hole, another topic id, a tail that was cut) stops its consumer; the
+  I4  Each topic of a batch is committed by itself, or not at all; what is wrong with one keeps no
+      other from its commit.
+  I5  Any doubt about a log (a hole, another topic id, a tail that was cut) stops its consumer; the
       stop is in the tracker until somebody settles it. A batch is committed only if no leader
       changed since the log was held against the ledger.
 """
@@ -16,8 +18,8 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.processing.spark.application import fresh_checkpoints as fresh_checkpoints
-    from waybill.processing.spark.application import read_offsets as read_offsets
     from waybill.processing.spark.application import run_processing as run_processing
+    from waybill.processing.spark.batches import read_offsets as read_offsets
     from waybill.processing.spark.consumers import Consumers as Consumers
     from waybill.processing.spark.consumers import Stopping as Stopping
     from waybill.processing.spark.consumers import keep_running as keep_running
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "application": ["fresh_checkpoints", "read_offsets", "run_processing"],
+        "application": ["fresh_checkpoints", "run_processing"],
+        "batches": ["read_offsets"],
         "consumers": ["Consumers", "Stopping", "keep_running"],
         "memory": ["give_memory_back"],
         "session": ["open_session"],

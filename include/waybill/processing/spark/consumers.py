@@ -1,9 +1,9 @@
-"""The consumers of one application: each started when it is wanted, and again when it stopped.
+"""Consumers with a query each: started when they are wanted, and again when they stopped.
 
-A consumer that stops (a topic that was recreated, a table that does not fit, a partition without a
-leader) is loud in the log and is tried again with back-off; its neighbours flow on. So is one whose
-tracker or Kafka is away: the application outlives that. One that was fenced ends the application:
-another one has taken over.
+Those of loading; the topics of processing share queries (``topic_groups``). A consumer that stops
+(a table that does not fit) is loud in the log and is tried again with back-off; its neighbours flow
+on. So is one whose tracker is away: the application outlives that. One that was fenced ends the
+application: another one has taken over.
 
 Asking an application to stop: SIGTERM and SIGINT set a flag that its loop looks at.
 """
@@ -66,19 +66,28 @@ class Consumers:
 
     Args:
         start: starts the query of a name where the ledger stands.
+        close: called once the query of a name has ended, or its name is not wanted any more.
     """
 
-    def __init__(self, start: Callable[[str], StreamingQuery]) -> None:
+    def __init__(
+        self,
+        start: Callable[[str], StreamingQuery],
+        close: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._start = start
+        self._close = close
         self._consumers: dict[str, _Consumer] = {}
 
     def look(self, wanted: Iterable[str]) -> None:
-        """Start what is wanted and does not run.
+        """Start what is wanted and does not run; end what is not wanted any more.
 
         Raises:
             StopError: a consumer was fenced, or Spark itself is gone.
         """
-        for name in wanted:
+        names = list(wanted)
+        for name in self._consumers.keys() - set(names):
+            self._let_go(name, self._consumers[name])
+        for name in names:
             consumer = self._consumers.setdefault(name, _Consumer())
             if consumer.query is not None and not consumer.query.isActive:
                 self._ended(name, consumer, consumer.query)
@@ -90,6 +99,17 @@ class Consumers:
         for consumer in self._consumers.values():
             if consumer.query is not None:
                 consumer.query.stop()
+
+    def _let_go(self, name: str, consumer: _Consumer) -> None:
+        if consumer.query is not None:
+            try:
+                consumer.query.stop()
+            except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
+                if consumer.query.isActive:  # its batch is long: the next look asks again
+                    _LOG.warning("consumer %s does not stop yet: %s", name, error)
+                    return
+            self._close(name)
+        del self._consumers[name]
 
     def _try(self, name: str, consumer: _Consumer) -> None:
         consumer.since = time.monotonic()
@@ -103,6 +123,7 @@ class Consumers:
         if FencedError.__name__ in str(error):
             raise StopError(f"consumer {name!r} was taken over by another application: {error}")
         consumer.query = None
+        self._close(name)
         self._later(name, consumer, WaybillError(str(error)))
 
     def _later(self, name: str, consumer: _Consumer, error: WaybillError) -> None:
@@ -114,7 +135,11 @@ class Consumers:
 
 
 def keep_running(
-    consumers: Consumers, wanted: Callable[[], Iterable[str]], stopping: Stopping, *, every_s: float
+    look: Callable[[Iterable[str]], None],
+    wanted: Callable[[], Iterable[str]],
+    stopping: Stopping,
+    *,
+    every_s: float,
 ) -> None:
     """Start what is wanted and does not run, until told to stop.
 
@@ -122,7 +147,7 @@ def keep_running(
     that.
 
     Args:
-        consumers: of the application.
+        look: starts what of these names does not run.
         wanted: reads the names from the tracker.
         stopping: ends this.
         every_s: time between two looks.
@@ -134,7 +159,7 @@ def keep_running(
     while not stopping.asked:
         wait_s = every_s
         try:
-            consumers.look(wanted())
+            look(wanted())
             failures = 0
         except RetryError as error:
             failures += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -13,7 +14,12 @@ from waybill.settings import SparkSettings
 
 
 def open_session(
-    settings: SparkSettings, *, name: str, max_cores: int | None = None
+    settings: SparkSettings,
+    *,
+    name: str,
+    max_cores: int | None = None,
+    memory_mb: int | None = None,
+    conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark. Nothing listens but on loopback, and no UI is served.
 
@@ -22,37 +28,46 @@ def open_session(
         name: of the application.
         max_cores: most cores of a cluster that it takes; ``None``: all that are free. Of no effect
             on a master ``local[n]``.
+        memory_mb: of an executor, in MiB; ``None``: Spark's default.
+        conf: more of Spark's configuration, of a virtual cluster.
 
     Raises:
-        InputError: the connector's jars are not there, or ``spark.speculation`` is on.
+        InputError: the connector's jars are not there, ``spark.speculation`` is on, or ``conf`` has
+            what Waybill sets itself.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run another Python
-    builder = (
-        SparkSession.builder.appName(name)
-        .master(settings.master)
-        .config("spark.jars", ",".join(str(path) for path in _jars(settings.jars_dir)))
-        .config("spark.driver.memory", settings.driver_memory)
-        .config("spark.driver.host", settings.driver_host)
-        .config("spark.driver.bindAddress", settings.driver_host)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.scheduler.mode", "FAIR")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "8192")
-        .config("spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled", "true")
-        .config("spark.sql.streaming.metricsEnabled", "false")
-        .config("spark.sql.streaming.minBatchesToRetain", "2")
-        .config("spark.sql.streaming.stopTimeout", "10s")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str((settings.work_dir / "warehouse").resolve()))
-        .config("spark.local.dir", str((settings.work_dir / "local").resolve()))
-        .config("spark.python.worker.reuse", "true")
-        .config("spark.python.daemon.module", "waybill.processing.spark.daemon")
-        .config("spark.task.maxFailures", "4")
-        .config("spark.speculation", "false")
-    )
+    options = {
+        "spark.jars": ",".join(str(path) for path in _jars(settings.jars_dir)),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.host": settings.driver_host,
+        "spark.driver.bindAddress": settings.driver_host,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "8192",
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+        "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.stopTimeout": "10s",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str((settings.work_dir / "warehouse").resolve()),
+        "spark.local.dir": str((settings.work_dir / "local").resolve()),
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "waybill.processing.spark.daemon",
+        "spark.task.maxFailures": "4",
+        "spark.speculation": "false",
+    }
     if max_cores is not None:
-        builder = builder.config("spark.cores.max", str(max_cores))
-    session = builder.getOrCreate()
+        options["spark.cores.max"] = str(max_cores)
+    if memory_mb is not None:
+        options["spark.executor.memory"] = f"{memory_mb}m"
+    if taken := sorted({"spark.master", *options} & (conf or {}).keys()):
+        raise InputError(
+            f"Waybill sets {', '.join(taken)} itself: take it out of the cluster's settings "
+            "(`waybill clusters set`), and set cores, memory and pool by their own options"
+        )
+    builder = SparkSession.builder.appName(name).master(settings.master)
+    session = builder.config(map={**options, **(conf or {})}).getOrCreate()
     _refuse_speculation(session)
     session.sparkContext.setLogLevel("WARN")
     return session

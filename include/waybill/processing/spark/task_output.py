@@ -1,4 +1,4 @@
-"""What a task writes: a staged object, a parked object and traces.
+"""What a task writes of one topic: a staged object, a parked object and traces.
 
 Failures and ends of events are taken from the chain chunk by chunk, and kept as the lines and
 traces they will be: as objects they take four times as much.
@@ -17,7 +17,6 @@ import pyarrow as pa
 from waybill.parking import Packer, new_key, write_segments
 from waybill.processing import ChainResult, Tally, identity_of, parked_event, trace_batches
 from waybill.storage import ObjectStore
-from waybill.tracing import Recorder
 
 STORE_AWAY_LIMIT_S = 600.0
 """How long a task waits for an object store that is away before it fails (and is run again)."""
@@ -25,7 +24,7 @@ _LOG_ORDER = attrgetter("partition", "offset")
 
 
 class TaskOutput:
-    """Collects what came of one task's chunks, and writes it.
+    """Collects what came of a topic's chunks in one task, and writes it.
 
     Args:
         known: ids of the pipelines that are deployed.
@@ -40,13 +39,14 @@ class TaskOutput:
         self._parked_key = new_key()
         self._packer = Packer()
         self._tally = Tally(known)
-        self._traces: list[pa.RecordBatch] = []
+        self.traces: list[pa.RecordBatch] = []
+        """To be recorded once the objects are written."""
 
     def take(self, result: ChainResult) -> None:
         """Take the failures and ends of events that a chain has so far; the chain forgets them."""
         now = datetime.now(UTC)
         if self._traced:
-            self._traces += trace_batches(
+            self.traces += trace_batches(
                 result,
                 topic=self._topic,
                 batch_id=self._batch_id,
@@ -63,10 +63,8 @@ class TaskOutput:
         result.mapped.clear()
         result.transformed.clear()
 
-    def write(
-        self, result: ChainResult, *, objects: ObjectStore, recorder: Recorder
-    ) -> tuple[dict[str, Any], bytes]:
-        """Write objects and traces; return their descriptor, and the stream of parked segments.
+    def write(self, result: ChainResult, objects: ObjectStore) -> tuple[dict[str, Any], bytes]:
+        """Write the objects; return their descriptor, and the stream of parked segments.
 
         A crash in here leaves only garbage: nothing names what was written.
         """
@@ -88,5 +86,4 @@ class TaskOutput:
             del body
             stream = write_segments(segments)
             del segments
-        recorder.write(self._traces)
         return descriptor, stream

@@ -1,14 +1,17 @@
 """What a Spark task does with its share of a micro-batch: stages, two objects, a descriptor.
 
-Runs on Python workers under ``mapInArrow``. In: columns ``value, partition, offset, at_us``. Out:
-one row, the descriptor as JSON (offsets seen, counts, keys of what was written) and the segments
-that it parked as a stream.
+Runs on Python workers under ``mapInArrow``. In: columns ``topic, value, partition, offset, at_us``.
+Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
+and the segments that it parked as a stream.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,8 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from waybill.mappings import InForce
 from waybill.pipelines import Pipeline
 from waybill.processing import (
     Chain,
@@ -25,12 +28,13 @@ from waybill.processing import (
     CodeRunner,
     Plan,
     Retries,
+    TooSlowError,
     TrackerLearner,
     rules_for,
     shared_sandbox,
 )
 from waybill.processing.spark.memory import give_memory_back
-from waybill.processing.spark.plan_cache import read_mapping
+from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
 from waybill.settings import Settings
 from waybill.storage import ObjectStore, PayloadReader, digest_of, open_owned_objects, open_tracker
@@ -42,19 +46,26 @@ Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
+class TopicPlan:
+    """What tasks need of one topic of a batch."""
+
+    batch_id: str
+    """Of the ledger; each topic of a batch has its own."""
+    starts: Mapping[int, int]
+    """Partition to the first offset that the ledger does not have."""
+    pipelines: Mapping[str, PipelineText]
+    """The topic's active pipelines, by id."""
+
+
+@dataclass(frozen=True)
 class TaskPlan:
     """What a driver sends to its tasks with each batch."""
 
-    batch_id: str
-    topic: str
-    starts: Mapping[int, int]
-    """Partition to the first offset that the ledger does not have."""
-    pipelines: tuple[bytes, ...]
-    """Active pipelines as JSON."""
+    topics: Mapping[str, TopicPlan]
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
-    mappings: tuple[bytes, ...] = ()
-    """Mappings in force that are not what their pipelines declare; see ``task_texts``."""
+    limit_s: float = math.inf
+    """How long a task works on one topic; then it gives the topic up."""
 
 
 @dataclass
@@ -65,8 +76,7 @@ class Worker:
     settings: Settings
     objects: ObjectStore
     recorder: Recorder
-    plans: dict[bytes, Plan]
-    mappings: dict[bytes, tuple[str, str, InForce]] = field(default_factory=dict)
+    topics: dict[str, TopicPlans] = field(default_factory=dict)
 
 
 TRACKER_AWAY_LIMIT_S = 600.0
@@ -84,8 +94,6 @@ def this_worker() -> Worker:
             settings,
             open_owned_objects(settings),
             open_recorder(settings.traces),
-            {},
-            {},
         )
         _WORKERS[:] = [worker]
     return _WORKERS[0]
@@ -102,44 +110,136 @@ class StageTask:
         return shared_sandbox(settings)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the stages over all batches of this task and yield one descriptor."""
-        worker = this_worker()
-        plans = _plans(worker, self._plan)
+        """Run the stages over all batches of this task and yield a descriptor for each topic."""
+        worker, shares = this_worker(), dict[str, TopicShare]()
         parking = worker.settings.parking
         retries = Retries(
             parking.transient_attempts,
             backoff_s=parking.transient_backoff_s,
             budget_s=parking.transient_budget_s,
         )
+        for batch in batches:
+            for topic, part in by_topic(batch):
+                if topic in self._plan.topics:  # of others the ledger has all
+                    with blamed_on(topic):
+                        if topic not in shares:
+                            shares[topic] = self._share(worker, topic, retries)
+                        shares[topic].take(part)
+        traces: list[pa.RecordBatch] = []
+        while shares:
+            topic, share = shares.popitem()
+            with blamed_on(topic):
+                descriptor = share.write(topic, worker.objects)
+            traces += share.traces
+            del share
+            yield descriptor
+        worker.recorder.write(traces)
+        del traces
+        give_memory_back()
+
+    def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
+        plan, settings = self._plan.topics[topic], worker.settings
+        if topic not in worker.topics:
+            worker.topics[topic] = TopicPlans(partial(_plan_of, worker))
+        plans = worker.topics[topic]
+        plans.take(plan.pipelines)
         chain = Chain(
             plans,
-            code=self.runner(worker.settings),
+            code=self.runner(settings),
             fetch=PayloadReader(worker.objects),
             retries=retries,
             held=self._plan.held,
         )
         output = TaskOutput(
-            topic=self._plan.topic,
-            batch_id=self._plan.batch_id,
-            known=plans,
-            traced=worker.settings.traces.enabled,
+            topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traces.enabled
         )
-        seen: dict[int, SeenRecords] = {}
-        for batch in batches:
-            chain.process(chunk_of(batch, self._plan.starts, seen))
-            output.take(chain.result)
-        descriptor, segments = output.write(
-            chain.result, objects=worker.objects, recorder=worker.recorder
-        )
-        descriptor["replayed"] = [[*key, n] for key, n in chain.result.replayed.items()]
-        descriptor["ranges"] = [span.to_json(number) for number, span in sorted(seen.items())]
-        yield descriptor_batch(descriptor, segments)
-        del chain, output, descriptor, segments
-        give_memory_back()
+        return TopicShare(plan.starts, chain, output, retries, limit_s=self._plan.limit_s)
+
+
+class TopicShare:
+    """A topic's records in one task: what came of them.
+
+    Args:
+        starts: partition to the first offset that the ledger does not have.
+        chain: runs the stages.
+        output: collects what they make.
+        retries: of the chain.
+        limit_s: after this the topic is given up for this batch: others of its query wait.
+    """
+
+    def __init__(
+        self,
+        starts: Mapping[int, int],
+        chain: Chain,
+        output: TaskOutput,
+        retries: Retries,
+        *,
+        limit_s: float,
+    ) -> None:
+        self._starts = starts
+        self._chain = chain
+        self._output = output
+        self._retries = retries
+        self._limit_s = limit_s
+        self._seen: dict[int, SeenRecords] = {}
+        self._took_s = 0.0
+
+    @property
+    def traces(self) -> list[pa.RecordBatch]:
+        """Return what is to be recorded once the objects are written."""
+        return [] if self._gave_up else self._output.traces
+
+    @property
+    def _gave_up(self) -> bool:
+        return self._took_s > self._limit_s
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        """Run the stages over records, in log order; none of a topic that was given up."""
+        if self._gave_up:
+            return
+        began = time.monotonic()
+        self._retries.deadline = began + self._limit_s - self._took_s
+        try:
+            self._chain.process(chunk_of(batch, self._starts, self._seen))
+            self._output.take(self._chain.result)
+        except TooSlowError:
+            self._took_s = math.inf
+        self._took_s += time.monotonic() - began
+
+    def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
+        """Write the objects; return the topic's descriptor."""
+        if self._gave_up:
+            return descriptor_batch({"topic": topic, "gave_up": True, "parked": None})
+        result = self._chain.result
+        descriptor, segments = self._output.write(result, objects)
+        descriptor["topic"] = topic
+        descriptor["took_s"] = round(self._took_s, 3)
+        descriptor["replayed"] = [[*key, n] for key, n in result.replayed.items()]
+        descriptor["ranges"] = [span.to_json(n) for n, span in sorted(self._seen.items())]
+        return descriptor_batch(descriptor, segments)
+
+
+@contextmanager
+def blamed_on(topic: str) -> Iterator[None]:
+    """Have an error name the topic: its query goes on without it (`TopicGroups`)."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"while the records of {topic} were processed")
+        raise
+
+
+def by_topic(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield the runs of records of one topic, without copying. Cost: a few ns a record."""
+    runs = pc.run_end_encode(batch.column("topic"))
+    start = 0
+    for topic, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield topic, batch.slice(start, end - start)
+        start = end
 
 
 def descriptor_batch(descriptor: Mapping[str, Any], segments: bytes = b"") -> pa.RecordBatch:
-    """Return a descriptor as the one row that a task yields."""
+    """Return a descriptor as the row that a task yields."""
     columns = {"descriptor": [orjson.dumps(descriptor)], "segments": [segments]}
     return pa.RecordBatch.from_pydict(columns)
 
@@ -194,24 +294,6 @@ def chunk_of(
                 last.last, last.at_us, last.value = before.last, before.at_us, before.value
         seen[number] = last
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
-
-
-def _plans(worker: Worker, wanted: TaskPlan) -> dict[str, Plan]:
-    """Return plans by pipeline id; code is compiled once a version and worker."""
-    for text in wanted.pipelines:
-        if text not in worker.plans:
-            worker.plans[text] = _plan_of(worker, Pipeline.from_json(orjson.loads(text)))
-    for stale in set(worker.plans) - set(wanted.pipelines):
-        del worker.plans[stale]
-    plans = {plan.pipeline.id: plan for plan in worker.plans.values()}
-    known = worker.mappings
-    worker.mappings = {text: known.get(text) or read_mapping(text) for text in wanted.mappings}
-    for pipeline_id, event_name, mapping in worker.mappings.values():
-        if pipeline_id in plans:
-            plans[pipeline_id].take(event_name, mapping)
-    for plan in plans.values():
-        plan.prepare()
-    return plans
 
 
 def _plan_of(worker: Worker, pipeline: Pipeline) -> Plan:

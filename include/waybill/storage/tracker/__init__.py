@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import audit_log as audit_log
     from waybill.storage.tracker.tables import auto_replays as auto_replays
     from waybill.storage.tracker.tables import batches as batches
+    from waybill.storage.tracker.tables import cluster_assignments as cluster_assignments
+    from waybill.storage.tracker.tables import cluster_loads as cluster_loads
+    from waybill.storage.tracker.tables import cluster_pins as cluster_pins
     from waybill.storage.tracker.tables import commit_sequences as commit_sequences
     from waybill.storage.tracker.tables import connector_positions as connector_positions
     from waybill.storage.tracker.tables import consumers as consumers
@@ -43,9 +46,11 @@ if TYPE_CHECKING:
     from waybill.storage.tracker.tables import replays as replays
     from waybill.storage.tracker.tables import segments as segments
     from waybill.storage.tracker.tables import staged_objects as staged_objects
+    from waybill.storage.tracker.tables import team_loads as team_loads
     from waybill.storage.tracker.tables import topic_offsets as topic_offsets
     from waybill.storage.tracker.tables import topic_stops as topic_stops
     from waybill.storage.tracker.tables import trace_queries as trace_queries
+    from waybill.storage.tracker.tables import virtual_clusters as virtual_clusters
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -58,6 +63,9 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "audit_log",
             "auto_replays",
             "batches",
+            "cluster_assignments",
+            "cluster_loads",
+            "cluster_pins",
             "commit_sequences",
             "connector_positions",
             "consumers",
@@ -79,9 +87,11 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "replays",
             "segments",
             "staged_objects",
+            "team_loads",
             "topic_offsets",
             "topic_stops",
             "trace_queries",
+            "virtual_clusters",
         ],
     },
 )

@@ -11,6 +11,7 @@ Parking       parked_partitions, parked_objects, segments, replays, replay_entri
 Traces        trace_queries
 Audit         breaches, audit_minutes, audit_rounds
 Notices       notices, notice_messages, notice_digests, digested_partitions
+Clusters      virtual_clusters, cluster_pins, cluster_assignments, team_loads, cluster_loads
 Deployment    deployment, audit_log
 """
 
@@ -23,6 +24,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Double,
     ForeignKey,
     Index,
     Integer,
@@ -167,9 +169,12 @@ batches = Table(
     Column("commit_number", BigInteger, nullable=False),
     Column("offsets", JSONB, nullable=False),
     Column("took_ms", BigInteger),
+    Column("tasks_ms", BigInteger),
     time_column("committed_at", now=True),
     UniqueConstraint("destination", "commit_number"),
 )
+"""``took_ms``: from its start to its commit; ``tasks_ms``: the sum of what its tasks took, each on
+a core of its own. Null: not known."""
 
 ledger = Table(
     "ledger",
@@ -761,6 +766,84 @@ digested_partitions = Table(
     Column("held", BigInteger, nullable=False),
 )
 """A partition's events, ever parked and held then, as the last digest told them."""
+
+# Virtual clusters
+
+
+def _number_column(name: str) -> Column[float]:
+    """Return a column of a number that is 0 by default."""
+    return Column(name, Double, nullable=False, server_default=text("0"))
+
+
+virtual_clusters = Table(
+    "virtual_clusters",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    *[Column(name, Integer) for name in ("max_consumers", "cores", "memory_mb")],
+    Column("lag_objective_s", Double, nullable=False, server_default=text("60")),
+    Column("state", Text, nullable=False, server_default=text("'active'")),
+    Column("scheduler_pool", Text, nullable=False, server_default=text("''")),
+    Column("spark_conf", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    time_column("created_at", now=True),
+    CheckConstraint("state IN ('active', 'draining')", name="state"),
+)
+"""A virtual cluster and its settings; ``default`` is made with the table. Null: no limit, or as the
+settings say."""
+
+cluster_pins = Table(
+    "cluster_pins",
+    METADATA,
+    Column("team", Text, primary_key=True),
+    Column("cluster", Text, ForeignKey("virtual_clusters.name"), nullable=False),
+    Column("who", Text, nullable=False),
+    Column("why", Text, nullable=False, server_default=text("''")),
+    time_column("pinned_at", now=True),
+)
+
+cluster_assignments = Table(
+    "cluster_assignments",
+    METADATA,
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("placements", JSONB, nullable=False),
+    Column("moves", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("waiting", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("problems", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    Column("made_by", Text, nullable=False),
+    time_column("made_at", now=True),
+)
+"""Which cluster serves which team; the greatest version is in force, rows never change.
+
+``placements``: team to its cluster, since when and why. ``moves``: what is other than before.
+``waiting``: teams that no cluster has room for.
+``made_by``: ``coordinator``, or who decided."""
+
+team_loads = Table(
+    "team_loads",
+    METADATA,
+    Column("team", Text, nullable=False),
+    time_column("at", now=True),
+    Column("consumers", Integer, nullable=False),
+    *[count_column(name) for name in ("written", "read", "batches", "batch_events")],
+    *[_number_column(name) for name in ("lag_s", "core_s")],
+    Column("hot_partitions", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    PrimaryKeyConstraint("team", "at"),
+    Index("ix_team_loads_at", "at"),
+)
+"""One look of the coordinator at a team: ``waybill.clusters.LoadSample``."""
+
+cluster_loads = Table(
+    "cluster_loads",
+    METADATA,
+    Column("cluster", Text, nullable=False),
+    time_column("at", now=True),
+    Column("teams", Integer, nullable=False),
+    Column("cores", Integer),
+    Column("needed_cores", Integer, nullable=False),
+    *[_number_column(name) for name in ("demand_cores", "forecast_cores", "lag_s")],
+    PrimaryKeyConstraint("cluster", "at"),
+    Index("ix_cluster_loads_at", "at"),
+)
+"""What a cluster needed in a minute: ``waybill.clusters.ClusterCapacity``."""
 
 # The deployment
 

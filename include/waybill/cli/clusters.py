@@ -1,0 +1,285 @@
+"""``waybill clusters list|show|create|set|drain|pin|unpin|move|coordinate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from waybill.cli.options import AsJson, Reason, Who, decision, takes
+from waybill.cli.output import counted, plain, print_json, print_line
+from waybill.clusters import ClusterRequest, DrainRequest, PlaceRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from waybill.clusters import Assignment, ClusterLine, ClusterStatus
+
+app = typer.Typer(
+    no_args_is_help=True, help="Virtual clusters: which Spark application serves which team."
+)
+
+Team = Annotated[str, typer.Argument(help="The team.")]
+Cluster = Annotated[str, typer.Argument(help="The cluster.")]
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(help="More of Spark's configuration: spark.<name>=<value>; no value removes it."),
+]
+
+
+@app.command("list")
+def list_(*, as_json: AsJson = False) -> None:
+    """List clusters: teams, cores, lag, and what the coordinator could not do."""
+    from waybill.services import cluster_status
+    from waybill.settings import Settings
+
+    found = cluster_status(Settings())
+    if as_json:
+        print_json(found.to_json())
+        return
+    _print_table(
+        ("cluster", "state", "teams", "topics", "busy", "cores", "needs", "lag s"),
+        [_cluster_row(one) for one in found.clusters],
+    )
+    _print_hot(found.clusters)
+    for problem in found.problems:
+        print_line(problem)
+
+
+@app.command()
+def show(name: Cluster, *, as_json: AsJson = False) -> None:
+    """Show one cluster: settings, its teams and why they are there, and its last decisions."""
+    from waybill.services import cluster_status
+    from waybill.settings import Settings
+
+    found = cluster_status(Settings(), name)
+    if as_json:
+        print_json(found.to_json())
+        return
+    [one] = found.clusters
+    for line in _settings(one):
+        print_line(line)
+    _print_table(
+        ("team", "topics", "in/s", "out/s", "cores", "waiting", "lag s", "pinned"),
+        [
+            (
+                team.load.team,
+                team.load.consumers,
+                round(team.load.arrival_per_s),
+                round(team.processed_per_s),
+                f"{team.load.demand_cores:.2f}",
+                team.load.waiting,
+                f"{team.load.lag_s:.0f}",
+                team.pin.who if team.pin else "",
+            )
+            for team in one.teams
+        ],
+    )
+    _print_hot(found.clusters)
+    _print_decisions(found)
+
+
+@app.command()
+@takes(ClusterRequest, argument="name", without={"spark_conf"})
+def create(
+    request: ClusterRequest,
+    spark_conf: SparkConf = None,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Create a cluster; the coordinator moves teams into it as they need it."""
+    from waybill.services import create_cluster
+    from waybill.settings import Settings
+
+    asked = request.model_copy(update={"spark_conf": spark_conf or []})
+    made = create_cluster(Settings(), asked, decision(who, why))
+    _told(as_json, made.to_json(), f"{made.name}: created")
+
+
+@app.command("set")
+@takes(ClusterRequest, argument="name", without={"spark_conf"})
+def set_(
+    request: ClusterRequest,
+    spark_conf: SparkConf = None,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Change a cluster's settings; its applications take them at their next start."""
+    from waybill.services import set_cluster
+    from waybill.settings import Settings
+
+    asked = request.model_copy(update={"spark_conf": spark_conf or []})
+    made = set_cluster(Settings(), asked, decision(who, why))
+    _told(as_json, made.to_json(), f"{made.name}: changed")
+
+
+@app.command()
+@takes(DrainRequest, argument="name", flags={"undo": ("--undo",)})
+def drain(
+    request: DrainRequest, who: Who = None, why: Reason = "", *, as_json: AsJson = False
+) -> None:
+    """Move all teams out of a cluster, a few a minute; --undo lets teams come in again."""
+    from waybill.services import drain_cluster
+    from waybill.settings import Settings
+
+    after = drain_cluster(Settings(), request, decision(who, why))
+    left = counted(len(after.teams_of(request.name)), "team")
+    words = "takes teams in again" if request.undo else f"is being drained; {left} left in it"
+    _told(as_json, after.to_json(), f"{request.name}: {words}")
+
+
+@app.command()
+def pin(
+    team: Team,
+    cluster: Cluster,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Pin a team to a cluster: the coordinator does not move it."""
+    from waybill.services import pin_team
+    from waybill.settings import Settings
+
+    request = PlaceRequest.of({"team": team, "cluster": cluster})
+    after = pin_team(Settings(), request, decision(who, why))
+    _told(as_json, after.to_json(), f"{request.team}: pinned to {request.cluster}")
+
+
+@app.command()
+def unpin(
+    team: Team,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Let the coordinator place a team; it stays where it is until there is a reason to move it."""
+    from waybill.services import unpin_team
+    from waybill.settings import Settings
+
+    after = unpin_team(Settings(), team, decision(who, why))
+    _told(as_json, after.to_json(), f"{team}: not pinned any more; {_place(after, team)}")
+
+
+@app.command()
+def move(
+    team: Team,
+    cluster: Cluster,
+    who: Who = None,
+    why: Reason = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Move a team to a cluster now; the coordinator leaves it there for half an hour."""
+    from waybill.services import move_team
+    from waybill.settings import Settings
+
+    request = PlaceRequest.of({"team": team, "cluster": cluster})
+    after = move_team(Settings(), request, decision(who, why))
+    _told(as_json, after.to_json(), f"{request.team}: {_place(after, request.team)}")
+
+
+@app.command()
+def coordinate(*, as_json: AsJson = False) -> None:
+    """Run one round of the coordinator, as the DAG `coordinate` does each minute."""
+    from waybill.services import run_coordinator
+    from waybill.settings import Settings
+
+    report = run_coordinator(Settings())
+    if as_json:
+        print_json(report.to_json())
+        return
+    print_line(f"version {report.version}: {counted(len(report.moves), 'move')}")
+    for one in report.moves:
+        print_line(f"  {one.team}: {one.old or 'nowhere'} -> {one.new}: {one.reason}")
+    for problem in report.problems:
+        print_line(problem)
+    for cluster in report.demand.clusters:
+        limit = "no limit" if cluster.cores is None else counted(cluster.cores, "core")
+        print_line(
+            f"{cluster.cluster}: needs {counted(cluster.needed_cores, 'core')} for a lag of "
+            f"{cluster.lag_objective_s:.0f} s ({limit})"
+        )
+
+
+def _told(as_json: bool, value: dict[str, Any], words: str) -> None:  # noqa: FBT001 - private
+    if as_json:
+        print_json(value)
+    else:
+        print_line(words)
+
+
+def _place(after: Assignment, team: str) -> str:
+    at = after.placements.get(team)
+    return "in no cluster" if at is None else f"in cluster {at.cluster}"
+
+
+def _cluster_row(one: ClusterLine) -> tuple[object, ...]:
+    cluster = one.cluster
+    limit = "" if cluster.max_consumers is None else f"/{cluster.max_consumers}"
+    return (
+        cluster.name,
+        cluster.state if cluster.is_served else f"{cluster.state}, no application",
+        len(one.teams),
+        f"{one.consumers}{limit}",
+        f"{one.demand_cores:.1f}",
+        "-" if cluster.cores is None else cluster.cores,
+        "-" if one.needed_cores is None else one.needed_cores,
+        f"{one.lag_s:.0f}/{cluster.lag_objective_s:.0f}",
+    )
+
+
+def _settings(one: ClusterLine) -> list[str]:
+    cluster = one.cluster
+    consumers = "any number of" if cluster.max_consumers is None else cluster.max_consumers
+    cores = "no limit of cores" if cluster.cores is None else counted(cluster.cores, "core")
+    needs = "" if one.needed_cores is None else f", needs {one.needed_cores}"
+    lines = [
+        f"{cluster.name}: {cluster.state}; {cores}{needs}; {one.consumers} of {consumers} topics; "
+        f"lag {one.lag_s:.0f} s, objective {cluster.lag_objective_s:.0f} s"
+    ]
+    if cluster.memory_mb:
+        lines.append(f"executors have {cluster.memory_mb} MiB")
+    if cluster.scheduler_pool:
+        lines.append(f"scheduler pool {cluster.scheduler_pool}")
+    return lines + [f"{name}={value}" for name, value in sorted(cluster.spark_conf.items())]
+
+
+def _print_hot(clusters: Sequence[ClusterLine]) -> None:
+    for team in [team for one in clusters for team in one.teams]:
+        if team.hot:
+            print_line(f"hot: team {team.load.team} takes {team.load.demand_cores:.2f} cores")
+        for hot in team.hot_partitions:
+            print_line(
+                f"hot: {hot.topic}, partition {hot.partition}: {counted(hot.waiting, 'event')}, "
+                f"{hot.share:.0%} of what waits for team {team.load.team}"
+            )
+
+
+def _print_decisions(found: ClusterStatus) -> None:
+    for one in found.decisions[:10]:
+        move = one.move
+        print_line(
+            f"{one.at:%Y-%m-%d %H:%M} UTC, {one.made_by}: {move.team} from {move.old or 'nowhere'} "
+            f"to {move.new}: {move.reason}"
+        )
+
+
+def _print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        cells = (f"{cell:,}" if isinstance(cell, int) else plain(str(cell)) for cell in row)
+        table.add_row(*map(Text, cells))
+    Console(highlight=False).print(table)

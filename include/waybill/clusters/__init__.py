@@ -1,0 +1,105 @@
+"""Virtual clusters: which Spark application serves which team, and the coordinator that decides it.
+
+Each minute the coordinator looks at every team (how much comes in, what an event costs, what waits
+and for how long), decides which cluster serves it (``packing``), writes that down as the next
+version of the assignment, computes the cores that each cluster needs (``capacity``), and asks for
+the sum. Applications follow the newest version (``watching``).
+
+Invariants
+  I1  A version never changes; the newest is in force. It names each team at most once, so that no
+      team is two clusters'. Who it does not name is ``default``'s, unless no cluster has room.
+  I2  The assignment is advice about who *should* read. Who may commit is the lease's business
+      (``ledger``): two clusters that both serve a team for a moment fence each other, and lose and
+      double nothing.
+  I3  What nobody configured is as before: one cluster, ``default``, serves all teams.
+  I4  Deciding is pure: the same measurements, clusters, pins and time give the same assignment.
+  I5  Every change that a person makes is in the audit log, in its transaction; every move has its
+      reason in the version that made it.
+  I6  Teams stay where they are while the coordinator is away.
+"""
+
+from typing import TYPE_CHECKING
+
+from waybill.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from waybill.clusters.applications import ApplicationLease as ApplicationLease
+    from waybill.clusters.capacity import CapacityDemand as CapacityDemand
+    from waybill.clusters.capacity import ClusterCapacity as ClusterCapacity
+    from waybill.clusters.capacity import DryRunInfra as DryRunInfra
+    from waybill.clusters.capacity import InfraCoordinator as InfraCoordinator
+    from waybill.clusters.coordinator import CoordinatorReport as CoordinatorReport
+    from waybill.clusters.coordinator import coordinate as coordinate
+    from waybill.clusters.decisions import create_cluster as create_cluster
+    from waybill.clusters.decisions import drain_cluster as drain_cluster
+    from waybill.clusters.decisions import move_team as move_team
+    from waybill.clusters.decisions import pin_team as pin_team
+    from waybill.clusters.decisions import set_cluster as set_cluster
+    from waybill.clusters.decisions import unpin_team as unpin_team
+    from waybill.clusters.forecast import Forecast as Forecast
+    from waybill.clusters.loads import HotPartition as HotPartition
+    from waybill.clusters.loads import LoadSample as LoadSample
+    from waybill.clusters.loads import team_load as team_load
+    from waybill.clusters.model import DEFAULT_CLUSTER as DEFAULT_CLUSTER
+    from waybill.clusters.model import NO_ASSIGNMENT as NO_ASSIGNMENT
+    from waybill.clusters.model import Assignment as Assignment
+    from waybill.clusters.model import Move as Move
+    from waybill.clusters.model import Placement as Placement
+    from waybill.clusters.model import TeamLoad as TeamLoad
+    from waybill.clusters.model import VirtualCluster as VirtualCluster
+    from waybill.clusters.packing import PackingPolicy as PackingPolicy
+    from waybill.clusters.packing import assign as assign
+    from waybill.clusters.packing import check_pin as check_pin
+    from waybill.clusters.request import ClusterRequest as ClusterRequest
+    from waybill.clusters.request import DrainRequest as DrainRequest
+    from waybill.clusters.request import PlaceRequest as PlaceRequest
+    from waybill.clusters.status import ClusterLine as ClusterLine
+    from waybill.clusters.status import ClusterStatus as ClusterStatus
+    from waybill.clusters.status import cluster_status as cluster_status
+    from waybill.clusters.watching import AssignmentWatcher as AssignmentWatcher
+    from waybill.clusters.watching import ServedTopics as ServedTopics
+    from waybill.clusters.watching import cluster_names as cluster_names
+    from waybill.clusters.watching import cluster_settings as cluster_settings
+    from waybill.clusters.watching import destinations_served as destinations_served
+    from waybill.clusters.watching import topics_of_cluster as topics_of_cluster
+    from waybill.clusters.watching import topics_served as topics_served
+
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "applications": ["ApplicationLease"],
+        "capacity": ["CapacityDemand", "ClusterCapacity", "DryRunInfra", "InfraCoordinator"],
+        "coordinator": ["CoordinatorReport", "coordinate"],
+        "decisions": [
+            "create_cluster",
+            "drain_cluster",
+            "move_team",
+            "pin_team",
+            "set_cluster",
+            "unpin_team",
+        ],
+        "forecast": ["Forecast"],
+        "loads": ["HotPartition", "LoadSample", "team_load"],
+        "model": [
+            "Assignment",
+            "DEFAULT_CLUSTER",
+            "Move",
+            "NO_ASSIGNMENT",
+            "Placement",
+            "TeamLoad",
+            "VirtualCluster",
+        ],
+        "packing": ["PackingPolicy", "assign", "check_pin"],
+        "request": ["ClusterRequest", "DrainRequest", "PlaceRequest"],
+        "status": ["ClusterLine", "ClusterStatus", "cluster_status"],
+        "watching": [
+            "AssignmentWatcher",
+            "ServedTopics",
+            "cluster_names",
+            "cluster_settings",
+            "destinations_served",
+            "topics_of_cluster",
+            "topics_served",
+        ],
+    },
+)

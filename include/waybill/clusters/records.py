@@ -1,0 +1,292 @@
+"""Virtual clusters, pins, assignments and measurements in the tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection, Text, cast, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from waybill.clusters.applications import served_clusters
+from waybill.clusters.capacity import CapacityDemand
+from waybill.clusters.loads import HotPartition, LoadSample
+from waybill.clusters.model import Assignment, Move, Placement, VirtualCluster
+from waybill.storage import AdvisoryLock
+from waybill.storage.tracker import (
+    cluster_assignments,
+    cluster_loads,
+    cluster_pins,
+    json_value,
+    team_loads,
+    text_value,
+    virtual_clusters,
+)
+
+CHANNEL = "waybill_assignment"
+"""On which PostgreSQL notifies of a new version."""
+COORDINATOR = "coordinator"
+HISTORY_S = 3 * 86_400.0
+"""For so long it is kept what clusters needed: two seasons of a day, and the one that goes on."""
+_LOOKS_S = 86_400.0
+"""For so long looks at teams are kept."""
+LATELY_S = 3_600.0
+"""Measurements of which the load of a team is made."""
+_KEPT_VERSIONS = 1_000
+_SETTINGS = ("max_consumers", "cores", "lag_objective_s", "state", "memory_mb", "scheduler_pool")
+_DEEPEST = 8
+_OLD_SAMPLES = text(
+    "DELETE FROM team_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
+)
+_OLD_LOADS = text(
+    "DELETE FROM cluster_loads WHERE at < clock_timestamp() - make_interval(secs => :kept_s)"
+)
+_OLD_VERSIONS = text(
+    "DELETE FROM cluster_assignments "
+    "WHERE version <= (SELECT max(version) FROM cluster_assignments) - :kept"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A team that a person put into a cluster."""
+
+    team: str
+    cluster: str
+    who: str
+    why: str
+    pinned_at: datetime
+
+
+def lock_assignment(connection: Connection) -> None:
+    """Wait until nobody else makes the next version; until the transaction ends."""
+    AdvisoryLock.CLUSTER_ASSIGNMENT.take(connection)
+
+
+def now_s(connection: Connection) -> float:
+    """Return the tracker's time, in seconds since the epoch."""
+    return float(
+        connection.execute(text("SELECT extract(epoch FROM clock_timestamp())::float")).scalar_one()
+    )
+
+
+def read_clusters(connection: Connection) -> list[VirtualCluster]:
+    """Return all virtual clusters, by name; see ``served_clusters``."""
+    served = served_clusters(connection)
+    rows = connection.execute(select(virtual_clusters).order_by(virtual_clusters.c.name))
+    return [
+        VirtualCluster(
+            row.name,
+            spark_conf=dict(row.spark_conf),
+            is_served=row.name in served,
+            **{name: getattr(row, name) for name in _SETTINGS},
+        )
+        for row in rows
+    ]
+
+
+def write_cluster(connection: Connection, cluster: VirtualCluster) -> None:
+    """Write a cluster, or what is other now."""
+    values = {name: getattr(cluster, name) for name in _SETTINGS}
+    values["scheduler_pool"] = text_value(cluster.scheduler_pool)
+    values["spark_conf"] = json_value(dict(cluster.spark_conf), deepest=1)
+    first = insert(virtual_clusters).values(name=cluster.name, **values)
+    connection.execute(
+        first.on_conflict_do_update(index_elements=[virtual_clusters.c.name], set_=values)
+    )
+
+
+def read_pins(connection: Connection) -> dict[str, Pin]:
+    """Return all pins, by team."""
+    columns = [cluster_pins.c[name] for name in ("team", "cluster", "who", "why", "pinned_at")]
+    return {row.team: Pin(*row) for row in connection.execute(select(*columns))}
+
+
+def write_pin(connection: Connection, team: str, cluster: str, *, who: str, why: str) -> None:
+    """Pin a team; another pin of it is replaced."""
+    values = {
+        "cluster": cluster,
+        "who": text_value(who),
+        "why": text_value(why),
+        "pinned_at": func.clock_timestamp(),
+    }
+    first = insert(cluster_pins).values(team=team, **values)
+    connection.execute(
+        first.on_conflict_do_update(index_elements=[cluster_pins.c.team], set_=values)
+    )
+
+
+def delete_pin(connection: Connection, team: str) -> None:
+    """Take a pin away, if there is one."""
+    connection.execute(cluster_pins.delete().where(cluster_pins.c.team == team))
+
+
+def newest_version(connection: Connection) -> int:
+    """Return the version in force; 0: there is none yet. Cost: a look at one end of an index."""
+    return int(connection.execute(select(func.max(cluster_assignments.c.version))).scalar() or 0)
+
+
+def read_assignment(connection: Connection) -> Assignment | None:
+    """Return the assignment in force; None: the coordinator has not run yet."""
+    found = read_history(connection, limit=1)
+    return found[0].assignment if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A version of the assignment, and whose it is."""
+
+    assignment: Assignment
+    made_by: str
+    made_at: datetime
+
+
+def read_history(connection: Connection, *, limit: int) -> list[Decided]:
+    """Return the newest versions, the newest first."""
+    query = select(cluster_assignments).order_by(cluster_assignments.c.version.desc()).limit(limit)
+    return [
+        Decided(
+            Assignment(
+                int(row.version),
+                {team: Placement(**at) for team, at in row.placements.items()},
+                tuple(Move(**move) for move in row.moves),
+                tuple(row.waiting),
+                tuple(row.problems),
+            ),
+            row.made_by,
+            row.made_at,
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def write_assignment(connection: Connection, assignment: Assignment, *, made_by: str) -> None:
+    """Write the next version and notify whoever listens, once the transaction is committed.
+
+    Raises:
+        sqlalchemy.exc.IntegrityError: this version is there: see ``lock_assignment``.
+    """
+    said = assignment.to_json()
+    connection.execute(
+        cluster_assignments.insert().values(
+            version=assignment.version,
+            placements=json_value(said["placements"], deepest=_DEEPEST),
+            moves=json_value(said["moves"], deepest=_DEEPEST),
+            waiting=json_value(said["waiting"], deepest=_DEEPEST),
+            problems=json_value(said["problems"], deepest=_DEEPEST),
+            made_by=text_value(made_by),
+        )
+    )
+    connection.execute(_OLD_VERSIONS, {"kept": _KEPT_VERSIONS})
+    connection.execute(select(func.pg_notify(CHANNEL, cast(str(assignment.version), Text))))
+
+
+def last_look_s(connection: Connection) -> float | None:
+    """Return when teams were looked at last; None: never."""
+    at = connection.execute(select(func.max(team_loads.c.at))).scalar()
+    return None if at is None else at.timestamp()
+
+
+def write_samples(connection: Connection, samples: Sequence[LoadSample]) -> None:
+    """Write one look at the teams, and trim what is old."""
+    rows = [
+        {
+            "team": one.team,
+            "at": datetime.fromtimestamp(one.at_s, UTC),
+            "consumers": one.consumers,
+            "written": one.written,
+            "read": one.read,
+            "lag_s": one.lag_s,
+            "batches": one.batches,
+            "batch_events": one.batch_events,
+            "core_s": one.core_s,
+            "hot_partitions": [asdict(hot) for hot in one.hot_partitions],
+        }
+        for one in samples
+    ]
+    if rows:
+        connection.execute(insert(team_loads).on_conflict_do_nothing(), rows)
+    connection.execute(_OLD_SAMPLES, {"kept_s": _LOOKS_S})
+
+
+def read_samples(
+    connection: Connection, *, lately_s: float = LATELY_S
+) -> dict[str, list[LoadSample]]:
+    """Return the looks at each team of the last hour, the oldest first.
+
+    Cost: an index scan over them: 60 rows a team.
+    """
+    begun = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, lately_s)
+    query = select(team_loads).where(team_loads.c.at >= begun).order_by(team_loads.c.at)
+    found: dict[str, list[LoadSample]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.team, []).append(
+            LoadSample(
+                row.team,
+                row.at.timestamp(),
+                int(row.consumers),
+                int(row.written),
+                int(row.read),
+                float(row.lag_s),
+                int(row.batches),
+                int(row.batch_events),
+                float(row.core_s),
+                tuple(HotPartition(**hot) for hot in row.hot_partitions),
+            )
+        )
+    return found
+
+
+def read_demand_history(connection: Connection) -> dict[str, list[float]]:
+    """Return {cluster: cores that its teams kept busy}, by minute, the oldest first.
+
+    A minute in which the coordinator did not look is as the one before.
+
+    Cost: 4,320 rows a cluster.
+    """
+    table = cluster_loads.c
+    query = select(table.cluster, table.at, table.demand_cores).order_by(table.cluster, table.at)
+    found: dict[str, list[float]] = {}
+    before: dict[str, int] = {}
+    for name, at, cores in connection.execute(query):
+        minute, series = int(at.timestamp() // 60), found.setdefault(name, [])
+        passed = minute - before.get(name, minute - 1)
+        if passed == 0:  # two rounds in one minute
+            series.pop()
+        series.extend([*series[-1:] * (passed - 1), float(cores)])
+        before[name] = minute
+    return found
+
+
+def write_capacities(
+    connection: Connection, demand: CapacityDemand, teams: Mapping[str, int]
+) -> None:
+    """Write what each cluster needs now, and trim what is old."""
+    rows = [
+        {
+            "cluster": one.cluster,
+            "teams": teams.get(one.cluster, 0),
+            "cores": one.cores,
+            "needed_cores": one.needed_cores,
+            "demand_cores": one.demand_cores,
+            "forecast_cores": one.forecast_cores,
+            "lag_s": one.lag_s,
+        }
+        for one in demand.clusters
+    ]
+    if rows:
+        connection.execute(insert(cluster_loads), rows)
+    connection.execute(_OLD_LOADS, {"kept_s": HISTORY_S})
+
+
+def read_capacities(
+    connection: Connection, cluster: str | None = None, *, since_s: float = 120.0
+) -> list[dict[str, Any]]:
+    """Return what clusters needed since so many seconds ago, the oldest first."""
+    begun = func.clock_timestamp() - func.make_interval(0, 0, 0, 0, 0, 0, since_s)
+    query = select(cluster_loads).where(cluster_loads.c.at >= begun).order_by(cluster_loads.c.at)
+    if cluster is not None:
+        query = query.where(cluster_loads.c.cluster == cluster)
+    return [dict(row) for row in connection.execute(query).mappings()]

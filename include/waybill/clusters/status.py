@@ -1,0 +1,253 @@
+"""Virtual clusters as people see them: teams, load, lag, hot spots, decisions and their reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from waybill.clusters.coordinator import current_loads
+from waybill.clusters.loads import HotPartition, LoadSample
+from waybill.clusters.model import (
+    NO_ASSIGNMENT,
+    Assignment,
+    Move,
+    TeamLoad,
+    VirtualCluster,
+)
+from waybill.clusters.packing import assign
+from waybill.clusters.records import (
+    Decided,
+    Pin,
+    now_s,
+    read_assignment,
+    read_capacities,
+    read_clusters,
+    read_history,
+    read_pins,
+    read_samples,
+)
+from waybill.errors import InputError
+from waybill.events import rfc3339
+from waybill.storage import TrackerStore
+
+_LATEST_S = 600.0
+"""A measurement that is older than this is not shown as how things are."""
+_DRAWN_S = 86_400.0
+_DECISIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class TeamLine:
+    """One team in its cluster."""
+
+    load: TeamLoad
+    processed_per_s: float
+    """Events that were processed in a second, between the last two looks."""
+    pin: Pin | None
+    reason: str
+    """Why it is where it is."""
+    since: datetime | None
+    """Since when; None: no version names it yet."""
+    hot: bool
+    hot_partitions: tuple[HotPartition, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        load = self.load
+        return {
+            "team": load.team,
+            "consumers": load.consumers,
+            "arrival_per_s": round(load.arrival_per_s, 3),
+            "processed_per_s": round(self.processed_per_s, 3),
+            "demand_cores": round(load.demand_cores, 4),
+            "waiting": load.waiting,
+            "lag_s": round(load.lag_s, 3),
+            "pinned_by": None if self.pin is None else self.pin.who,
+            "reason": self.reason,
+            "since": None if self.since is None else rfc3339(self.since),
+            "hot": self.hot,
+            "hot_partitions": [
+                {"topic": h.topic, "partition": h.partition, "waiting": h.waiting, "share": h.share}
+                for h in self.hot_partitions
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterLine:
+    """One cluster."""
+
+    cluster: VirtualCluster
+    teams: tuple[TeamLine, ...]
+    """The largest load first."""
+    needed_cores: int | None
+    """For its lag objective; None: the coordinator did not look lately."""
+    forecast_cores: float | None
+
+    @property
+    def consumers(self) -> int:
+        """Return the topics that it serves."""
+        return sum(one.load.consumers for one in self.teams)
+
+    @property
+    def demand_cores(self) -> float:
+        """Return the cores that what comes in keeps busy."""
+        return sum(one.load.demand_cores for one in self.teams)
+
+    @property
+    def lag_s(self) -> float:
+        """Return for how long its oldest unread event waits."""
+        return max((one.load.lag_s for one in self.teams), default=0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return self.cluster.to_json() | {
+            "consumers": self.consumers,
+            "demand_cores": round(self.demand_cores, 4),
+            "forecast_cores": self.forecast_cores,
+            "needed_cores": self.needed_cores,
+            "lag_s": round(self.lag_s, 3),
+            "teams": [one.to_json() for one in self.teams],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """One move that was decided."""
+
+    version: int
+    at: datetime
+    made_by: str
+    move: Move
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        move = self.move
+        return {
+            "version": self.version,
+            "at": rfc3339(self.at),
+            "made_by": self.made_by,
+            "team": move.team,
+            "old": move.old,
+            "new": move.new,
+            "kind": move.kind,
+            "reason": move.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """All clusters, or one, and what was decided about them."""
+
+    version: int
+    """Of the assignment in force; 0: the coordinator has not run yet."""
+    clusters: tuple[ClusterLine, ...]
+    decisions: tuple[DecisionLine, ...]
+    """The newest first."""
+    problems: tuple[str, ...]
+    """What a round of the coordinator could not do, as things are."""
+    history: tuple[Mapping[str, Any], ...] = ()
+    """What one cluster needed in each minute of the last day; of all clusters: not read."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "version": self.version,
+            "clusters": [one.to_json() for one in self.clusters],
+            "decisions": [one.to_json() for one in self.decisions],
+            "problems": list(self.problems),
+            "history": [{**row, "at": rfc3339(row["at"])} for row in self.history],
+        }
+
+
+def cluster_status(tracker: TrackerStore, name: str | None = None) -> ClusterStatus:
+    """Return how clusters are, by what the coordinator measured last.
+
+    Args:
+        tracker: the books.
+        name: only this one, with its history of a day.
+
+    Raises:
+        InputError: there is no such cluster.
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        clusters = read_clusters(connection)
+        if name is not None and name not in {one.name for one in clusters}:
+            known = ", ".join(one.name for one in clusters)
+            raise InputError(f"there is no cluster {name[:120]!r}; there are {known}")
+        assignment = read_assignment(connection) or NO_ASSIGNMENT
+        loads = current_loads(connection)
+        lines = _lines(connection, clusters, assignment, loads)
+        pins = {team: pin.cluster for team, pin in read_pins(connection).items()}
+        now = assign(assignment, loads, clusters, pins, now_s=now_s(connection))
+        decided = read_history(connection, limit=_DECISIONS)
+        drawn = read_capacities(connection, name, since_s=_DRAWN_S) if name else []
+    return ClusterStatus(
+        assignment.version,
+        tuple(one for one in lines if name in {None, one.cluster.name}),
+        tuple(_decisions(decided, name)),
+        now.problems,
+        tuple(drawn),
+    )
+
+
+def _lines(
+    connection: Connection,
+    clusters: Sequence[VirtualCluster],
+    assignment: Assignment,
+    loads: Sequence[TeamLoad],
+) -> list[ClusterLine]:
+    pins, samples = read_pins(connection), read_samples(connection)
+    newest = {row["cluster"]: row for row in read_capacities(connection, since_s=_LATEST_S)}
+    found = []
+    for cluster in clusters:
+        teams = [
+            _team_line(load, assignment, pins, samples.get(load.team, []))
+            for load in loads
+            if assignment.cluster_of(load.team) == cluster.name
+        ]
+        teams.sort(key=lambda one: (-one.load.demand_cores, one.load.team))
+        row = newest.get(cluster.name)
+        needed = None if row is None else int(row["needed_cores"])
+        foreseen = None if row is None else round(float(row["forecast_cores"]), 4)
+        found.append(ClusterLine(cluster, tuple(teams), needed, foreseen))
+    return found
+
+
+def _team_line(
+    load: TeamLoad,
+    assignment: Assignment,
+    pins: Mapping[str, Pin],
+    samples: Sequence[LoadSample],
+) -> TeamLine:
+    at = assignment.placements.get(load.team)
+    return TeamLine(
+        load,
+        _processed_per_s(samples),
+        pins.get(load.team),
+        "no version names it yet" if at is None else at.reason,
+        None if at is None else datetime.fromtimestamp(at.since_s, UTC),
+        hot=at is not None and at.hot,
+        hot_partitions=samples[-1].hot_partitions if samples else (),
+    )
+
+
+def _processed_per_s(samples: Sequence[LoadSample]) -> float:
+    if len(samples) <= 1:
+        return 0.0
+    before, after = samples[-2:]
+    return max(0.0, (after.read - before.read) / max(1e-9, after.at_s - before.at_s))
+
+
+def _decisions(decided: Sequence[Decided], name: str | None) -> list[DecisionLine]:
+    return [
+        DecisionLine(one.assignment.version, one.made_at, one.made_by, move)
+        for one in decided
+        for move in one.assignment.moves
+        if name in {None, move.old, move.new}
+    ]

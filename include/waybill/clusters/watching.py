@@ -1,0 +1,236 @@
+"""How an application follows the assignment: by notification, and by looking where none comes.
+
+``ServedTopics.read()`` is for a loop that runs every two seconds: two small statements, and more
+only where something is new. ``AssignmentWatcher.wait()`` is for a loop that wants to know sooner:
+PostgreSQL tells of a new version within milliseconds. Notifications are a hint: a connection that
+was lost, or a pooler that does not pass them on, costs the waiting time and no decision.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
+
+import psycopg
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from waybill.clusters.model import (
+    DEFAULT_CLUSTER,
+    NO_ASSIGNMENT,
+    Assignment,
+    VirtualCluster,
+)
+from waybill.clusters.records import CHANNEL, newest_version, read_assignment, read_clusters
+from waybill.deployment import ActivePipelines
+from waybill.errors import InputError, RetryError
+from waybill.pipelines import Pipeline, topic_of
+from waybill.storage import TrackerStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class AssignmentWatcher:
+    """The newest assignment, as one cluster sees it. For one thread.
+
+    Args:
+        tracker: where the assignment is.
+        cluster: whose.
+    """
+
+    def __init__(self, tracker: TrackerStore, cluster: str) -> None:
+        self.cluster = cluster
+        self._tracker = tracker
+        self._assignment = NO_ASSIGNMENT
+        self._listening: Connection | None = None
+
+    def read(self) -> Assignment:
+        """Return the assignment in force; the same object while there is none newer.
+
+        Raises:
+            RetryError: the tracker does not answer; the caller keeps to what it had.
+
+        Cost: one statement, a look at the end of an index; one more for a new version.
+        """
+        with self._tracker.transaction() as connection:
+            if newest_version(connection) != self._assignment.version:
+                self._assignment = read_assignment(connection) or NO_ASSIGNMENT
+        return self._assignment
+
+    def serves(self, team: str) -> bool:
+        """Tell whether this cluster serves a team, by what was read last."""
+        return self._assignment.cluster_of(team) == self.cluster
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is a newer version, at most so long; True: a notification came.
+
+        Where the tracker is away it takes as long as connecting does, should that be longer. It
+        raises nothing: where the tracker does not answer, or does not notify, the time is
+        waited, and reading says what is.
+        """
+        end = time.monotonic() + timeout_s
+        try:
+            if self._came(timeout_s):
+                return True
+        except (SQLAlchemyError, psycopg.Error, RetryError) as error:
+            _LOG.info("no notifications, looking every %.0f s instead: %s", timeout_s, error)
+            self.close()
+        time.sleep(max(0.0, end - time.monotonic()))
+        return False
+
+    def changes(
+        self, stopping: Callable[[], bool], *, every_s: float = 2.0
+    ) -> Iterator[Assignment]:
+        """Yield the assignment in force, then each newer one that changes what this cluster serves.
+
+        Args:
+            stopping: asked at least every ``every_s``; True ends it.
+            every_s: longest between two looks, should no notification come.
+
+        A tracker that does not answer ends nothing: what was yielded last stands until it does.
+        """
+        last: frozenset[str] | None = None
+        while not stopping():
+            try:
+                found = self.read()
+            except RetryError as error:
+                _LOG.warning("the assignment cannot be read now, what was read stands: %s", error)
+            else:
+                own = found.teams_of(self.cluster)
+                if own != last or last is None:
+                    last = own
+                    yield found
+            self.wait(every_s)
+
+    def _came(self, timeout_s: float) -> bool:
+        if self._listening is None:
+            connection = self._tracker.engine.connect()
+            self._listening = connection.execution_options(isolation_level="AUTOCOMMIT")
+            self._listening.execute(text(f"LISTEN {CHANNEL}"))
+            with self._tracker.transaction() as looking:  # what came before nobody was told of
+                if newest_version(looking) != self._assignment.version:
+                    return True
+        driver: Any = self._listening.connection.driver_connection
+        return any(True for _ in driver.notifies(timeout=timeout_s, stop_after=1))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.invalidate()  # no other user of the pool is to get notifications
+            listening.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ServedTopics:
+    """The topics that one cluster is to read. For one thread.
+
+    Args:
+        tracker: where the assignment and the pipelines are.
+        cluster: whose.
+        pipelines: that may be shared with others; None: its own.
+    """
+
+    def __init__(
+        self, tracker: TrackerStore, cluster: str, pipelines: ActivePipelines | None = None
+    ) -> None:
+        self.watcher = AssignmentWatcher(tracker, cluster)
+        self._pipelines = pipelines or ActivePipelines(tracker)
+
+    def read(self) -> dict[str, str]:
+        """Return {topic: its destination} of the teams that the cluster serves now.
+
+        Raises:
+            RetryError: the tracker does not answer; the caller keeps to what it had.
+
+        Cost: two statements, one or two more where there is something new.
+        """
+        assignment = self.watcher.read()
+        pipelines = self._pipelines.read().values()
+        return topics_served(pipelines, assignment, self.watcher.cluster)
+
+    def read_destinations(self) -> set[str]:
+        """Return the destinations that the cluster is to load.
+
+        Each is one cluster's: see ``destinations_served``.
+
+        Raises:
+            RetryError: as ``read``.
+        """
+        assignment = self.watcher.read()
+        pipelines = self._pipelines.read().values()
+        return destinations_served(pipelines, assignment, self.watcher.cluster)
+
+
+def topics_served(
+    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+) -> dict[str, str]:
+    """Return {topic: its destination} of the teams that a cluster serves."""
+    return {
+        topic_of(one): one.destination
+        for one in pipelines
+        if assignment.cluster_of(one.team) == cluster
+    }
+
+
+def destinations_served(
+    pipelines: Iterable[Pipeline], assignment: Assignment, cluster: str
+) -> set[str]:
+    """Return the destinations that a cluster loads, so that none is loaded by two.
+
+    A destination of several teams is the cluster's of the first of them, by name, that any cluster
+    serves; where none does, ``default`` loads what is there.
+    """
+    owners: dict[str, str] = {}
+    for one in sorted(pipelines, key=lambda one: one.team):
+        served_by = assignment.cluster_of(one.team)
+        if served_by is not None:
+            owners.setdefault(one.destination, served_by)
+    return {
+        one.destination
+        for one in pipelines
+        if owners.get(one.destination, DEFAULT_CLUSTER) == cluster
+    }
+
+
+def topics_of_cluster(tracker: TrackerStore, cluster: str) -> dict[str, str]:
+    """Return {topic: its destination} of a cluster now; ``ServedTopics`` is for a loop.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    return ServedTopics(tracker, cluster).read()
+
+
+def cluster_names(tracker: TrackerStore) -> list[str]:
+    """Return the names of all clusters, in order.
+
+    Raises:
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        return [cluster.name for cluster in read_clusters(connection)]
+
+
+def cluster_settings(tracker: TrackerStore, name: str) -> VirtualCluster:
+    """Return a cluster with its settings, for an application that starts.
+
+    Raises:
+        InputError: there is no such cluster.
+        RetryError: the tracker does not answer.
+    """
+    with tracker.transaction() as connection:
+        known = {one.name: one for one in read_clusters(connection)}
+    if name not in known:
+        raise InputError(
+            f"there is no cluster {name[:120]!r}; there are {', '.join(sorted(known))}. "
+            "`waybill clusters create` makes one"
+        )
+    return known[name]

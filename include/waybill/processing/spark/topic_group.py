@@ -1,0 +1,278 @@
+"""One streaming query that serves the consumers of some topics, with a FAIR pool of its own.
+
+Each micro-batch: offsets against the ledger, one Spark action over all topics, one tracker
+transaction a topic. A topic whose share is not committed is left out of the batches that follow;
+the application then gives it to another query (`TopicGroups`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import orjson
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+from pyspark.sql.streaming import StreamingQuery
+
+from waybill.deployment import DeployedOnTopic
+from waybill.errors import RetryError, StopError, WaybillError
+from waybill.parking import held_pipelines
+from waybill.processing import Storm, find_storms
+from waybill.processing.spark.batches import Ranges, read_offsets, run_tasks
+from waybill.processing.spark.memory import give_memory_back
+from waybill.processing.spark.tasks import TaskPlan
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
+
+_LOG = logging.getLogger(__name__)
+_TASKS_PER_CORE = 2
+_EVENTS_PER_TASK = 50_000
+"""Fewer are put together with others: a task and topic write an object each."""
+_SLOW_S = 10.0
+"""A topic whose tasks took longer for a batch is slow: 200,000 events of quick code take 3 s."""
+BESIDE_OTHERS_S = 20.0
+"""How long a task works on a topic while others of its query wait: 50,000 events of quick code take
+a second. Then the topic is given up, and read again by a query of its own."""
+_LARGE_SHARE = 0.25
+"""A topic with more of a long, or of a full, batch than this is read by a query of its own."""
+_KAFKA_ANSWER_MS = "15000"
+
+
+class TopicGroup:
+    """One query over the topics of some consumers.
+
+    Args:
+        parts: of the application.
+        consumers: open; this group alone uses them while it runs.
+        name: of the query, for people.
+        checkpoint: Spark's folder; empty.
+        pool: Spark's scheduler pool; empty: one of the query's own, of its name.
+    """
+
+    def __init__(
+        self,
+        parts: ProcessingParts,
+        consumers: Iterable[TopicConsumer],
+        *,
+        name: str,
+        checkpoint: Path,
+        pool: str = "",
+    ) -> None:
+        self._parts = parts
+        self._consumers = {consumer.topic.name: consumer for consumer in consumers}
+        self.name = name
+        self._checkpoint = checkpoint
+        self._pool = pool or name
+        self._batch = threading.Lock()
+        """Held while a batch runs."""
+        self._ending = False
+        self._left_out: set[str] = set()
+        """Topics whose share of a batch was not committed: this query reads no more of them."""
+        self.errors: dict[str, WaybillError] = {}
+        """By topic: why it is left out."""
+        self._apart: deque[str] = deque()
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start the query where the consumers stand."""
+        settings = self._parts.settings
+        starting = {
+            topic: {str(number): offset for number, offset in consumer.positions.items()}
+            for topic, consumer in self._consumers.items()
+        }
+        frame = (
+            spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", settings.kafka.bootstrap_servers)
+            .option("subscribe", ",".join(self._consumers))
+            .option("startingOffsets", orjson.dumps(starting).decode())
+            .option("failOnDataLoss", "true")
+            .option("kafka.default.api.timeout.ms", _KAFKA_ANSWER_MS)
+            .option("kafka.request.timeout.ms", _KAFKA_ANSWER_MS)
+            .option("fetchOffset.numRetries", "1")
+            .option("maxOffsetsPerTrigger", settings.spark.max_events_per_batch)
+            .load()
+            .selectExpr("topic", "value", "partition", "offset", "unix_micros(timestamp) AS at_us")
+        )
+        # The query's thread inherits the pool of the thread that starts it.
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
+        return (
+            frame.writeStream.queryName(self.name)
+            .foreachBatch(self._on_batch)
+            .option("checkpointLocation", f"file://{self._checkpoint.resolve()}")
+            .trigger(processingTime=f"{settings.spark.trigger_ms} milliseconds")
+            .start()
+        )
+
+    def end(self, query: StreamingQuery) -> bool:
+        """Stop the query, unless a batch runs; none has an effect from now on but that one.
+
+        Returns:
+            False: a batch runs, or Spark takes its time; ask again.
+        """
+        self._ending = True
+        if not self._batch.acquire(blocking=False):
+            return False
+        self._batch.release()
+        try:
+            query.stop()
+        except Exception as error:  # noqa: BLE001 - Java's, of many kinds: it took too long
+            if query.isActive:
+                _LOG.warning("query %s does not stop yet: %s", self.name, error)
+                return False
+        self.clear()
+        return True
+
+    def clear(self) -> None:
+        """Remove Spark's checkpoint, once the query has ended."""
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def take_apart(self) -> set[str]:
+        """Return the topics that should be read by a query of their own, since this was last asked.
+
+        Those that their neighbours wait for, or that are replayed; most go on here meanwhile.
+        """
+        return {self._apart.popleft() for _ in range(len(self._apart))}
+
+    def _on_batch(self, frame: DataFrame, spark_batch_id: int) -> None:
+        with self._batch:
+            if self._ending:  # Spark forgets this batch with its checkpoint: it is read again
+                return
+            offsets = read_offsets(self._checkpoint, spark_batch_id)
+            ranges = {
+                topic: consumer.ranges_until(offsets[topic])
+                for topic, consumer in self._consumers.items()
+                if topic in offsets and topic not in self._left_out
+            }
+            if fresh := {topic: own for topic, own in ranges.items() if own}:
+                try:
+                    self._take_effect(frame, fresh)
+                except RetryError as error:  # a server is away, for all of them
+                    self._leave_out(dict.fromkeys(fresh, error))
+                give_memory_back()
+
+    def _leave_out(self, errors: Mapping[str, WaybillError]) -> None:
+        self._left_out.update(errors)
+        self.errors.update(errors)
+
+    def _take_effect(self, frame: DataFrame, ranges: Mapping[str, Ranges]) -> None:
+        """Run a batch and commit it; once more for topics with a storm, its pipeline held.
+
+        What the run before wrote of these is garbage: no row names its objects, nor its batch the
+        traces.
+        """
+        began = time.monotonic()
+        deployed = self._parts.pipelines.read_mapped(ranges)
+        held = held_pipelines(self._parts.tracker)
+        storms: dict[str, list[Storm]] = {topic: [] for topic in ranges}
+        pending = set(ranges)
+        while pending:
+            records = self._records_of(frame, pending, ranges)
+            fresh = {topic: ranges[topic] for topic in sorted(pending)}
+            batches = self._run(records, fresh, deployed, held)
+            pending = set()
+            for topic, batch in batches.items():
+                for storm in self._storms(batch, held):
+                    _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
+                    storms[topic].append(storm)
+                    pending.add(topic)
+            held |= {storm.pipeline_id for topic in pending for storm in storms[topic]}
+            decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
+            self._commit(decided, storms, began=began)
+
+    def _run(
+        self,
+        records: DataFrame,
+        ranges: Mapping[str, Ranges],
+        deployed: Mapping[str, DeployedOnTopic],
+        held: frozenset[str],
+    ) -> dict[str, TopicBatch]:
+        """Run the stages over a batch's records; return {topic: what its tasks tell}."""
+        plans = {
+            topic: self._consumers[topic].plan(own, deployed[topic])
+            for topic, own in ranges.items()
+        }
+        limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
+        plan = TaskPlan(plans, held, limit_s)
+        descriptors = run_tasks(records, self._parts.task(plan))
+        batches = {
+            topic: TopicBatch.of(ranges[topic], own, deployed[topic], descriptors.get(topic, ()))
+            for topic, own in plans.items()
+            if not any("gave_up" in item for item in descriptors.get(topic, ()))
+        }
+        given_up = plans.keys() - batches.keys()
+        self._left_out |= given_up
+        self._apart.extend(given_up | self._topics_apart(batches))
+        return batches
+
+    def _topics_apart(self, batches: Mapping[str, TopicBatch]) -> set[str]:
+        """Return the topics that much of a batch was made of, if it was a long or a full one.
+
+        And those with events of a replay: how fast it may go is told from what its batches take.
+        """
+        took_s = sum(batch.took_s for batch in batches.values())
+        events = sum(batch.events for batch in batches.values())
+        is_full = events >= 0.9 * self._parts.settings.spark.max_events_per_batch
+        return {
+            topic
+            for topic, batch in batches.items()
+            if (batch.took_s > _SLOW_S and batch.took_s > _LARGE_SHARE * took_s)
+            or (is_full and batch.events > _LARGE_SHARE * events)
+            or any(item["replayed"] for item in batch.descriptors)
+        }
+
+    def _records_of(
+        self, frame: DataFrame, pending: set[str], ranges: Mapping[str, Ranges]
+    ) -> DataFrame:
+        """Return the records of some of the batch's topics, in no more tasks than are of use.
+
+        A task and topic write an object each: few records in many tasks would be many objects.
+        """
+        if len(pending) < len(ranges):
+            frame = frame.where(col("topic").isin(*pending))
+        spans = [end - start for own in ranges.values() for start, end in own.values()]
+        cores = frame.sparkSession.sparkContext.defaultParallelism
+        tasks = max(_TASKS_PER_CORE * cores, sum(spans) // _EVENTS_PER_TASK)
+        return frame.coalesce(tasks) if len(spans) > tasks else frame
+
+    def _storms(self, batch: TopicBatch, held: frozenset[str]) -> list[Storm]:
+        parking = self._parts.settings.parking
+        return [
+            storm
+            for storm in find_storms(
+                batch.counts,
+                (row for descriptor in batch.descriptors for row in descriptor["failures"]),
+                share=parking.storm_share,
+                min_events=parking.storm_min_events,
+            )
+            if storm.pipeline_id not in held  # what no hold can help with parks
+        ]
+
+    def _commit(
+        self,
+        batches: Mapping[str, TopicBatch],
+        storms: Mapping[str, Sequence[Storm]],
+        *,
+        began: float,
+    ) -> None:
+        """Commit each topic's share; one that cannot be keeps no other from it."""
+        infos = [self._consumers[topic].topic for topic in batches]
+        states = self._parts.log.states(infos)
+        for topic, batch in batches.items():
+            consumer, state = self._consumers[topic], states[topic]
+            if isinstance(state, WaybillError):
+                self._leave_out({topic: state})
+                continue
+            try:
+                consumer.check_same_log(state)
+                took_ms = round((time.monotonic() - began) * 1000)
+                consumer.commit(batch, storms[topic], took_ms=took_ms)
+            except WaybillError as error:
+                self._leave_out({topic: error})
+            except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
+                _LOG.exception("%s: its share of a batch was not committed", topic)
+                self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})

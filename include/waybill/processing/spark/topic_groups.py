@@ -1,0 +1,295 @@
+"""The topics of one application in groups: each group one query, started again when it ended.
+
+A topic that cannot be opened (it was made anew, it has no leader, its stop is not settled) waits,
+and is tried again with back-off. A topic whose share of a batch could not be committed leaves its
+group, and comes back in a query of its own, until it has run well for a while; where only a server
+was away it comes back to its group. A topic that its neighbours wait for, or that is replayed, has
+a query of its own for as long. Where nobody can tell whose fault a query's end was, its topics are
+divided among smaller groups: the culprit ends up alone.
+
+A group that gains or loses a topic is started anew at the end of its batch; the others go on. No
+topic is read by two queries: a group starts once all its topics are free.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from pyspark.sql.streaming import StreamingQuery
+
+from waybill.back_off import BackOff
+from waybill.errors import InputError, RetryError, StopError, WaybillError
+from waybill.ledger import FencedError
+from waybill.processing.spark.topic_consumer import TopicConsumer
+from waybill.processing.spark.topic_group import TopicGroup
+
+_LOG = logging.getLogger(__name__)
+_BACK_OFF = BackOff(2.0, 60.0)
+_LONG_S = 1.0
+"""What was opened so far is started when one took longer."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    most_topics: int
+    """Of the group that it may be in."""
+    consumer: TopicConsumer | None = None
+    """None: it waits to be opened."""
+    since: float = 0.0
+    """When it was opened, or was last a reason for a query of its own."""
+    failures: int = 0
+    """In a row."""
+    not_before: float = 0.0
+    fenced: str = ""
+    """Another application took it over: if it is wanted here all the same, this one must end."""
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A group as it should be, and as it runs."""
+
+    name: str
+    most_topics: int
+    topics: set[str] = field(default_factory=set)
+    changed: bool = True
+    """Its topics are not those that its query reads."""
+    group: TopicGroup | None = None
+    query: StreamingQuery | None = None
+    read: frozenset[str] = frozenset()
+    """Topics that its query reads."""
+
+    def ended(self) -> None:
+        """Note that the query has ended."""
+        self.group, self.query, self.read, self.changed = None, None, frozenset(), True
+
+
+class TopicGroups:
+    """Keeps each wanted topic in a group, and each group's query running. For one thread.
+
+    Args:
+        open_consumer: takes a topic over, and opens it where the ledger stands; None: not yet.
+        make_group: makes the group of some consumers, by a name.
+        start: starts a group's query.
+        most_topics: of a group.
+    """
+
+    def __init__(
+        self,
+        open_consumer: Callable[[str], TopicConsumer | None],
+        make_group: Callable[[Iterable[TopicConsumer], str], TopicGroup],
+        start: Callable[[TopicGroup], StreamingQuery],
+        *,
+        most_topics: int,
+    ) -> None:
+        self._open_consumer = open_consumer
+        self._make_group = make_group
+        self._start = start
+        self._most_topics = most_topics
+        self._topics: dict[str, _Topic] = {}
+        self._slots: list[_Slot] = []
+        self._leaving: dict[str, TopicConsumer] = {}
+        """Not wanted any more, and perhaps still read."""
+
+    def look(self, wanted: Iterable[str]) -> None:
+        """Start what is wanted and does not run; let go of what is not wanted any more.
+
+        Waits for no batch: what it cannot do yet is done by a later look.
+
+        Raises:
+            StopError: another application took over what is still wanted here.
+        """
+        names = list(wanted)
+        for topic in names:
+            if topic in self._topics and (fenced := self._topics[topic].fenced):
+                raise StopError(f"{topic} was taken over by another application: {fenced}")
+        for slot in self._slots:
+            self._take_errors(slot)
+        for topic in self._topics.keys() - set(names):
+            self._let_go(topic)
+        for slot in list(self._slots):
+            self._part(slot)
+            self._reunite(slot)
+        self._restart()
+        self._open(names)
+        self._restart()
+
+    def stop(self) -> None:
+        """Stop all queries."""
+        for slot in self._slots:
+            if slot.query is not None:
+                slot.query.stop()
+
+    def _take_errors(self, slot: _Slot) -> None:
+        """Take the topics out that a group could not go on with; all, if nobody can say which."""
+        if slot.group is None or slot.query is None:
+            return
+        group, query = slot.group, slot.query
+        for topic, error in list(group.errors.items()):
+            state = self._topics.get(topic)
+            if state is not None and state.consumer is not None and topic in slot.read:
+                self._failed(topic, error, most_topics=1)
+        if query.isActive:
+            return
+        slot.ended()
+        group.clear()
+        text = str(query.exception()).partition("=== Streaming Query ===")[0]
+        if query.exception() is None or not slot.topics:
+            return
+        blamed = {topic for topic in slot.topics if _mentions(text, topic)}
+        most = 1 if blamed else max(1, len(slot.topics) // 2)
+        for topic in blamed or set(slot.topics):
+            self._failed(topic, WaybillError(text), most_topics=most)
+
+    def _end(self, slot: _Slot) -> bool:
+        """End a group's query; False while its batch runs: then ask again."""
+        if slot.group is not None and slot.query is not None and not slot.group.end(slot.query):
+            slot.changed = True  # it is told to end, and must: no batch has an effect any more
+            return False
+        self._take_errors(slot)
+        slot.ended()
+        return True
+
+    def _failed(self, topic: str, error: WaybillError, *, most_topics: int) -> None:
+        state = self._topics[topic]
+        if isinstance(error, FencedError):
+            state.fenced = str(error)
+        elif not isinstance(error, RetryError):
+            state.most_topics = most_topics
+        self._leave(topic)
+        self._later(topic, state, error)
+
+    def _let_go(self, topic: str) -> None:
+        consumer = self._topics[topic].consumer
+        if consumer is not None:
+            self._leaving[topic] = consumer
+        self._leave(topic)
+        del self._topics[topic]
+
+    def _leave(self, topic: str) -> None:
+        self._topics[topic].consumer = None
+        for slot in self._slots:
+            if topic in slot.topics:
+                slot.topics.remove(topic)
+                slot.changed = True
+
+    def _part(self, slot: _Slot) -> None:
+        """Give topics that their neighbours wait for a query of their own."""
+        apart = set() if slot.group is None else slot.group.take_apart()
+        for topic in apart & slot.topics:
+            state = self._topics[topic]
+            state.most_topics, state.since = 1, time.monotonic()
+            if slot.most_topics > 1:
+                _LOG.info("%s is read by a query of its own from now on", topic)
+                self._move(slot, topic)
+
+    def _reunite(self, slot: _Slot) -> None:
+        """Let topics that have run well for a while back into groups of the full size.
+
+        Their own query ends before: no group waits for its batch.
+        """
+        now = time.monotonic()
+        well = {
+            topic
+            for topic in slot.topics
+            if slot.most_topics < self._most_topics
+            and now - self._topics[topic].since >= _BACK_OFF.healthy_s
+        }
+        if well and self._end(slot):
+            for topic in sorted(well & slot.topics):
+                state = self._topics[topic]
+                state.most_topics, state.failures = self._most_topics, 0
+                self._move(slot, topic)
+
+    def _move(self, slot: _Slot, topic: str) -> None:
+        """Take an open topic out of a group, and put it where it may be."""
+        slot.topics.remove(topic)
+        slot.changed = True
+        self._place(topic)
+
+    def _open(self, wanted: Iterable[str]) -> None:
+        """Open the topics that are due; start groups as soon as they are full, or one is slow."""
+        read = self._read()
+        opened: list[str] = []
+        for topic in wanted:
+            state = self._topics.setdefault(topic, _Topic(self._most_topics))
+            began = time.monotonic()
+            if state.consumer is not None or state.fenced or topic in read:
+                continue
+            if began < state.not_before:
+                continue
+            self._try(topic, state)
+            opened += [topic] if state.consumer is not None else []
+            if len(opened) == self._most_topics or time.monotonic() - began > _LONG_S:
+                self._start_all(opened)
+                opened = []
+        self._start_all(opened)
+
+    def _start_all(self, opened: Iterable[str]) -> None:
+        for topic in opened:
+            self._place(topic)
+        self._restart()
+
+    def _try(self, topic: str, state: _Topic) -> None:
+        state.since = time.monotonic()
+        try:
+            state.consumer = self._open_consumer(topic)
+        except (StopError, InputError, RetryError) as error:
+            self._later(topic, state, error)
+
+    def _later(self, topic: str, state: _Topic, error: WaybillError) -> None:
+        now = time.monotonic()
+        state.failures = _BACK_OFF.failures(state.failures, now - state.since)
+        wait_s = _BACK_OFF.wait_s(state.failures)
+        _LOG.error("consumer %s stopped; again in %.0f s: %s", topic, wait_s, error)
+        state.not_before = now + wait_s
+
+    def _place(self, topic: str) -> None:
+        """Put a topic into a group with room, or into a new one."""
+        most = self._topics[topic].most_topics
+        for slot in self._slots:
+            if slot.most_topics == most and len(slot.topics) < most:
+                break
+        else:
+            names = {slot.name for slot in self._slots}
+            name = next(name for n in count(1) if (name := f"topics-{n}") not in names)
+            slot = _Slot(name, most)
+            self._slots.append(slot)
+        slot.topics.add(topic)
+        slot.changed = True
+
+    def _restart(self) -> None:
+        """Start the queries of the groups whose topics changed, once all these are free."""
+        for slot in self._slots:
+            others = self._read(besides=slot)
+            if not slot.changed or (slot.topics and not slot.topics.isdisjoint(others)):
+                continue  # it goes on as it is until the query that has its topic has ended
+            if self._end(slot) and slot.topics:
+                consumers = [self._topics[topic].consumer for topic in sorted(slot.topics)]
+                open_ones = [consumer for consumer in consumers if consumer is not None]
+                slot.group = self._make_group(open_ones, slot.name)
+                slot.query = self._start(slot.group)
+                slot.read, slot.changed = frozenset(slot.topics), False
+        self._slots = [slot for slot in self._slots if slot.topics or slot.read]
+        self._release()
+
+    def _read(self, *, besides: _Slot | None = None) -> frozenset[str]:
+        """Return the topics that queries read now."""
+        return frozenset[str]().union(*(one.read for one in self._slots if one is not besides))
+
+    def _release(self) -> None:
+        """Let go of the topics that are not wanted any more, once no query reads them."""
+        for topic in self._leaving.keys() - self._read():
+            try:
+                self._leaving.pop(topic).release()
+            except RetryError as error:  # who takes it over waits a little longer
+                _LOG.warning("%s was not let go of: %s", topic, error)
+
+
+def _mentions(text: str, topic: str) -> bool:
+    """Tell whether a text names a topic, also as Kafka writes a partition: ``topic-0``."""
+    return re.search(rf"(?<![\w.-]){re.escape(topic)}(?![\w.])", text) is not None

@@ -1,0 +1,160 @@
+"""Routes of virtual clusters: which serves which team, how each is, and why teams were moved.
+
+Who may view a team's parked events sees where the team is and why; other teams, a cluster's Spark
+configuration and what the coordinator could not do are for who may view every team. Decisions are
+made on the command line: they reach every team of a cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import APIRouter, HTTPException, Path, status
+from pydantic import BaseModel, Field
+
+from waybill.clusters import ClusterLine, ClusterStatus, cluster_status
+from waybill.errors import InputError
+from waybill_airflow.web.guard import Viewer
+from waybill_airflow.web.models import problems
+from waybill_airflow.web.services import parked_events
+
+router = APIRouter(prefix="/api", tags=["clusters"])
+ClusterName = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$", description="The cluster's name.")
+]
+
+
+class HotPartitionOut(BaseModel):
+    """A partition with most of what waits for its team."""
+
+    topic: str
+    partition: int
+    waiting: int
+    share: float = Field(description="Of all that waits for the team.")
+
+
+class TeamOut(BaseModel):
+    """A team in its cluster, as measured last."""
+
+    team: str
+    consumers: int = Field(description="Its topics.")
+    arrival_per_s: float = Field(description="Events that come in; what lasts, no burst.")
+    processed_per_s: float
+    demand_cores: float = Field(description="Cores that what comes in keeps busy.")
+    waiting: int = Field(description="Events that are not processed yet.")
+    lag_s: float = Field(description="For how long the oldest of them waits.")
+    pinned_by: str | None
+    reason: str = Field(description="Why it is in this cluster.")
+    since: str | None = Field(description="null: no version of the assignment names it yet.")
+    hot: bool = Field(description="It takes so much that no team is moved in beside it.")
+    hot_partitions: list[HotPartitionOut]
+
+
+class ClusterOut(BaseModel):
+    """A virtual cluster."""
+
+    name: str
+    state: Literal["active", "draining"]
+    is_served: bool = Field(description="An application of it is at work.")
+    max_consumers: int | None = Field(description="null: no limit.")
+    cores: int | None = Field(description="null: as the settings say.")
+    needed_cores: int | None = Field(
+        description="For its lag objective; null: the coordinator did not look lately."
+    )
+    demand_cores: float
+    forecast_cores: float | None = Field(description="Within a quarter of an hour.")
+    lag_objective_s: float
+    lag_s: float
+    consumers: int
+    teams: list[TeamOut] = Field(description="The user's.")
+    spark_conf: dict[str, str] | None = Field(description="For who may view every team.")
+
+    @classmethod
+    def of(cls, line: ClusterLine, teams: tuple[str, ...] | None) -> Self:
+        """Return a cluster with these teams; None: all."""
+        said = line.to_json()
+        own = [one for one in said["teams"] if teams is None or one["team"] in teams]
+        known = {name: said[name] for name in cls.model_fields}
+        return cls(
+            **known | {"teams": own, "spark_conf": said["spark_conf"] if teams is None else None}
+        )
+
+
+class DecisionOut(BaseModel):
+    """A team was moved."""
+
+    version: int = Field(description="Of the assignment.")
+    at: str
+    made_by: str = Field(description="coordinator, or who decided.")
+    team: str
+    old: str | None
+    new: str
+    kind: Literal["new", "pin", "gone", "drain", "hot", "load", "asked"]
+    reason: str
+
+
+class MinuteOut(BaseModel):
+    """What a cluster needed in a minute."""
+
+    at: str
+    teams: int
+    cores: int | None
+    needed_cores: int
+    demand_cores: float
+    forecast_cores: float
+    lag_s: float
+
+
+class Clusters(BaseModel):
+    """Virtual clusters and the newest decisions about them."""
+
+    version: int = Field(description="Of the assignment; 0: the coordinator has not run yet.")
+    clusters: list[ClusterOut]
+    decisions: list[DecisionOut] = Field(description="About the user's teams, the newest first.")
+    problems: list[str] = Field(
+        description="What the coordinator could not do; for who may view every team."
+    )
+
+
+class ClusterDetail(Clusters):
+    """One cluster with its last day."""
+
+    history: list[MinuteOut] = Field(description="The oldest first.")
+
+
+def _said(found: ClusterStatus, teams: tuple[str, ...] | None) -> dict[str, Any]:
+    decisions = [one.to_json() for one in found.decisions]
+    return {
+        "version": found.version,
+        "clusters": [ClusterOut.of(one, teams) for one in found.clusters],
+        "decisions": [one for one in decisions if teams is None or one["team"] in teams],
+        "problems": list(found.problems) if teams is None else [],
+    }
+
+
+@router.get("/clusters", summary="Virtual clusters")
+def clusters(access: Viewer) -> Clusters:
+    """Return all clusters, each with the user's teams, and what was decided about these."""
+    found = cluster_status(parked_events().tracker)
+    return Clusters(**_said(found, access.teams("view")))
+
+
+@router.get(
+    "/clusters/{name}",
+    responses=problems(_404="There is no such cluster."),
+    summary="A virtual cluster and its last day",
+)
+def cluster(access: Viewer, name: ClusterName) -> ClusterDetail:
+    """Return one cluster, and what it needed in each minute of the last day."""
+    try:
+        found = cluster_status(parked_events().tracker, name)
+    except InputError as error:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, str(error)) from error
+    history = found.to_json()["history"]
+    shown = [
+        MinuteOut(**{field: row[field] for field in MinuteOut.model_fields}) for row in history
+    ]
+    return ClusterDetail(**_said(found, access.teams("view")), history=shown)
+
+
+__all__ = ["router"]

@@ -1,0 +1,537 @@
+"""Virtual clusters in the real tracker: the coordinator's rounds, people's decisions, following them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from tests.support.books import open_books
+from tests.support.clustered import (
+    LogInMemory,
+    age_looks,
+    deploy_teams,
+    process,
+    set_load,
+    topic_of,
+)
+
+from waybill.access import Decision, read_audit
+from waybill.clusters import (
+    Assignment,
+    AssignmentWatcher,
+    ClusterRequest,
+    DrainRequest,
+    DryRunInfra,
+    PlaceRequest,
+    ServedTopics,
+    coordinate,
+    create_cluster,
+    drain_cluster,
+    move_team,
+    pin_team,
+    set_cluster,
+    topics_of_cluster,
+    unpin_team,
+)
+from waybill.clusters.measurement import measure
+from waybill.clusters.records import (
+    read_assignment,
+    read_capacities,
+    read_demand_history,
+    read_samples,
+)
+from waybill.errors import InputError
+from waybill.settings import TrackerSettings
+from waybill.storage import TrackerStore
+
+pytestmark = pytest.mark.serves
+ANN = Decision("ann", "it is slow")
+
+
+@pytest.fixture
+def tracker(postgres: Any, tmp_path: Path) -> Iterator[TrackerStore]:
+    """A tracker with three teams: red, green, blue."""
+    with open_books(postgres, "clusters") as books:
+        deploy_teams(books, tmp_path, "red", "green", "blue")
+        yield books
+
+
+@pytest.fixture
+def log() -> LogInMemory:
+    made = LogInMemory()
+    made.ends = {topic_of(team): {0: 0, 1: 0} for team in ("red", "green", "blue")}
+    return made
+
+
+def round_of(tracker: TrackerStore, log: Any, infra: DryRunInfra | None = None) -> Any:
+    return coordinate(tracker, log, infra or DryRunInfra())
+
+
+def in_force(tracker: TrackerStore) -> Assignment:
+    with tracker.transaction() as connection:
+        found = read_assignment(connection)
+    assert found is not None
+    return found
+
+
+def places(tracker: TrackerStore) -> dict[str, str]:
+    return {team: at.cluster for team, at in in_force(tracker).placements.items()}
+
+
+def two_clusters(tracker: TrackerStore) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", cores=4), ANN)
+    create_cluster(tracker, ClusterRequest(name="second", cores=4), ANN)
+
+
+def audited(tracker: TrackerStore) -> list[tuple[str, str, str]]:
+    return [
+        (one["who"], one["action"], one["target"]) for one in read_audit(tracker, None, limit=99)
+    ]
+
+
+# When nothing is configured
+
+
+def test_without_a_round_the_default_cluster_serves_every_team(tracker: TrackerStore) -> None:
+    served = {topic_of(team): "warehouse" for team in ("red", "green", "blue")}
+    assert topics_of_cluster(tracker, "default") == served
+    assert topics_of_cluster(tracker, "other") == {}
+
+
+def test_rounds_leave_all_with_the_only_cluster_and_make_one_version(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    infra = DryRunInfra()
+    first, second = round_of(tracker, log, infra), round_of(tracker, log, infra)
+    assert places(tracker) == {"red": "default", "green": "default", "blue": "default"}
+    assert (first.version, second.version) == (1, 1)
+    assert (len(first.moves), second.moves) == (3, ())
+    assert first.problems == ()
+    assert len(infra.requests) == 2
+    assert set(topics_of_cluster(tracker, "default")) == set(log.ends)
+
+
+def test_a_new_team_is_the_default_clusters_until_the_next_round(
+    tracker: TrackerStore, log: LogInMemory, tmp_path: Path
+) -> None:
+    two_clusters(tracker)
+    round_of(tracker, log)
+    deploy_teams(tracker, tmp_path, "late")
+    assert topic_of("late") in topics_of_cluster(tracker, "default")
+    assert topic_of("late") not in topics_of_cluster(tracker, "second")
+
+
+# What is measured
+
+
+def test_a_look_gives_rates_lag_and_the_cost_of_an_event(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    round_of(tracker, log)
+    age_looks(tracker, 60)
+    log.ends[topic_of("red")] = {0: 9_000, 1: 3_000}
+    process(tracker, "red", {0: (0, 4_000), 1: (0, 2_000)}, tasks_ms=1_200)
+    log.came_at_s[topic_of("red")] = time.time() - 30
+    round_of(tracker, log)
+    with tracker.transaction() as connection:
+        before, after = read_samples(connection)["red"]
+    assert (before.written, before.read) == (0, 0)
+    assert (after.written, after.read, after.waiting) == (12_000, 6_000, 6_000)
+    assert 29 < after.lag_s < 40
+    assert (after.batches, after.batch_events) == (1, 6_000)
+    assert after.core_s == pytest.approx(1.2)
+    assert read_samples_of(tracker, "green").batches == 0
+
+
+def read_samples_of(tracker: TrackerStore, team: str) -> Any:
+    with tracker.transaction() as connection:
+        return read_samples(connection)[team][-1]
+
+
+def test_a_batch_counts_in_one_look_only(tracker: TrackerStore, log: LogInMemory) -> None:
+    round_of(tracker, log)
+    process(tracker, "red", {0: (0, 10)})
+    round_of(tracker, log)
+    assert read_samples_of(tracker, "red").batches == 1
+    round_of(tracker, log)
+    assert read_samples_of(tracker, "red").batches == 0
+
+
+def test_where_tasks_did_not_say_what_they_took_a_batch_counts_a_core_a_partition(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    round_of(tracker, log)
+    process(tracker, "red", {0: (0, 10), 1: (0, 10)}, took_ms=500)
+    process(tracker, "red", {0: (10, 20)}, took_ms=None)
+    round_of(tracker, log)
+    assert read_samples_of(tracker, "red").core_s == pytest.approx(1.0)
+
+
+def test_a_hot_partition_is_named(tracker: TrackerStore, log: LogInMemory) -> None:
+    log.ends[topic_of("red")] = {0: 90_000, 1: 1_000}
+    log.came_at_s[topic_of("red")] = time.time()
+    [hot] = measured(tracker, log)["red"].hot_partitions
+    assert (hot.topic, hot.partition, hot.waiting) == (topic_of("red"), 0, 90_000)
+    assert hot.share > 0.9
+
+
+def measured(tracker: TrackerStore, log: Any) -> dict[str, Any]:
+    found = measure(tracker, log)
+    return {one.team: one for one in found.samples}
+
+
+def test_a_topic_without_a_leader_is_said_and_hides_no_other(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    log.away.add(topic_of("red"))
+    report = round_of(tracker, log)
+    assert report.problems == (
+        f"topic {topic_of('red')} was not looked at: topic {topic_of('red')!r}: partition 0 has no "
+        "leader",
+    )
+    assert places(tracker).keys() == {"red", "green", "blue"}
+
+
+def test_a_topic_that_is_gone_and_one_that_was_made_anew_are_no_error(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    process(tracker, "red", {0: (0, 100)})
+    del log.ends[topic_of("green")]
+    with tracker.transaction() as connection:
+        connection.execute(text("UPDATE topic_offsets SET topic_id = 'older'"))
+    log.ends[topic_of("red")] = {0: 7}
+    log.came_at_s[topic_of("red")] = time.time()
+    found = measured(tracker, log)
+    assert (found["red"].written, found["red"].read) == (7, 0)
+    assert (found["green"].written, found["green"].consumers) == (0, 1)
+
+
+# What is decided
+
+
+def test_a_hot_team_moves_into_an_empty_cluster_with_its_reason(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", cores=4), ANN)
+    for team in ("red", "green", "blue"):
+        set_load(tracker, team, cores=0.5)
+    round_of(tracker, log)
+    set_load(tracker, "red", cores=3.0)
+    create_cluster(tracker, ClusterRequest(name="spare", cores=4), ANN)
+    assert in_force(tracker).teams_of("spare") == frozenset()  # its application starts later
+    round_of(tracker, log)
+    found = in_force(tracker)
+    assert found.teams_of("spare") == {"red"}
+    assert [(m.team, m.old, m.new, m.kind) for m in found.moves] == [
+        ("red", "default", "spare", "hot")
+    ]
+    assert "of 4 cores of default" in found.moves[0].reason
+
+
+def test_capacity_is_written_for_each_cluster_and_asked_for_as_a_sum(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    for team, cores in (("red", 3.0), ("green", 0.5), ("blue", 0.5)):
+        set_load(tracker, team, cores=cores)
+    infra = DryRunInfra()
+    log.ends = {}
+    round_of(tracker, log, infra)
+    [demand] = infra.requests
+    with tracker.transaction() as connection:
+        rows = read_capacities(connection)
+    assert {row["cluster"] for row in rows} == {"default", "second"}
+    assert sum(row["needed_cores"] for row in rows) == demand.cores >= 6
+
+
+def test_a_pin_takes_effect_at_once_and_is_audited(tracker: TrackerStore, log: LogInMemory) -> None:
+    two_clusters(tracker)
+    pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    assert places(tracker)["red"] == "second"
+    assert ("ann", "pin_team", "team red") in audited(tracker)
+    unpin_team(tracker, "red", ANN)
+    round_of(tracker, log)
+    assert places(tracker)["red"] == "second", "it stays until there is a reason to move"
+    for team in ("red", "nobody", "a\x00b"):
+        with pytest.raises(InputError, match=r"is not pinned; pinned are: none"):
+            unpin_team(tracker, team, ANN)
+
+
+def test_a_pin_that_is_refused_changes_nothing(tracker: TrackerStore) -> None:
+    two_clusters(tracker)
+    set_cluster(tracker, ClusterRequest(name="second", max_consumers=1), ANN)
+    pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    before = audited(tracker)
+    for team, cluster, words in (
+        ("green", "second", "'second' is full.*2 consumers of at most 1.*--max-consumers"),
+        ("green", "thrid", "no cluster 'thrid'; there are default, second"),
+        ("nobody", "second", "no deployed pipeline is of team 'nobody'"),
+        ("green", "'; DROP TABLE segments; --", "no cluster"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pin_team(tracker, PlaceRequest(team=team, cluster=cluster), ANN)
+    assert audited(tracker) == before
+
+
+def test_a_team_is_moved_by_hand_and_stays(tracker: TrackerStore, log: LogInMemory) -> None:
+    two_clusters(tracker)
+    for team in ("red", "green", "blue"):
+        set_load(tracker, team, cores=0.5)
+    round_of(tracker, log)
+    target = "second" if places(tracker)["red"] == "default" else "default"
+    move_team(tracker, PlaceRequest(team="red", cluster=target), ANN)
+    round_of(tracker, log)
+    at = in_force(tracker).placements["red"]
+    assert (at.cluster, at.kind, at.reason) == (target, "asked", "moved by ann: it is slow")
+    with pytest.raises(InputError, match="is in cluster .* already"):
+        move_team(tracker, PlaceRequest(team="red", cluster=target), ANN)
+    pin_team(tracker, PlaceRequest(team="red", cluster=target), ANN)
+    with pytest.raises(InputError, match="is pinned to .* by ann"):
+        move_team(tracker, PlaceRequest(team="red", cluster="default"), ANN)
+
+
+def test_a_drained_cluster_is_emptied_and_may_take_teams_in_again(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    round_of(tracker, log)
+    drain_cluster(tracker, DrainRequest(name="second"), ANN)
+    round_of(tracker, log)
+    assert set(places(tracker).values()) == {"default"}
+    with pytest.raises(InputError, match="'second' is being drained; choose another"):
+        pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    with pytest.raises(InputError, match="the only one that takes teams in"):
+        drain_cluster(tracker, DrainRequest(name="default"), ANN)
+    drain_cluster(tracker, DrainRequest(name="second", undo=True), ANN)
+    pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+    with pytest.raises(InputError, match="teams are pinned to cluster 'second': red"):
+        drain_cluster(tracker, DrainRequest(name="second"), ANN)
+
+
+def test_settings_of_a_cluster_are_kept_and_checked(tracker: TrackerStore) -> None:
+    asked = ClusterRequest(
+        name="big",
+        cores=8,
+        memory_mb=4096,
+        lag_objective_s=10,
+        scheduler_pool="fast",
+        spark_conf=["spark.executor.cores=4", "spark.extra=a=b"],
+    )
+    made = create_cluster(tracker, asked, ANN)
+    changed = set_cluster(
+        tracker, ClusterRequest(name="big", cores=0, spark_conf=["spark.extra="]), ANN
+    )
+    assert dict(made.spark_conf) == {"spark.executor.cores": "4", "spark.extra": "a=b"}
+    assert (changed.cores, changed.memory_mb, changed.lag_objective_s) == (None, 4096, 10)
+    assert dict(changed.spark_conf) == {"spark.executor.cores": "4"}
+    for request, words in (
+        (ClusterRequest(name="big", spark_conf=["cores"]), "write spark.<name>=<value>"),
+        (ClusterRequest(name="big", spark_conf=["spark.cores.max=9"]), "by Waybill: use --cores"),
+        (ClusterRequest(name="big", memory_mb=100), "memory_mb must be at least 512"),
+        (ClusterRequest(name="big"), "nothing of cluster 'big' would change"),
+        (ClusterRequest(name="bgi", cores=1), "no cluster 'bgi'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            set_cluster(tracker, request, ANN)
+    with pytest.raises(InputError, match="there is a cluster 'big' already"):
+        create_cluster(tracker, ClusterRequest(name="big"), ANN)
+    with pytest.raises(InputError, match="a name is made of"):
+        create_cluster(tracker, ClusterRequest(name="../x"), ANN)
+
+
+def test_decisions_and_rounds_at_once_take_turns(tracker: TrackerStore, log: LogInMemory) -> None:
+    two_clusters(tracker)
+    errors: list[BaseException] = []
+
+    def decide(team: str) -> None:
+        try:
+            for _ in range(5):
+                for cluster in ("second", "default"):
+                    pin_team(tracker, PlaceRequest(team=team, cluster=cluster), ANN)
+                round_of(tracker, log)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=decide, args=(team,)) for team in ("red", "green", "blue")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert set(places(tracker).values()) == {"default"}
+    with tracker.transaction() as connection:
+        versions = connection.execute(text("SELECT version FROM cluster_assignments ORDER BY 1"))
+        numbers = [row.version for row in versions]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+# Following it
+
+
+def test_a_watcher_is_told_within_moments(tracker: TrackerStore, log: LogInMemory) -> None:
+    two_clusters(tracker)
+    round_of(tracker, log)
+    with AssignmentWatcher(tracker, "second") as watcher:
+        watcher.read()
+        watcher.wait(0.05)  # it listens now
+        timer = threading.Timer(
+            0.3, pin_team, (tracker, PlaceRequest(team="red", cluster="second"), ANN)
+        )
+        timer.start()
+        began = time.monotonic()
+        assert watcher.wait(30)
+        assert time.monotonic() - began < 10
+        timer.join()
+        assert "red" in watcher.read().teams_of("second")
+
+
+def test_a_version_between_reading_and_listening_is_not_missed(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    with AssignmentWatcher(tracker, "second") as watcher:
+        watcher.read()
+        pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+        assert watcher.wait(30)
+
+
+def test_reading_what_did_not_change_gives_the_same_object(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    round_of(tracker, log)
+    watcher = AssignmentWatcher(tracker, "default")
+    assert watcher.read() is watcher.read()
+
+
+def test_a_watcher_yields_what_changes_its_cluster_and_outlives_the_server(
+    tracker: TrackerStore, postgres: Any
+) -> None:
+    two_clusters(tracker)
+    seen: list[frozenset[str]] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        with (
+            TrackerStore(TrackerSettings(dsn=tracker.dsn)) as own,
+            AssignmentWatcher(own, "second") as watcher,
+        ):
+            for found in watcher.changes(done.is_set, every_s=0.2):
+                seen.append(found.teams_of("second"))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        until(lambda: seen)
+        pin_team(tracker, PlaceRequest(team="red", cluster="second"), ANN)
+        until(lambda: {"red"} <= seen[-1])
+        end_listeners(tracker)
+        pin_team(tracker, PlaceRequest(team="red", cluster="default"), ANN)
+        until(lambda: "red" not in seen[-1])
+    finally:
+        done.set()
+        thread.join()
+
+
+def end_listeners(tracker: TrackerStore) -> None:
+    """End the connections that listen, as a restart of the server does."""
+    ended = text(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()"
+    )
+    with tracker.transaction() as connection:
+        assert connection.execute(ended).rowcount == 1
+
+
+def until(condition: Any, limit_s: float = 30.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_every_topic_and_destination_is_one_clusters(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    two_clusters(tracker)
+    for team in ("red", "green", "blue"):
+        set_load(tracker, team, cores=1)
+    round_of(tracker, log)
+    pin_team(tracker, PlaceRequest(team="blue", cluster="second"), ANN)
+    served = {name: ServedTopics(tracker, name) for name in ("default", "second")}
+    topics = [topic for one in served.values() for topic in one.read()]
+    assert sorted(topics) == sorted(log.ends)
+    loaded = {name: one.read_destinations() for name, one in served.items()}
+    assert loaded == {"default": set(), "second": {"warehouse"}}, "blue is the first of its teams"
+
+
+def test_a_team_that_no_cluster_has_room_for_is_served_by_none_until_there_is(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    set_cluster(tracker, ClusterRequest(name="default", max_consumers=2), ANN)
+    report = round_of(tracker, log)
+    assert [words.split(":")[0] for words in report.problems] == [
+        "team red is served by no cluster"
+    ]
+    assert topics_of_cluster(tracker, "default").keys() == {topic_of("blue"), topic_of("green")}
+    set_cluster(tracker, ClusterRequest(name="default", max_consumers=3), ANN)
+    assert topic_of("red") in topics_of_cluster(tracker, "default")
+
+
+def test_topics_that_do_not_answer_take_a_bounded_time(
+    tracker: TrackerStore, log: LogInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waybill.clusters.measurement._MOST_UNSEEN", 1)
+    log.away = set(log.ends)
+    found = measure(tracker, log)
+    assert found.samples == []
+    assert sorted(why[:18] for why in found.unseen.values()) == [
+        "it was not asked, ", "it was not asked, ", "topic 'events.blue",
+    ]  # fmt: skip
+
+
+def test_an_assignment_that_names_a_team_that_is_gone_gives_no_topic(
+    tracker: TrackerStore, log: LogInMemory
+) -> None:
+    round_of(tracker, log)
+    with tracker.transaction() as connection:
+        connection.execute(text("DELETE FROM pipeline_versions WHERE pipeline_id = 'red-orders'"))
+    assert topic_of("red") not in topics_of_cluster(tracker, "default")
+    round_of(tracker, log)
+    assert places(tracker).keys() == {"green", "blue"}
+
+
+def test_batches_of_many_commits_are_all_counted(
+    tracker: TrackerStore, log: LogInMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waybill.clusters.measurement._CHUNK", 2)
+    process(tracker, "red", {0: (0, 1)})
+    age_looks(tracker, 700)
+    for n in range(1, 6):
+        process(tracker, "red", {0: (n, n + 1)}, tasks_ms=100)
+    process(tracker, "green", {0: (0, 3)}, tasks_ms=50)
+    found = measured(tracker, log)
+    assert (found["red"].batches, found["red"].batch_events) == (5, 5)
+    assert found["red"].core_s == pytest.approx(0.5)
+    assert (found["green"].batches, found["green"].batch_events) == (1, 3)
+
+
+def test_a_cluster_is_forecast_from_its_own_minutes_those_without_a_look_as_the_one_before(
+    tracker: TrackerStore,
+) -> None:
+    with tracker.transaction() as connection:
+        for minute, cores in ((9, 1.0), (8, 1.5), (8, 2.0), (4, 3.0)):
+            connection.execute(
+                text(
+                    "INSERT INTO cluster_loads (cluster, at, teams, needed_cores, demand_cores) "
+                    "VALUES ('default', date_trunc('minute', clock_timestamp()) "
+                    "- make_interval(mins => :minute, secs => -:cores), 1, 1, :cores)"
+                ),
+                {"minute": minute, "cores": cores},
+            )
+        found = read_demand_history(connection)
+    assert found == {"default": [1.0, 2.0, 2.0, 2.0, 2.0, 3.0]}

@@ -1,0 +1,122 @@
+"""``waybill clusters``, on the real tracker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.books import open_books
+from tests.support.clustered import LogInMemory, deploy_teams, set_load, topic_of
+from typer.testing import CliRunner
+
+from waybill.cli import app
+from waybill.clusters import DryRunInfra, coordinate
+from waybill.settings import Settings, TrackerSettings
+from waybill.storage import TrackerStore
+
+pytestmark = pytest.mark.serves
+
+
+@pytest.fixture
+def tracker(
+    postgres: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TrackerStore]:
+    with open_books(postgres, "clusters_cli") as books:
+        deploy_teams(books, tmp_path, "red", "green")
+        own = Settings(_env_file=None, home=tmp_path, tracker=TrackerSettings(dsn=books.dsn))
+        for name, value in own.to_env().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("COLUMNS", "80")
+        yield books
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["clusters", *arguments])
+    assert done.exit_code == 0, (done.output, done.exception)
+    return done.output
+
+
+def refused(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["clusters", *arguments])
+    assert done.exit_code == 1, (done.output, done.exception)
+    assert done.output.startswith("Error: ")
+    return " ".join(done.output.split())
+
+
+def as_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_a_cluster_from_its_creation_until_it_is_drained(tracker: TrackerStore) -> None:
+    assert as_json("list")["clusters"][0]["name"] == "default"
+    assert run("set", "default", "--cores", "4", "--max-consumers", "50") == "default: changed\n"
+    made = as_json("create", "big", "--cores", "8", "--spark-conf", "spark.executor.cores=2")
+    assert (made["name"], made["cores"], made["max_consumers"]) == ("big", 8, None)
+    assert made["spark_conf"] == {"spark.executor.cores": "2"}
+    assert run("pin", "red", "big", "--who", "ann", "--why", "slow") == "red: pinned to big\n"
+    shown = as_json("show", "big")
+    [team] = [one for one in shown["clusters"][0]["teams"] if one["team"] == "red"]
+    assert (team["pinned_by"], team["reason"]) == ("ann", "pinned to big")
+    assert {one["team"] for one in shown["decisions"]} >= {"red"}
+    assert "in cluster big" in run("unpin", "red")
+    assert "red: in cluster default" in run("move", "red", "default", "--why", "back")
+    assert "is being drained" in run("drain", "big")
+    assert "takes teams in again" in run("drain", "big", "--undo")
+
+
+def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
+    run("set", "default", "--cores", "4")
+    set_load(tracker, "red", cores=2.5, lag_s=12)
+    set_load(tracker, "green", cores=0.5)
+    log = LogInMemory()
+    log.ends = {topic_of("red"): {0: 0}}
+    log.away = {topic_of("red")}  # the looks that were written stay the newest
+    coordinate(tracker, log, DryRunInfra())
+    listed = run("list")
+    assert max(map(len, listed.splitlines())) <= 80
+    [line] = [line.split() for line in listed.splitlines() if line.startswith(" default")]
+    assert line[1].startswith("active")
+    assert line[-6:-4] == ["2", "2"]
+    assert line[-1] == "12/60"
+    assert "hot: team red takes" in listed
+    shown = run("show", "default")
+    assert "4 cores" in shown
+    assert "red from nowhere to default" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "nothing"), "no cluster 'nothing'; there are default"),
+        (("pin", "red", "nothing"), "`waybill clusters create` makes one"),
+        (("pin", "nobody", "default"), "no deployed pipeline is of team 'nobody'"),
+        (("move", "red", "nothing"), "no cluster 'nothing'"),
+        (("drain", "default"), "the only one that takes teams in"),
+        (("drain", "default", "--undo"), "is not being drained"),
+        (("create", "default"), "there is a cluster 'default' already"),
+        (("create", "a b"), "a name is made of"),
+        (("create", "a", "--lag-objective-s", "inf"), "lag_objective_s must be"),
+        (("set", "default"), "nothing of cluster 'default' would change"),
+        (("set", "nothing", "--cores", "1"), "no cluster 'nothing'"),
+        (("unpin", "red"), "'red' is not pinned"),
+    ],
+)
+def test_what_cannot_be_is_said_with_what_to_do(
+    tracker: TrackerStore, arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in refused(*arguments)
+
+
+def test_a_pin_to_a_full_cluster_says_how_to_make_room(tracker: TrackerStore) -> None:
+    run("create", "small", "--max-consumers", "1")
+    run("pin", "red", "small")
+    assert "--max-consumers 2" in refused("pin", "green", "small")
+
+
+def test_what_a_name_holds_reaches_no_terminal(tracker: TrackerStore) -> None:
+    said = refused("pin", "red\x1b[2J", "default")
+    assert "\x1b" not in said
+    assert "\\x1b[2J" in said

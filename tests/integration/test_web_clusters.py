@@ -1,0 +1,71 @@
+"""The routes of virtual clusters: what each user sees, and no more."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support import web_app
+from tests.support.clustered import serve, set_load
+
+from waybill.access import Decision
+from waybill.clusters import ClusterRequest, PlaceRequest, create_cluster, pin_team, set_cluster
+
+pytestmark = pytest.mark.serves
+airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
+ANN = Decision("ann", "it is slow")
+
+
+@pytest.fixture
+def clusters(web):
+    """Two clusters, aviation in the second."""
+    web.two_teams()
+    tracker = web.lot.tracker
+    web.lot.sql("DELETE FROM virtual_clusters WHERE name <> 'default'")
+    serve(tracker, "default", "second")
+    set_load(tracker, "aviation", cores=1.5, lag_s=7)
+    set_load(tracker, "shipping", cores=0.5)
+    set_cluster(tracker, ClusterRequest(name="default", cores=4), ANN)
+    asked = ClusterRequest(name="second", cores=4, spark_conf=["spark.secret=x"])
+    create_cluster(tracker, asked, ANN)
+    pin_team(tracker, PlaceRequest(team="aviation", cluster="second"), ANN)
+    yield web
+    web.lot.sql("TRUNCATE cluster_pins")
+    web.lot.sql("DELETE FROM virtual_clusters WHERE name <> 'default'")
+    web.lot.sql("UPDATE virtual_clusters SET cores = NULL")
+
+
+def test_who_may_view_every_team_sees_all(clusters):
+    found = clusters.get("ann", "/api/clusters")
+    by_name = {one["name"]: one for one in found["clusters"]}
+    [team] = by_name["second"]["teams"]
+    assert (team["team"], team["pinned_by"], team["reason"]) == (
+        "aviation", "ann", "pinned to second",
+    )  # fmt: skip
+    assert team["demand_cores"] == pytest.approx(1.5, rel=0.05)
+    assert by_name["second"]["spark_conf"] == {"spark.secret": "x"}
+    assert by_name["second"]["lag_s"] == 7
+    assert {one["team"] for one in found["decisions"]} == {"aviation", "shipping"}
+
+
+def test_others_see_their_teams_only(clusters):
+    found = clusters.get("otto", "/api/clusters")
+    assert {one["name"] for one in found["clusters"]} == {"default", "second"}
+    assert [t["team"] for one in found["clusters"] for t in one["teams"]] == ["shipping"]
+    assert {one["spark_conf"] for one in found["clusters"]} == {None}
+    assert {one["team"] for one in found["decisions"]} == {"shipping"}
+    assert "aviation" not in str(clusters.get("otto", "/api/clusters/second"))
+
+
+def test_one_cluster_has_its_last_day(clusters):
+    clusters.lot.sql(
+        "INSERT INTO cluster_loads (cluster, teams, cores, needed_cores, demand_cores) "
+        "VALUES ('second', 1, 4, 3, 1.5)"
+    )
+    found = clusters.get("uma", "/api/clusters/second")
+    assert [one["name"] for one in found["clusters"]] == ["second"]
+    [minute] = found["history"]
+    assert (minute["needed_cores"], minute["teams"]) == (3, 1)
+
+
+def test_a_cluster_that_there_is_not_is_404_and_a_name_that_is_none_422(clusters):
+    assert clusters.ask("ann", "GET", "/api/clusters/third").status_code == 404
+    assert clusters.ask("ann", "GET", "/api/clusters/a%20b").status_code == 422

@@ -1,0 +1,524 @@
+"""Virtual clusters on a simulated clock: queries, cores, Kafka, the ledger and the coordinator.
+
+What is as in the real thing: a topic a team; queries whose micro-batches begin at ticks, take at
+most so many events (shared by what waits in each topic, as Spark shares ``maxOffsetsPerTrigger``),
+and cost driver time, tasks, and a commit a topic. A task holds its core until it ends; a core that
+gets free goes to the query with the fewest running tasks (Spark's FAIR scheduler) or to the oldest
+batch (FIFO). The coordinator is the product's: it sees what the tracker and Kafka would tell it,
+once a minute and some seconds late.
+
+A move pauses its team: the old application looks every two seconds, ends the batch at work, and
+releases; the new one looks every two seconds, starts a query, which takes seconds, and its first
+batch is slow, slower still where it served nobody. With every move the other topics of both
+clusters stop for ``restart_s``, as a query does that gains or loses a topic.
+
+Not in it: data that is skewed over partitions, executors that die, loading.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from waybill.clusters import (
+    Assignment,
+    LoadSample,
+    PackingPolicy,
+    VirtualCluster,
+    assign,
+    team_load,
+)
+
+Rates = np.ndarray
+"""Events a second, of each team (row) and second (column)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things take, in seconds; of a local run of ``bench-processing`` and the main job."""
+
+    trigger_s: float = 0.5
+    most_events: int = 200_000
+    driver_s: float = 0.1
+    """Before a batch's tasks."""
+    commit_s: float = 0.05
+    """After them."""
+    task_s: float = 0.01
+    """Of a task without events,"""
+    object_s: float = 0.02
+    """and of a topic's partition in it: its objects."""
+    lags_s: float = 1.0
+    """Below which a topic that is apart does not lag any more."""
+    look_s: float = 2.0
+    """Between two looks of an application at the assignment."""
+    query_s: float = 3.0
+    """Until a new consumer's query runs."""
+    first_batch_s: float = 2.0
+    """More that its first batch takes."""
+    idle_application_s: float = 10.0
+    """More in an application that served nobody: nothing is compiled, no worker runs. It is there:
+    no team is moved into a cluster without one."""
+    restart_s: float = 2.0
+    """For how long the others of a cluster stop when one comes or goes."""
+    coordinator_s: float = 8.0
+    """From a full minute until the coordinator has decided."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The clusters and teams of a run."""
+
+    clusters: int = 5
+    cores: int = 4
+    teams: int = 24
+    partitions: int = 2
+    """Of a topic: so many tasks a batch, so many cores that a team can use. Teams that use a fifth
+    of a cluster on the mean have one for each core."""
+    more_partitions: tuple[int, ...] = ()
+    """Other teams whose topic has a partition for each core."""
+    busy: float = 0.4
+    """Share of all cores that the teams' events keep busy on the mean; tasks take some on top."""
+    empty: int = 0
+    """Of the clusters: there, and given to nobody at first."""
+    lag_objective_s: float = 20.0
+    seed: int = 7
+    queries: str = "topic"
+    """A query for each ``topic``, or one for each ``cluster``; or for each cluster, and topics
+    ``apart`` that fill its batches: where more waits than a batch takes, those with the most have
+    a query of their own until, two minutes later, they do not lag."""
+
+    def partitions_of(self) -> list[int]:
+        """Return the partitions of each team's topic."""
+        large = self.base_rates() * self.event_costs() > self.cores / 5
+        return [
+            self.cores if large[team] or team in self.more_partitions else self.partitions
+            for team in range(self.teams)
+        ]
+
+    def event_costs(self) -> np.ndarray:
+        """Return the core seconds of an event, by team: 15 to 45 microseconds."""
+        return np.random.default_rng(self.seed).uniform(15e-6, 45e-6, self.teams)
+
+    def base_rates(self) -> np.ndarray:
+        """Return the events a second of each team; loads differ by a factor of ten or so."""
+        made = np.random.default_rng(self.seed + 1)
+        share = made.lognormal(0, 0.6, self.teams)
+        demand = share / share.sum() * self.busy * (self.clusters - self.empty) * self.cores
+        return demand / self.event_costs()
+
+
+@dataclass
+class _Batch:
+    query: _Query
+    began: float
+    parts: list[tuple[_Consumer, int, float]]
+    """(consumer, events, core seconds)."""
+    tasks: list[float]
+    """Seconds of those that wait for a core."""
+    running: int = 0
+
+
+@dataclass
+class _Query:
+    """A streaming query: the consumers that share its batches."""
+
+    cluster: str
+    members: list[_Consumer]
+    restarts: bool = False
+    fresh: bool = False
+    apart_since: float | None = None
+    """Since when its one member is out of the cluster's group."""
+
+
+class _Consumer:
+    """A team's topic."""
+
+    def __init__(self, number: int, cumulative: list[float], cost: float) -> None:
+        self.number = number
+        self.team = f"team{number:02}"
+        self.cost = cost
+        self.cumulative = cumulative
+        self.read = 0
+        self.cluster: str | None = None
+        self.target: str | None = None
+        """Where it is to go."""
+        self.left_at: float | None = None
+        self.last_commit = 0.0
+        self.since_look = [0, 0, 0.0]
+        """Batches, events, core seconds since the coordinator's last look."""
+        self._at = 0
+
+    def written(self, now: float) -> int:
+        """Return how many events have come in."""
+        second = min(int(now), len(self.cumulative) - 2)
+        part = now - second
+        there = self.cumulative[second]
+        return int(there + part * (self.cumulative[second + 1] - there))
+
+    def came_at(self, number: int) -> float:
+        """Return when an event came in; asked in rising order."""
+        at, total = self._at, self.cumulative
+        while at + 2 < len(total) and total[at + 1] <= number:
+            at += 1
+        self._at = at
+        width = total[at + 1] - total[at]
+        return at + (number - total[at]) / width if width > 0 else at + 1.0
+
+
+@dataclass
+class Run:
+    """What happened."""
+
+    seconds: int
+    lags: list[tuple[float, int, int, float, float]] = field(default_factory=list)
+    """(time, team, events, lag of the first, lag of the last) of each batch."""
+    lag_by_second: dict[int, list[float]] = field(default_factory=dict)
+    """By team: how long its oldest unread event has waited, every five seconds."""
+    moves: list[tuple[float, str, str | None, str, str]] = field(default_factory=list)
+    """(time, team, old, new, kind)."""
+    pauses: list[float] = field(default_factory=list)
+    """Of moved teams, from the last commit here to the first one there."""
+    problems: set[str] = field(default_factory=set)
+    unread: int = 0
+
+    def reversals(self, within_s: float = 3600.0) -> int:
+        """Return how often a team went back where it came from in less than an hour."""
+        back = 0
+        for place, (at, team, old, _, _) in enumerate(self.moves):
+            for later, other, _, new, _ in self.moves[place + 1 :]:
+                if other == team and new == old and later - at < within_s:
+                    back += 1
+                    break
+        return back
+
+    def p95_lag(self, teams: Sequence[int], first: float, last: float) -> float:
+        """Return the lag that 95 of 100 events of these teams stayed below."""
+        chosen = set(teams)
+        rows = [row for row in self.lags if first <= row[0] < last and row[1] in chosen]
+        lags = np.array([lag for row in rows for lag in row[3:5]])
+        weights = np.array([row[2] / 2 for row in rows for _ in range(2)])
+        order = np.argsort(lags)
+        reached = np.searchsorted(np.cumsum(weights[order]), 0.95 * weights.sum())
+        return float(lags[order][reached])
+
+
+class Simulation:
+    """One run.
+
+    Args:
+        fleet: who there is.
+        rates: what comes in.
+        policy: of the packing; None: nobody is ever moved.
+        scheduler: ``fair`` or ``fifo``.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        rates: Rates,
+        *,
+        policy: PackingPolicy | None,
+        scheduler: str = "fair",
+        costs: Costs | None = None,
+    ) -> None:
+        self._fleet, self._policy, self._costs = fleet, policy, costs or Costs()
+        self._fifo = scheduler == "fifo"
+        self._partitions = fleet.partitions_of()
+        self._seconds = rates.shape[1]
+        self._random = random.Random(fleet.seed + 2)
+        total = np.concatenate([np.zeros((fleet.teams, 1)), np.cumsum(rates, axis=1)], axis=1)
+        costs_of = fleet.event_costs()
+        self._consumers = [
+            _Consumer(n, total[n].tolist(), float(costs_of[n])) for n in range(fleet.teams)
+        ]
+        self._clusters = [
+            VirtualCluster(f"c{n}", cores=fleet.cores, lag_objective_s=fleet.lag_objective_s)
+            for n in range(fleet.clusters)
+        ]
+        self._free = {one.name: fleet.cores for one in self._clusters}
+        self._queries: list[_Query] = []
+        self._groups: dict[str, _Query] = {}
+        self._queues: dict[str, list[_Batch]] = {one.name: [] for one in self._clusters}
+        self._samples: dict[int, list[LoadSample]] = {n: [] for n in range(fleet.teams)}
+        self._assignment: Assignment | None = None
+        self._heap: list[tuple[float, int, Callable[..., None], Any]] = []
+        self._sequence = 0
+        self.run = Run(self._seconds, lag_by_second={n: [] for n in range(fleet.teams)})
+
+    def go(self) -> Run:
+        """Run to the end."""
+        self._place_all()
+        self._at(60.0 + self._costs.coordinator_s, self._coordinate, None)
+        self._at(5.0, self._look, None)
+        while self._heap:
+            now, _, act, what = heapq.heappop(self._heap)
+            if now >= self._seconds:
+                break
+            act(now, what)
+        end = float(self._seconds)
+        self.run.unread = sum(max(0, one.written(end) - one.read) for one in self._consumers)
+        return self.run
+
+    def _at(self, when: float, act: Callable[..., None], what: Any) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, act, what))
+
+    def _place_all(self) -> None:
+        """Begin as after a quiet night: teams are packed by what they ask for on the mean."""
+        rates = self._fleet.base_rates()
+        used = self._clusters[: len(self._clusters) - self._fleet.empty]
+        loads = [
+            replace(
+                team_load([self._sample(one, 0.0)]),
+                arrival_per_s=float(rates[one.number]),
+                core_s_per_event=one.cost,
+            )
+            for one in self._consumers
+        ]
+        self._assignment = assign(None, loads, used, {}, now_s=-7200.0)
+        for one in self._consumers:
+            one.cluster = one.target = self._assignment.placements[one.team].cluster
+            self._join(0.0, one)
+
+    # Queries
+
+    def _join(self, now: float, one: _Consumer) -> None:
+        """Give a consumer a query in its cluster."""
+        assert one.cluster is not None
+        group = self._groups.get(one.cluster)
+        if group is not None and group.members:
+            group.members.append(one)
+            group.restarts = group.restarts or now > 0
+            return
+        query = _Query(one.cluster, [one], fresh=now > 0)
+        self._queries.append(query)
+        if self._fleet.queries != "topic":
+            self._groups[one.cluster] = query
+        self._at(now + (0 if now else self._random.random()), self._trigger, query)
+
+    def _trigger(self, now: float, query: _Query) -> None:
+        for one in [one for one in query.members if one.target != query.cluster]:
+            query.members.remove(one)
+            query.restarts = True
+            self._release(now, one)
+        if self._fleet.queries == "apart":
+            self._set_apart(now, query)
+        if not query.members:
+            return
+        if query.restarts:
+            query.restarts = False
+            self._at(now + self._costs.restart_s, self._trigger, query)
+            return
+        batch = self._batch_of(now, query)
+        if batch is None:
+            self._at(now + self._costs.trigger_s, self._trigger, query)
+            return
+        more = self._costs.first_batch_s if query.fresh else 0.0
+        query.fresh = False
+        self._at(now + self._costs.driver_s + more, self._submit, batch)
+
+    def _set_apart(self, now: float, query: _Query) -> None:
+        if query.apart_since is None:
+            for one in self._filling(now, query):
+                if len(query.members) > 1:
+                    query.members.remove(one)
+                    query.restarts = True
+                    own = _Query(query.cluster, [one], apart_since=now)
+                    self._at(now + self._costs.restart_s, self._trigger, own)
+        elif query.members and now - query.apart_since > 120:
+            [one] = query.members
+            if self._lag(one, now) < self._costs.lags_s:
+                query.members.clear()
+                self._join(now, one)
+
+    def _filling(self, now: float, query: _Query) -> list[_Consumer]:
+        """Return the topics with which more waits than a batch takes, without which half of it."""
+        waiting = {one.number: one.written(now) - one.read for one in query.members}
+        total, limit, found = sum(waiting.values()), self._costs.most_events, []
+        if total <= limit:
+            return []
+        for one in sorted(query.members, key=lambda one: -waiting[one.number]):
+            if total <= limit / 2:
+                break
+            total -= waiting[one.number]
+            found.append(one)
+        return found
+
+    def _batch_of(self, now: float, query: _Query) -> _Batch | None:
+        """Take what waits; a limit is shared by what waits in each topic, as Spark does."""
+        waiting = [(one, one.written(now) - one.read) for one in query.members]
+        total = sum(number for _, number in waiting)
+        limit = min(1.0, self._costs.most_events / total) if total else 0.0
+        parts, pieces = [], []
+        for one, number in waiting:
+            events = max(1, int(number * limit)) if number > 0 else 0
+            if not events:
+                continue
+            partitions = self._partitions[one.number]
+            each = events / partitions * one.cost * self._random.lognormvariate(0, 0.1)
+            each += self._costs.object_s
+            pieces += [each] * partitions
+            parts.append((one, events, each * partitions))
+        most = 2 * self._fleet.cores
+        tasks = [self._costs.task_s + sum(pieces[n::most]) for n in range(min(most, len(pieces)))]
+        return _Batch(query, now, parts, tasks) if parts else None
+
+    def _submit(self, now: float, batch: _Batch) -> None:
+        name = batch.query.cluster
+        self._queues[name].append(batch)
+        self._schedule(now, name)
+
+    def _schedule(self, now: float, name: str) -> None:
+        queue = self._queues[name]
+        while self._free[name] and queue:
+            batch = queue[0] if self._fifo else min(queue, key=lambda one: one.running)
+            self._free[name] -= 1
+            batch.running += 1
+            self._at(now + batch.tasks.pop(), self._task_ended, (name, batch))
+            if not batch.tasks:
+                queue.remove(batch)
+
+    def _task_ended(self, now: float, what: tuple[str, _Batch]) -> None:
+        name, batch = what
+        self._free[name] += 1
+        batch.running -= 1
+        if not batch.running and not batch.tasks:
+            commits_s = self._costs.commit_s * len(batch.parts)
+            self._at(now + commits_s, self._commit, batch)
+        self._schedule(now, name)
+
+    def _commit(self, now: float, batch: _Batch) -> None:
+        for one, events, core_s in batch.parts:
+            first, last = one.came_at(one.read), one.came_at(one.read + events - 1)
+            one.read += events
+            self.run.lags.append((now, one.number, events, now - first, now - last))
+            if one.left_at is not None:
+                self.run.pauses.append(now - one.left_at)
+                one.left_at = None
+            one.last_commit = now
+            seen = one.since_look
+            one.since_look = [seen[0] + 1, seen[1] + events, seen[2] + core_s]
+        self._at(max(now, batch.began + self._costs.trigger_s), self._trigger, batch.query)
+
+    # Moves
+
+    def _release(self, now: float, one: _Consumer) -> None:
+        """End here, and begin where it is to go, once that one has looked and started."""
+        old, new = one.cluster, one.target
+        assert new is not None
+        runs = any(x.cluster == new for x in self._consumers)
+        if self._fleet.queries == "topic":  # as if they were in groups: all of both clusters stop
+            for query in self._queries:
+                query.restarts = query.restarts or query.cluster in {old, new}
+        one.cluster, one.left_at = None, one.last_commit
+        wait = self._random.random() * self._costs.look_s + self._costs.query_s
+        self._at(now + wait + (0 if runs else self._costs.idle_application_s), self._start, one)
+
+    def _start(self, now: float, one: _Consumer) -> None:
+        one.cluster = one.target
+        self._join(now, one)
+
+    def _retarget(self, _now: float, what: tuple[_Consumer, str]) -> None:
+        one, target = what
+        one.target = target
+
+    # The coordinator
+
+    def _look(self, now: float, _: None) -> None:
+        for one in self._consumers:
+            self.run.lag_by_second[one.number].append(self._lag(one, now))
+        self._at(now + 5.0, self._look, None)
+
+    @staticmethod
+    def _lag(one: _Consumer, now: float) -> float:
+        return max(0.0, now - one.came_at(one.read)) if one.written(now) > one.read else 0.0
+
+    def _sample(self, one: _Consumer, now: float) -> LoadSample:
+        batches, events, core_s = one.since_look
+        one.since_look = [0, 0, 0.0]
+        written, lag = one.written(now), self._lag(one, now)
+        return LoadSample(
+            one.team, now, 1, written, one.read, lag, int(batches), int(events), core_s
+        )
+
+    def _coordinate(self, now: float, _: None) -> None:
+        for one in self._consumers:
+            samples = self._samples[one.number]
+            samples.append(self._sample(one, now))
+            del samples[:-60]
+        self._at(now + 60.0, self._coordinate, None)
+        if self._policy is None or len(self._samples[0]) < 3:
+            return
+        loads = [team_load(self._samples[one.number]) for one in self._consumers]
+        before = self._assignment
+        after = assign(before, loads, self._clusters, {}, now_s=now, policy=self._policy)
+        self.run.problems |= set(after.problems)
+        if before is None or after.version == before.version:
+            return
+        self._assignment = after
+        for move in after.moves:
+            self.run.moves.append((now, move.team, move.old, move.new, move.kind))
+            one = self._consumers[int(move.team[4:])]
+            heard = now + self._random.random() * self._costs.look_s
+            self._at(heard, self._retarget, (one, move.new))
+
+
+# What comes in
+
+
+def homogeneous(fleet: Fleet, seconds: int) -> Rates:
+    """Each team's rate is constant, give or take what counting gives."""
+    made = np.random.default_rng(fleet.seed + 3)
+    return made.poisson(np.repeat(fleet.base_rates()[:, None], seconds, axis=1)).astype(float)
+
+
+def bursty(fleet: Fleet, seconds: int) -> Rates:
+    """Each team has five times its rate for 20 to 90 seconds, every quarter of an hour or so."""
+    rates = homogeneous(fleet, seconds)
+    made = np.random.default_rng(fleet.seed + 4)
+    for row in rates:
+        at = made.exponential(900)
+        while at < seconds:
+            length = made.uniform(20, 90)
+            row[int(at) : int(at + length)] *= 5
+            at += length + made.exponential(900)
+    return rates
+
+
+def seasonal(fleet: Fleet, seconds: int, period_s: float) -> Rates:
+    """Each team goes up to 1.8 times its rate and down to 0.2; all peaks within half a period."""
+    made = np.random.default_rng(fleet.seed + 5)
+    phases = made.uniform(0, np.pi, fleet.teams)[:, None]
+    swing = 1 + 0.8 * np.sin(2 * np.pi * np.arange(seconds)[None, :] / period_s + phases)
+    return homogeneous(fleet, seconds) * swing
+
+
+def storm(fleet: Fleet, seconds: int, *, team: int, at_s: int, times: float = 10.0) -> Rates:
+    """One team has ten times its rate from a moment on; all else is as in ``homogeneous``."""
+    rates = homogeneous(fleet, seconds)
+    rates[team, at_s:] *= times
+    return rates
+
+
+def storm_team(fleet: Fleet, times: float = 10.0) -> int:
+    """Return the team whose load, times ten, is closest to three quarters of a cluster."""
+    demand = fleet.base_rates() * fleet.event_costs() * times
+    return int(np.argmin(np.abs(demand - 0.75 * fleet.cores)))
+
+
+def recovery_s(run: Run, team: int, *, at_s: float, objective_s: float) -> float | None:
+    """Return how long after a step a team's lag was within the objective for good; None: never.
+
+    For good: for the five minutes after, and to the end of the run.
+    """
+    lags = run.lag_by_second[team]
+    over = [place for place, lag in enumerate(lags) if lag > objective_s]
+    if not over:
+        return 0.0
+    ended = (over[-1] + 2) * 5.0
+    return ended - at_s if ended + 300 <= run.seconds else None

@@ -1,0 +1,257 @@
+"""An application's topics in groups, over real servers and a Spark session of this process.
+
+``main`` runs the whole story in a process of its own: Spark's Java stays in one for good, and its
+workers have the settings that it was started with.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from sqlalchemy import text
+from tests.support import cut_logs
+from tests.support.evolving import DECLARATION, PASSES
+
+from waybill import services
+from waybill.errors import StopError
+from waybill.events import Event, encode
+from waybill.processing.spark import topic_group
+from waybill.processing.spark.application import fresh_checkpoints
+from waybill.processing.spark.session import open_session
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
+from waybill.processing.spark.topic_group import TopicGroup
+from waybill.processing.spark.topic_groups import TopicGroups
+from waybill.settings import Settings
+from waybill.storage import open_log, open_objects, open_tracker
+from waybill.topics.stops import read_stops
+
+TEAMS = ("north", "south", "west")
+SLOW = """
+import time
+def transform(event):
+    time.sleep(0.2)
+    return event
+"""
+
+
+class Application:
+    """The groups of an application in one Spark session; a pipeline of each team is deployed."""
+
+    def __init__(self, settings: Settings) -> None:
+        services.migrate(settings)
+        self.settings, self._servers = settings, settings.kafka.bootstrap_servers
+        self.tag = uuid.uuid4().hex[:8]
+        for team in TEAMS:
+            services.run_deploy(settings, self._written(team), who="test")
+        self.log = open_log(settings.kafka)
+        self.tracker = open_tracker(settings.tracker)
+        self.topics = {team: f"events.{team}-{self.tag}.warehouse" for team in TEAMS}
+        self.spark = open_session(settings.spark, name="groups")
+        self._folder = fresh_checkpoints(settings.spark.work_dir / "groups")
+        objects = open_objects(settings.s3)
+        self._parts = ProcessingParts.over(settings, self.tracker, self.log, objects)
+        self.opened: list[str] = []
+        self.started: list[str] = []
+        self.processes = 0
+        self.groups = self.fresh_groups()
+
+    def _written(self, team: str) -> Path:
+        home = self.settings.pipelines_dir / team
+        home.mkdir(parents=True)
+        declared = (
+            DECLARATION.format(team=f"{team}-{self.tag}", policy="strict", amount="int32")
+            .replace("test-evolving", f"{team}-{self.tag}")
+            .replace("name: evolving", f"name: {team}")
+        )
+        (home / "pipeline.yaml").write_text(declared)
+        (home / "transformation.py").write_text(PASSES)
+        (home / "orders.csv").write_text("number,amount\n")
+        return home
+
+    def _open(self, topic: str) -> TopicConsumer:
+        self.opened.append(topic)
+        info = self.log.ensure_topic(topic)
+        consumer = TopicConsumer(self._parts, info, destination="warehouse", holder="test")
+        consumer.open()
+        return consumer
+
+    def _group(self, process: int, consumers: Iterable[TopicConsumer], name: str) -> TopicGroup:
+        name, folder = f"{name}-of-{process}", self._folder / uuid.uuid4().hex
+        return TopicGroup(self._parts, consumers, name=name, checkpoint=folder)
+
+    def _start(self, group: TopicGroup) -> Any:
+        self.started.append(group.name)
+        return group.start(self.spark)
+
+    def send(self, team: str, numbers: Iterable[int], *, of: str = "") -> None:
+        """Send orders to a team's topic, of its own pipeline or of another team's."""
+        self.log.ensure_topic(self.topics[team])
+        messages = [
+            encode(
+                Event(
+                    id=f"{team}-{number}", pipeline_id=f"{of or team}-{self.tag}",
+                    team=f"{of or team}-{self.tag}", name="order", key=f"[{number}]",
+                    source_version=number, intake_version=number, intake_minute=29_000_000,
+                    time="2026-01-01T00:00:00Z", data={"number": number, "amount": number},
+                )
+            )
+            for number in numbers
+        ]  # fmt: skip
+        cut_logs.send_one_by_one(self._servers, self.topics[team], messages)
+
+    def sql(self, statement: str) -> dict[str, int]:
+        with self.tracker.transaction() as connection:
+            rows = connection.execute(text(statement)).all()
+        return {str(name).removesuffix(f"-{self.tag}"): int(number) for name, number in rows}
+
+    def passed(self) -> dict[str, int]:
+        """Return {team: events that were mapped}, as the ledger counts them."""
+        return self.sql(
+            "SELECT pipeline_id, sum((row -> 3 ->> 2)::int) FROM ledger, "
+            "jsonb_array_elements(counts) AS row WHERE row ->> 1 = 'mapping' GROUP BY 1"
+        )
+
+    def fresh_groups(self) -> TopicGroups:
+        """Return what another process of the application would have."""
+        self.processes += 1
+        group = partial(self._group, self.processes)
+        return TopicGroups(self._open, group, self._start, most_topics=2)
+
+    def until(self, condition: Callable[[], bool], what: str, teams: Iterable[str]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            self.groups.look([self.topics[team] for team in teams])
+            assert time.monotonic() < deadline, f"{what}: did not happen; passed {self.passed()}"
+            time.sleep(0.1)
+
+
+def died_and_fenced(application: Application) -> None:
+    """A driver dies between two topics' commits; one wakes up late."""
+    teams, commit = ("north", "south"), TopicConsumer.commit
+    committed: list[str] = []
+    refused: list[str] = []
+
+    def dying(consumer: TopicConsumer, *args: Any, **named: Any) -> int:
+        if committed:
+            refused.append(consumer.topic.name)
+            raise RuntimeError("the driver dies here")
+        committed.append(consumer.topic.name)
+        return commit(consumer, *args, **named)
+
+    for team in teams:
+        application.send(team, range(30))
+    with mock.patch.object(TopicConsumer, "commit", dying):
+        application.until(lambda: bool(refused), "one is committed, one is not", teams)
+        application.groups.stop()
+    assert len(committed) == 1
+    assert len(application.passed()) == 1
+
+    application.groups = application.fresh_groups()
+    application.until(
+        lambda: application.passed() == {"north": 30, "south": 30}, "what was not committed", teams
+    )
+
+    # another application takes one of the topics; the old one wakes up with records of both
+    late, application.groups = application.groups, application.fresh_groups()
+    application.until(lambda: len(application.started) == 3, "taken over", ["north"])
+    application.send("south", range(30, 35))
+    application.send("north", range(30, 40))
+    wanted = {"north": 40, "south": 35}
+    application.until(lambda: application.passed() == wanted, "both go on", ["north"])
+    with pytest.raises(StopError, match="taken over by another application"):
+        for _ in range(600):
+            late.look([application.topics[team] for team in teams])
+            time.sleep(0.1)
+    assert application.passed() == wanted
+    staged = "SELECT 'rows', sum(rows) FROM staged_objects"
+    assert application.sql(staged) == {"rows": sum(wanted.values())}
+
+
+def committed_apart(application: Application) -> None:
+    """Two topics of a query, a third in another; one of them with a hole."""
+    teams = ("north", "south")
+    application.groups = application.fresh_groups()
+    application.send("north", range(100, 140))
+    application.send("south", range(100, 107))
+    wanted = {"north": 80, "south": 42}
+    application.until(lambda: application.passed() == wanted, "all are read", teams)
+    started = application.started[:-1]
+    assert application.started == [*started, "topics-1-of-4"]
+    pools = application.spark.sparkContext._jsc.sc().getAllPools()
+    names = [pools.apply(number).name() for number in range(pools.size())]
+    assert "topics-1-of-4" in names
+    offsets = "SELECT DISTINCT o ->> 0, 1 FROM staged_objects, jsonb_array_elements(offsets) AS o"
+    assert set(application.sql(offsets)) == {application.topics[team] for team in teams}
+    mixed = (
+        "SELECT key, count(DISTINCT o ->> 0) FROM staged_objects, "
+        "jsonb_array_elements(offsets) AS o GROUP BY 1"
+    )
+    assert set(application.sql(mixed).values()) == {1}  # no object has rows of two topics
+
+    # another team's pipeline is none of this topic's
+    application.send("south", [500], of="north")
+    parked = "SELECT p.pipeline_id, s.count FROM segments s JOIN parked_partitions p ON p.id = s.partition_id"
+    application.until(lambda: bool(application.sql(parked)), "it parks", teams)
+    assert application.sql(parked) == {"north": 1}
+
+    # one more topic: a group of its own, as the first is full
+    application.send("west", range(5))
+    application.until(lambda: application.passed().get("west") == 5, "the third is read", TEAMS)
+    assert application.started == [*started, "topics-1-of-4", "topics-2-of-4"]
+
+    # a topic with a hole stops; its neighbour is read on, and nobody is examined anew
+    cut_logs.send_in_transaction(
+        application.settings.kafka.bootstrap_servers, application.topics["south"], [b"h1", b"h2"]
+    )
+
+    def stopped() -> bool:
+        return bool(read_stops(application.tracker, application.topics["south"]))
+
+    application.until(stopped, "a hole stops its topic", TEAMS)
+    opened = application.opened.count(application.topics["north"])
+    application.send("north", range(200, 220))
+    application.until(lambda: application.passed()["north"] == 100, "a neighbour goes on", TEAMS)
+    assert application.opened.count(application.topics["north"]) == opened
+    assert application.passed() == {"north": 100, "south": 42, "west": 5}
+
+
+def slow_alone(application: Application) -> None:
+    """A neighbour of a topic whose code is slow does not wait for it; none of it is lost."""
+    application.groups.stop()
+    application.groups = application.fresh_groups()
+    teams, before = ("north", "west"), application.passed()
+    home = application.settings.pipelines_dir / "west"
+    (home / "transformation.py").write_text(SLOW)
+    services.run_deploy(application.settings, home, who="test")
+    topic_group.BESIDE_OTHERS_S = 2.0  # in this process, until it ends
+    application.send("west", range(300, 340))
+    application.send("north", range(300, 310))
+    started = len(application.started)
+    north = before["north"] + 10
+    application.until(lambda: application.passed()["north"] == north, "no waiting", teams)
+    assert application.passed()["west"] == before["west"]
+    west = before["west"] + 40
+    application.until(lambda: application.passed()["west"] == west, "read by itself", teams)
+    names = application.started[started:]
+    assert len(set(names)) == 2, names
+    assert application.opened.count(application.topics["west"]) == 2  # kept where it stood
+
+
+def main(settings: Settings) -> None:
+    """Run all of it."""
+    application = Application(settings)
+    try:
+        died_and_fenced(application)
+        committed_apart(application)
+        slow_alone(application)
+    finally:
+        application.groups.stop()
+        application.spark.stop()
+        application.tracker.close()

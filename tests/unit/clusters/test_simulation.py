@@ -1,0 +1,101 @@
+"""The benchmark's simulator, small: what the coordinator does for teams, and that it can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.support.simulated_clusters import (
+    Fleet,
+    Run,
+    Simulation,
+    bursty,
+    homogeneous,
+    recovery_s,
+    storm,
+    storm_team,
+)
+
+from waybill.clusters import PackingPolicy
+
+FLEET = Fleet(clusters=4, teams=16, seed=11)
+TEAM = storm_team(FLEET)
+STORMY = replace(FLEET, more_partitions=(TEAM,))
+OTHERS = [number for number in range(FLEET.teams) if number != TEAM]
+SECONDS, STEP_S = 1500, 300
+NERVOUS = PackingPolicy(fill=0.60, over=0.61, rest_s=0.0, return_s=0.0, moves=10)
+
+
+def stormy(policy: PackingPolicy | None, scheduler: str = "fair") -> Run:
+    rates = storm(STORMY, SECONDS, team=TEAM, at_s=STEP_S)
+    return Simulation(STORMY, rates, policy=policy, scheduler=scheduler).go()
+
+
+def recovery(run: Run) -> float | None:
+    return recovery_s(run, TEAM, at_s=STEP_S, objective_s=FLEET.lag_objective_s)
+
+
+def test_a_team_in_a_storm_recovers_and_nobody_else_notices():
+    run = stormy(PackingPolicy())
+    calm = Simulation(STORMY, homogeneous(STORMY, SECONDS), policy=PackingPolicy()).go()
+    assert recovery(run) is not None
+    assert run.p95_lag(OTHERS, STEP_S, SECONDS) <= 1.1 * calm.p95_lag(OTHERS, STEP_S, SECONDS)
+    assert run.reversals() == 0
+
+
+def test_without_a_coordinator_it_does_not():
+    run = stormy(None)
+    assert recovery(run) is None
+    assert run.moves == []
+
+
+def test_a_scheduler_that_is_not_fair_is_noticed_by_the_others():
+    fair, fifo = stormy(None), stormy(None, "fifo")
+    usual = fair.p95_lag(OTHERS, STEP_S, SECONDS)
+    assert fifo.p95_lag(OTHERS, STEP_S, SECONDS) > 1.1 * usual
+
+
+def test_a_policy_without_hysteresis_moves_to_and_fro():
+    rates = bursty(FLEET, 3000)
+    nervous = Simulation(FLEET, rates, policy=NERVOUS).go()
+    calm = Simulation(FLEET, rates, policy=PackingPolicy()).go()
+    assert calm.reversals() == 0
+    assert nervous.reversals() > 0
+
+
+def test_a_calm_day_moves_nobody():
+    assert Simulation(FLEET, homogeneous(FLEET, 900), policy=PackingPolicy()).go().moves == []
+
+
+def test_every_event_is_processed_once_through_all_moves():
+    rates = storm(STORMY, SECONDS, team=TEAM, at_s=STEP_S)
+    run = Simulation(STORMY, rates, policy=PackingPolicy()).go()
+    assert run.moves
+    read = np.zeros(FLEET.teams, dtype=int)
+    for _, team, events, first, last in run.lags:
+        read[team] += events
+        assert first >= last >= 0
+    assert sum(read) + run.unread == pytest.approx(rates.sum(), abs=FLEET.teams)
+
+
+def test_a_move_pauses_its_team_for_as_long_as_looking_and_starting_take():
+    run = stormy(PackingPolicy())
+    assert len(run.pauses) == len(run.moves) > 0
+    assert min(run.pauses) > 3
+
+
+def test_the_same_seed_gives_the_same_run():
+    assert stormy(PackingPolicy()).moves == stormy(PackingPolicy()).moves
+
+
+def test_in_one_query_a_storm_reaches_its_neighbours_and_in_one_of_its_own_it_does_not():
+    """Spark shares a batch's limit by what waits in each topic."""
+    longest = {}
+    for queries in ("cluster", "apart"):
+        fleet = replace(STORMY, queries=queries)
+        rates = storm(fleet, SECONDS, team=TEAM, at_s=STEP_S)
+        run = Simulation(fleet, rates, policy=PackingPolicy()).go()
+        longest[queries] = max(max(run.lag_by_second[team]) for team in OTHERS)
+    assert longest["cluster"] > 2 * FLEET.lag_objective_s
+    assert longest["apart"] < FLEET.lag_objective_s

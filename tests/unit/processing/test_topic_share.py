@@ -1,0 +1,67 @@
+"""A topic that takes too long beside others is given up, amid an event if need be."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import orjson
+import pytest
+from tests.support.evolving import kafka_rows
+from tests.unit.processing.made import event, pipeline
+
+from waybill.events import encode
+from waybill.processing import Chain, Plan, Retries, shared_sandbox
+from waybill.processing.spark.task_output import TaskOutput
+from waybill.processing.spark.tasks import TopicShare
+from waybill.settings import Settings
+
+SLEEPS = "import time\ndef transform(event):\n    time.sleep(0.4)\n    return event\n"
+
+
+class Objects:
+    """Keeps what is put."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def put_waiting(self, key: str, body: bytes, *, limit_s: float) -> None:
+        self.keys.append(key)
+
+
+def share(code: str, limit_s: float) -> TopicShare:
+    plans, retries = {"p1": Plan(pipeline(code))}, Retries(1)
+    chain = Chain(plans, code=shared_sandbox(Settings()), retries=retries)
+    output = TaskOutput(topic="t", batch_id="b", known=plans, traced=True)
+    return TopicShare({}, chain, output, retries, limit_s=limit_s)
+
+
+def told(given: TopicShare, objects: Any) -> dict[str, Any]:
+    batch = given.write("t", objects)
+    answer: dict[str, Any] = orjson.loads(batch.column(0)[0].as_py())
+    return answer
+
+
+def rows(number: int) -> Any:
+    return kafka_rows("t", [encode(event(n)) for n in range(number)])
+
+
+@pytest.mark.parametrize("number", [1, 200])
+def test_a_slow_topic_is_given_up_with_nothing_written(number):
+    objects, given, began = Objects(), share(SLEEPS, 0.1), time.monotonic()
+    given.take(rows(number))
+    given.take(rows(number))
+    assert time.monotonic() - began < 10
+    assert told(given, objects) == {"topic": "t", "gave_up": True, "parked": None}
+    assert objects.keys == []
+    assert given.traces == []
+
+
+def test_what_comes_after_one_that_was_given_up_is_not_harmed():
+    share(SLEEPS, 0.1).take(rows(50))
+    objects, given = Objects(), share("def transform(event):\n    return event\n", math.inf)
+    given.take(rows(50))
+    descriptor = told(given, objects)
+    assert descriptor["staged"]["rows"] == 50
+    assert len(objects.keys) == 1
