@@ -22,12 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waybill.errors import ParkError
-from waybill.events import REFUSED_ROW, UPSERT, error_type
+from waybill.events import HELD_ERROR, REFUSED_ROW, UPSERT, error_type
 from waybill.pipelines import BATCH_FUNCTION
 from waybill.processing.event_tables import EventBatch, EventTable, TableOrder, tables_of
 from waybill.processing.failures import EventTimeoutError, Fault, describe
 from waybill.processing.field_types import ERROR, ERROR_TYPE, EVENT_NAME, OP, RESERVED, REST, ROW
-from waybill.processing.table_results import Column, TableResult, plain_column, taken
+from waybill.processing.table_results import (
+    Column,
+    TableResult,
+    plain_column,
+    refuse_too_many,
+    taken,
+)
 from waybill.processing.transformation import Retries, Watch
 
 TransformBatch = Callable[[pa.Table], Any]
@@ -37,6 +43,10 @@ _STEP = 1 << 20
 has one: from 1."""
 _TEXTS = (ERROR, ERROR_TYPE, EVENT_NAME, OP, REST)
 """Columns of a result that hold text."""
+_NOT_SAID = (
+    "interpreter_crashed", "memory_error", "transformation_timeout", "code_invalid", HELD_ERROR,
+)  # fmt: skip
+"""Error types that no row may give itself: from them Waybill concludes what to do next."""
 
 
 def row_of(marker: int) -> int:
@@ -44,14 +54,9 @@ def row_of(marker: int) -> int:
     return marker % _STEP - 1 if marker >= _TABLES else -1
 
 
-def tables_before(marker: int) -> int:
-    """Return how many tables came before that of a marker; -1: it is none of a table."""
-    return (marker - _TABLES) // _STEP if marker >= _TABLES else -1
-
-
-def last_marker(events: int, attempts: int) -> int:
-    """Return what no marker of so many events reaches, each run at most so often by itself."""
-    return _TABLES + 2 * events * (attempts + 1) * _STEP
+def table_markers(events: int, attempts: int) -> range:
+    """Return the markers of so many events, each run at most so often by itself: a step a table."""
+    return range(_TABLES, _TABLES + 2 * events * (attempts + 1) * _STEP, _STEP)
 
 
 def is_intact() -> bool:
@@ -176,13 +181,18 @@ class BatchRun:
         if not isinstance(result, pa.Table):
             raise _invalid(f"returned {type(result).__name__}; it must return a pyarrow.Table")
         _refuse_wrong_columns(result)
-        result.validate()
+        refuse_too_many(result.num_rows, result.num_columns)
+        try:
+            result.validate(full=True)
+        except pa.ArrowException as error:
+            raise _invalid(f"returned a table that is not valid: {error}") from error
         result, rows = _in_order(result, given.table.column(ROW))
         faults = _faults_of(result, rows)
         columns: dict[str, Column] = {}
         for name in self._said(result, rows):
             column, wrong = plain_column(result.column(name))
-            columns[name] = _restored(column, rows, given.shown.get(name))
+            if isinstance(column, list) or column.null_count < len(column):  # a dictionary of nulls
+                columns[name] = _restored(column, rows, given.shown.get(name))
             for place, words in wrong.items():
                 fault = Fault("result_invalid", f"column {name!r} of the result: {words}")
                 faults.setdefault(rows[place], fault)
@@ -271,6 +281,8 @@ def _faults_of(result: pa.Table, rows: Sequence[int]) -> dict[int, Fault]:
     for row, text, code in zip(rows, words, codes, strict=True):
         if text is not None or code is not None:
             error = ParkError(code or REFUSED_ROW, text or "")
+            if code in _NOT_SAID:
+                error = ParkError("unexpected_error", f"{code}: {error.message}")
             faults.setdefault(row, describe(error))
     return faults
 

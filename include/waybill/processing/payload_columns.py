@@ -116,10 +116,13 @@ class ArrowColumns(PayloadColumns):
 
 
 def values_of(array: pa.Array) -> list[Any]:
-    """Return an array's values; bytes as base64 text, as a payload has them."""
+    """Return an array's values as a payload has them: bytes as base64, times as RFC 3339 text."""
     values: list[Any] = array.to_pylist()
-    if str(array.type) == "binary":
+    kind = str(array.type)
+    if kind == "binary":
         return [None if one is None else base64.b64encode(one).decode() for one in values]
+    if kind.startswith(("date", "timestamp")):
+        return [None if one is None else one.isoformat().replace("+00:00", "Z") for one in values]
     return values
 
 

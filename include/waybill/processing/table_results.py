@@ -34,6 +34,9 @@ Column: TypeAlias = "pa.Array | list[Any]"
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _EPOCH = date(1970, 1, 1)
 _DAYS = (date.min - _EPOCH).days, (date.max - _EPOCH).days
+_MOST_BYTES = 64 * 1024**2
+_ROW_BYTES, _VALUE_BYTES = 100, 10
+"""That a row, and each of its values, count for at least: in the worker they are objects."""
 
 
 @dataclass(slots=True)
@@ -48,6 +51,18 @@ class TableResult:
     """Not all null. Several of one name: the first value that is not null counts."""
     faults: dict[int, Fault] = field(default_factory=dict)
     """By index, of events; they have no rows."""
+
+
+def refuse_too_many(rows: int, columns: int) -> None:
+    """Refuse a result of more rows than the worker may have, however few bytes they are so far.
+
+    Raises:
+        ParkError: ``result_invalid``.
+    """
+    most = _MOST_BYTES // (_ROW_BYTES + _VALUE_BYTES * columns)
+    if rows > most:
+        words = f"the result has {rows:,} rows of {columns:,} columns; at most {most:,} may pass"
+        raise ParkError("result_invalid", words)
 
 
 def plain_column(column: pa.ChunkedArray) -> tuple[Column, dict[int, str]]:
@@ -251,25 +266,18 @@ def _read(name: str, text: str | None, wrong: dict[int, str], place: int) -> Any
 
 def _outcomes(plan: Plan, events: Sequence[Event], result: TableResult) -> list[Outcome]:
     """Return what became of each event, where some are renamed, deleted, or have children."""
-    size = len(result.rows)
     rows = result.rows
     named = _said(result, EVENT_NAME, [events[row].name for row in rows])
     ops = _said(result, OP, [events[row].op for row in rows])
     columns = [(name, c) for name, c in result.columns if name not in (EVENT_NAME, OP)]
     types = plan.types(events[0].name)  # that the texts of tables were written with
-    payloads: list[Any] = [None] * size
+    payloads, wrong = _payloads(columns, len(rows), types)
     faults = dict(result.faults)
-    for name in dict.fromkeys(named):
-        places = [place for place in range(size) if named[place] == name]
-        chosen = [(one, taken(column, places)) for one, column in columns]
-        made, wrong = _payloads(chosen, len(places), types)
-        for place, payload in zip(places, made, strict=True):
-            payloads[place] = payload
-        for at, words in wrong.items():
-            faults.setdefault(rows[places[at]], _invalid(words))
+    for place, words in wrong.items():
+        faults.setdefault(rows[place], _invalid(words))
     children: list[list[tuple[str, str, Any]]] = [[] for _ in events]
-    for place, row in enumerate(rows):
-        children[row].append((named[place], ops[place], payloads[place]))
+    for row, name, op, payload in zip(rows, named, ops, payloads, strict=True):
+        children[row].append((name, op, payload))
     return [
         faults[index] if index in faults else _outcome(event, children[index])
         for index, event in enumerate(events)

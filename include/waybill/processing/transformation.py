@@ -144,7 +144,7 @@ class NoWatch:
 
 
 class Code(NamedTuple):
-    """A pipeline's code, loaded: the one of its functions that it has."""
+    """A pipeline's code, loaded: the one of its functions that runs."""
 
     transform: Transform | None
     transform_batch: Callable[[Any], Any] | None
@@ -155,7 +155,7 @@ def load_code(code: str, name: str) -> Code:
 
     Raises:
         ParkError: ``code_invalid``; the text cannot be loaded, or has neither ``transform`` nor
-            ``transform_batch``, or both.
+            ``transform_batch``. Of both, which no deploy takes any more, ``transform`` runs.
     """
     module = ModuleType(f"waybill_pipeline_{name}")
     try:
@@ -167,9 +167,6 @@ def load_code(code: str, name: str) -> Code:
         words = f"transformation of {name!r}: {words_of(error)}" + (f" ({place})" if place else "")
         raise ParkError("code_invalid", words, where=place) from error
     event_form, batch_form = map(module.__dict__.get, (EVENT_FUNCTION, BATCH_FUNCTION))
-    if callable(event_form) and callable(batch_form):
-        words = f"has both {EVENT_FUNCTION} and {BATCH_FUNCTION}; take one out, or rename it"
-        raise ParkError("code_invalid", f"transformation of {name!r} {words}")
     if callable(event_form):
         return Code(event_form, None)
     if callable(batch_form):

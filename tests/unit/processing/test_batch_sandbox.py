@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import resource
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,12 +16,13 @@ from tests.support.user_code import sandbox
 from tests.unit.processing.made import chained, event, faults, pipeline, rows, total
 from tests.unit.processing.test_batch_form import HEAD, SAME, batch, given_pipeline, told
 
+from waybill.errors import ParkError
 from waybill.events import Event, encode
-from waybill.processing import Fault, Retries
+from waybill.processing import Fault, Plan, Retries, table_results
 from waybill.processing.sandbox import Sandbox
 from waybill.processing.sandbox.frames import unpack
 from waybill.processing.sandbox.table_frames import pack_table, unpack_table
-from waybill.processing.table_results import TableResult
+from waybill.processing.table_results import TableResult, results_of
 from waybill.settings import SandboxSettings
 
 CRASHES = {
@@ -142,19 +145,152 @@ def test_the_network_is_closed_and_said_so() -> None:
     ]
 
 
-def test_both_forms_of_one_team_share_a_process() -> None:
+def test_code_that_takes_events_meets_nothing_of_what_tables_need() -> None:
+    """Neither its memory nor its modules, also where its team has code of the other form."""
     ask = "__import__('os').getpid()"
-    one = pipeline(f"def transform(e):\n    e.data['n'] = {ask}\n    return e\n", ident="p1")
     many = pipeline(
         batch(f"return table.drop_columns('n').append_column('n', pa.repeat({ask}, len(table)))"),
-        ident="p2",
     )
+    one = pipeline(
+        "import os, sys\ndef transform(e):\n"
+        "    assert not {'pyarrow', 'numpy', 'pandas'} & set(sys.modules)\n"
+        "    e.data['n'] = os.getpid()\n    return e\n"
+    )
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+    try:
+        results = [chained(made, [event(1)], code=box) for made in (many, one, many)]
+        assert [f.fault.message for result in results for f in result.failures] == []
+        first, other, again = (rows(result)[0]["n"] for result in results)
+        assert first == again != other
+        data_pages = int(Path(f"/proc/{other}/statm").read_text().split()[5])
+        assert data_pages * resource.getpagesize() < 32 * 2**20
+    finally:
+        box.close()
+
+
+def test_processes_draw_random_numbers_of_their_own() -> None:
+    body = (
+        "import numpy as np\n"
+        "n = pa.array(np.random.randint(0, 2**60, len(table)))\n"
+        "return table.drop_columns('n').append_column('n', n)"
+    )
+    drawn = []
+    for team in ("draws-a", "draws-b", "draws-c"):
+        made = pipeline(batch(body)).model_copy(update={"team": team})
+        drawn += [row["n"] for row in rows(chained(made, [event(1), event(2)], code=sandbox()))]
+    assert len(set(drawn)) == 6
+
+
+def count_starts(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows by the owner of each process that is started."""
+    starts: list[str] = []
+    start = box._start
+
+    def counting(owner: str, **options: Any) -> Any:
+        starts.append(owner)
+        return start(owner, **options)
+
+    monkeypatch.setattr(box, "_start", counting)
+    return starts
+
+
+@pytest.mark.parametrize(("every", "size", "most"), [(1000, 1000, 12), (10, 100, 50), (2, 40, 70)])
+def test_the_search_for_rows_at_which_a_process_dies_takes_few_starts(
+    every: int, size: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = tuple(n for n in range(size) if n % every == min(7, every - 1))
     box = sandbox()
-    pids = [
-        rows(chained(made, [event(1, pipeline_id=made.id)], code=box))[0]["n"]
-        for made in (many, one, many)
-    ]
-    assert len(set(pids)) == 1
+    starts = count_starts(box, monkeypatch)
+    assert parked(when(at, "os._exit(1)"), size, box) == [(n, "interpreter_crashed") for n in at]
+    assert len(starts) <= most, starts
+
+
+def test_rows_that_multiply_park_their_event_in_the_process() -> None:
+    body = (
+        "import numpy as np\n"
+        "more = pa.table({'_row': np.ones(10**7 if 1 in table['_row'].to_pylist() else 0, int)})\n"
+        "return pa.concat_tables([table.select(['_row', 'id']), more], promote_options='default')"
+    )
+    result = chained(given_pipeline(batch(body)), [event(n) for n in range(3)], code=sandbox())
+    assert faults(result) == [(1, "transformation", "result_invalid")]
+    assert "10,000,001 rows of 2 columns; at most" in result.failures[0].fault.message
+
+
+def test_rows_that_multiply_anyway_never_become_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker counts them itself: an event each is 400 bytes and 20 µs."""
+    with pytest.raises(ParkError, match="1,000,000 rows"):
+        unpack_table([[0] * 10**6, [], []], 1)
+    with pytest.raises(ParkError, match="rows of 10,000 columns"):
+        unpack_table([None, [["x", "", []]] * 10**4, []], 1024)
+    monkeypatch.setattr(table_results, "_MOST_BYTES", 3200)
+    children = batch(
+        "tables = [table.drop_columns('id').append_column('id', pc.add(table['id'], 100 * n))\n"
+        "          for n in range(5)]\n"
+        "return pa.concat_tables(tables)"
+    )
+    result = chained(given_pipeline(children), [event(n) for n in range(12)], code=sandbox())
+    assert faults(result) == []
+    assert sorted(row["id"] for row in rows(result)) == sorted(
+        n + 100 * child for n in range(12) for child in range(5)
+    )
+
+
+def test_rows_of_as_many_names_cost_what_they_do_of_one() -> None:
+    names = [f"n{n}" for n in range(20_000)]
+    made = Plan(given_pipeline(batch("return table")))
+    columns: list[tuple[str, Any]] = [("_event_name", names), ("n", pa.array(range(20_000)))]
+    began = time.process_time()
+    results_of(made, [event(1)], TableResult(1, [0] * 20_000, columns))
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        r"pa.array([b'\xff'] * len(table)).view(pa.string())",
+        r"pa.Array.from_buffers(pa.decimal128(3, 0), len(table), [None, pa.py_buffer(b'\x7f' * 16 * len(table))])",
+    ],
+    ids=["text", "decimal"],
+)  # fmt: skip
+def test_what_is_wrong_with_a_column_is_found_in_the_process(
+    column: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = sandbox()
+    starts = count_starts(box, monkeypatch)
+    code = when((3,), f"return table.drop_columns('s').append_column('s', {column})")
+    result = chained(given_pipeline(code), [event(n) for n in range(6)], code=box)
+    assert faults(result) == [(3, "transformation", "result_invalid")]
+    assert "a table that is not valid" in result.failures[0].fault.message
+    assert len(starts) <= 1
+
+
+def test_a_dictionary_of_nulls_is_null() -> None:
+    body = (
+        "column = pa.DictionaryArray.from_arrays(pa.array([0] * len(table)), pa.nulls(1))\n"
+        "return table.drop_columns('s').append_column('s', column).append_column('new', column)"
+    )
+    result = chained(given_pipeline(batch(body)), [event(1, {"id": 1, "s": "x"})], code=sandbox())
+    assert (faults(result), rows(result)[0]["s"]) == ([], None)
+
+
+@pytest.mark.parametrize("code", ["memory_error", "interpreter_crashed", "pipeline_held"])
+def test_no_row_gives_itself_a_type_that_only_waybill_gives(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = sandbox()
+    starts = count_starts(box, monkeypatch)
+    body = f"return table.append_column('_error_type', pa.repeat({code!r}, len(table)))"
+    failures = chained(pipeline(batch(body)), [event(n) for n in range(4)], code=box).failures
+    assert [(f.fault.code, f.fault.message) for f in failures] == [
+        ("unexpected_error", f"{code}: ")
+    ] * 4
+    assert len(starts) <= 1
+
+
+def test_code_with_both_functions_runs_as_it_did() -> None:
+    """It was deployed when the other name was none: a deploy takes it no more."""
+    code = "def transform_batch(t):\n    1 / 0\ndef transform(event):\n    return event\n"
+    assert parked(code, 3) == []
 
 
 ODD: list[dict[str, Any]] = [

@@ -63,8 +63,6 @@ class Order(msgspec.Struct, frozen=True):
     network: bool
     owner: str
     timeout_s: float
-    arrow: bool = False
-    """Whether it is to run code that takes tables: then Arrow is loaded before it is forked."""
 
 
 class TableOrder(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ import msgspec
 
 from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
-from waybill.processing.batch_form import last_marker, row_of, tables_before
+from waybill.processing.batch_form import row_of, table_markers
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
 from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault
@@ -114,8 +114,9 @@ class Sandbox:
         self._lock = threading.Lock()
         self._warned = False
         self._pid = os.getpid()
-        self._server: _Server | None = None
-        self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
+        self._servers: dict[bool, _Server] = {}
+        """By whether Arrow is loaded; each is started for its first process."""
+        self._processes: OrderedDict[tuple[str, bool, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
         self._deadline = math.inf
 
@@ -124,9 +125,9 @@ class Sandbox:
         self._pid = os.getpid()
         for process in self._processes.values():
             process.leave()
-        if self._server is not None:
-            self._server.leave()
-        self._server = None
+        for server in self._servers.values():
+            server.leave()
+        self._servers.clear()
         self._processes.clear()
         self._deadly.clear()
 
@@ -155,10 +156,10 @@ class Sandbox:
     def close(self) -> None:
         """End all processes."""
         with self._lock:
-            server = self._server
             mine = os.getpid() == self._pid
+            servers = list(self._servers.values()) if mine else []
             self._forget()
-            if mine and server is not None:
+            for server in servers:
                 server.close()
 
     def process_of(self, plan: Plan) -> _Process:
@@ -171,45 +172,42 @@ class Sandbox:
         return process
 
     def _process(self, owner: str, *, network: bool, arrow: bool = False) -> _Process:
-        found = self._processes.get((owner, network))
+        key = owner, network, arrow
+        found = self._processes.get(key)
         if found is not None and found.pid < 0:  # it was too slow
-            del self._processes[owner, network]
-            found = None
-        if found is not None and arrow and not found.has_arrow:
-            self.end(found)
+            del self._processes[key]
             found = None
         if found is None:
             if len(self._processes) >= _MOST_PROCESSES:
                 _, oldest = self._processes.popitem(last=False)
                 oldest.end()
             found = self._start(owner, network=network, arrow=arrow)
-            self._processes[owner, network] = found
-        self._processes.move_to_end((owner, network))
+            self._processes[key] = found
+        self._processes.move_to_end(key)
         return found
 
     def _start(self, owner: str, *, network: bool, arrow: bool) -> _Process:
         settings = self._settings
         for attempt in (1, 2):
-            if self._server is None:
-                self._server = _Server()
+            server = self._servers.get(arrow)
+            if server is None:
+                server = self._servers[arrow] = _Server(arrow=arrow)
             try:
                 order = Order(
-                    self._server.folder(),
+                    server.folder(),
                     tuple(str(path) for path in settings.readable),
-                    Limits(
-                        settings.memory_mb + (_ARROW_MB if arrow else 0), settings.file_mb, _CPU_S
-                    ),
+                    Limits(settings.memory_mb + server.own_mb, settings.file_mb, _CPU_S),
                     network,
                     owner,
                     self._timeout_s,
-                    arrow,
                 )
-                process = _Process(self._server, order)
+                process = _Process(server, order)
                 break
             except OSError as error:
-                server, self._server = self._server, None
+                servers = list(self._servers.values())
                 self._forget()
-                server.close()
+                for server in servers:
+                    server.close()
                 if attempt == 2:  # noqa: PLR2004
                     raise RetryError(f"no process for user code can be started: {error}") from error
         if process.missing and not self._warned:
@@ -318,7 +316,9 @@ class _Batch:
         self._careful = False
         """A process died, and it is not known at which event."""
         self._most_rows = len(events)
-        """Of a table, while it is searched for the row at which a process died."""
+        """Of a table: fewer where a process died at a table, until those pass."""
+        self._doubted = 0
+        """The end of the table that a process died at, while it is not known at which row."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
         self._whole: PayloadColumns | KeptPayloads | None = None
@@ -341,7 +341,9 @@ class _Batch:
         if at == self._suspect or self._careful:
             return at + 1
         stops = [index for index in (self._suspect, *self._culprits) if index > at]
-        end = min(*stops, total, at + self._most_rows)
+        doubted = self._doubted - at
+        most = self._most_rows if doubted <= 0 else max(1, doubted // 2)
+        end = min(*stops, total, at + most)
         if sum(map(len, self._values[at:end])) <= _REQUEST_BYTES:
             return end
         size = 0
@@ -427,6 +429,8 @@ class _Batch:
             self._whole = results
             self._sandbox.retire(process)
             return
+        if at >= self._doubted:
+            self._most_rows *= 2
         found = outcomes_of(self._events[at : at + size], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
         if short is None or at + short == self._suspect:
@@ -444,20 +448,24 @@ class _Batch:
         if index < 0 and end - at == 1:
             index = at
         if index < 0 and self._plan.takes_tables and not error.timed_out:
-            self._most_rows = (end - at) // 2
+            self._most_rows, self._doubted = (end - at) // 2, end
         elif index < 0:
             self._careful = True
         elif error.timed_out or (index == self._suspect and end - at == 1):
             self._culprits[index] = error.fault
-            self._most_rows = len(self._events)
+            if self._plan.takes_tables:  # where one is, others are near
+                self._most_rows, self._doubted = 1, 0
         else:
             self._suspect = index
 
 
-def _end_of_markers(asked: Load | Run) -> int:
-    if not isinstance(asked, Run):
-        return 0
-    return asked.count if asked.tables is None else last_marker(asked.count, asked.attempts)
+def _markers_of(asked: Load | Run) -> range:
+    """Return what a request's markers are, a step for each event, or table, that is done."""
+    if isinstance(asked, Load):
+        return range(0)
+    if asked.tables is None:
+        return range(asked.count)
+    return table_markers(asked.count, asked.attempts)
 
 
 def _short_of_memory(results: PayloadColumns | KeptPayloads) -> bool:
@@ -476,9 +484,15 @@ def _text(content: bytes | bytearray) -> str:
 
 
 class _Server:
-    """The warm process that the others are forked from."""
+    """The warm process that the others are forked from.
 
-    def __init__(self) -> None:
+    Args:
+        arrow: with all that code that takes tables needs.
+    """
+
+    def __init__(self, *, arrow: bool) -> None:
+        self.own_mb = _ARROW_MB if arrow else 0
+        """Memory that its processes have beside what user code may have."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = Path(tempfile.mkdtemp(prefix="waybill-code-"))
         self._folder.chmod(0o711)
@@ -486,7 +500,7 @@ class _Server:
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                start_command(sys.path, number, str(self._folder)),
+                start_command(sys.path, number, str(self._folder), arrow=arrow),
                 env=kept,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -562,17 +576,14 @@ class _Process:
     def __init__(self, server: _Server, order: Order) -> None:
         self._server = server
         self._order = order
-        self.has_arrow = order.arrow
         self.loaded: dict[str, str] = {}
         """Code that was loaded, by its key, and what is wrong with it."""
         self.looked_at = time.monotonic()
         """When it was last seen how much it has used."""
         self.asked = 0
         """Batches that it was given."""
-        self._end = 0
-        """What no marker of the batch that it works on reaches."""
-        self._has_tables = False
-        """Whether that batch comes as tables."""
+        self._markers = range(0)
+        """Of the batch that it works on."""
         shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
@@ -599,8 +610,7 @@ class _Process:
             EndedError: the process ended; it is gone.
         """
         self.asked += isinstance(asked, Run)
-        self._end = _end_of_markers(asked)
-        self._has_tables = isinstance(asked, Run) and asked.tables is not None
+        self._markers = _markers_of(asked)
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -653,10 +663,8 @@ class _Process:
 
     def _reached(self) -> int:
         """Return how far the process is; -1: nowhere that is known."""
-        marker = self._marker.value
-        if marker >= self._end:
-            return -1
-        return tables_before(marker) if self._has_tables else marker
+        marker, known = self._marker.value, self._markers
+        return (marker - known.start) // known.step if known.start <= marker < known.stop else -1
 
     def _check_limits(self, waited_s: float, limit_s: float) -> None:
         if time.monotonic() > self.deadline:
@@ -718,9 +726,8 @@ class _Process:
         except OSError:
             return True
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
-        own_mb = _ARROW_MB if self.has_arrow else 0
         return (
-            pages * _PAGE > (limits.memory_mb + own_mb) * _MiB / 2
+            pages * _PAGE > (limits.memory_mb + self._server.own_mb) * _MiB / 2
             or cpu_s > limits.cpu_s / 2
             or self._is_full()
         )

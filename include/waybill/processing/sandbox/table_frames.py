@@ -21,7 +21,13 @@ from waybill.processing.sandbox.frames import (
     read_fault,
     written,
 )
-from waybill.processing.table_results import Column, TableResult, is_plain, taken
+from waybill.processing.table_results import (
+    Column,
+    TableResult,
+    is_plain,
+    refuse_too_many,
+    taken,
+)
 
 TABLE = "table"
 _DECIMAL = re.compile(r"decimal128\((\d{1,2}), (-?\d{1,2})\)", re.ASCII)
@@ -111,6 +117,7 @@ def unpack_table(body: Any, count: int) -> TableResult:
         Exception: it is not that.
     """
     rows, columns, faults = body
+    refuse_too_many(count if rows is None else len(rows), len(columns))
     known = {_index(index, count): read_fault(fault) for index, fault in faults}
     if rows is None:
         rows = range(count)
