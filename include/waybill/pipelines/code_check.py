@@ -11,6 +11,8 @@ from waybill.pipelines.problems import hint, shown_name
 EVENT_FUNCTION, BATCH_FUNCTION = "transform", "transform_batch"
 _ARGUMENTS = {EVENT_FUNCTION: "event", BATCH_FUNCTION: "table"}
 MAX_CODE_BYTES = 1024**2
+_MOST_BATCH_CHARS = 128 * 1024
+"""Of code that takes tables: workers parse it, with 600 bytes of memory a character at worst."""
 
 
 def check_code(code: str) -> list[tuple[int, str]]:
@@ -24,7 +26,7 @@ def check_code(code: str) -> list[tuple[int, str]]:
         return [(error.lineno or 1, f"expected Python; found: {error.msg}")]
     except (ValueError, RecursionError, MemoryError) as error:
         return [(1, f"expected Python; found: {shown_name(str(error) or type(error).__name__)}")]
-    return _check_function(tree)
+    return _check_function(tree, len(code))
 
 
 def takes_tables(code: str) -> bool:
@@ -32,7 +34,7 @@ def takes_tables(code: str) -> bool:
 
     Cost: where the name stands in it, it is parsed, some ms for a file of a thousand lines.
     """
-    return BATCH_FUNCTION in code and _takes_tables(code)
+    return len(code) <= _MOST_BATCH_CHARS and BATCH_FUNCTION in code and _takes_tables(code)
 
 
 @lru_cache(maxsize=32)
@@ -47,7 +49,7 @@ def _takes_tables(code: str) -> bool:
     return BATCH_FUNCTION in names and EVENT_FUNCTION not in names
 
 
-def _check_function(tree: ast.Module) -> list[tuple[int, str]]:
+def _check_function(tree: ast.Module, chars: int) -> list[tuple[int, str]]:
     names: dict[str, int] = {}
     wrong: dict[str, list[tuple[int, str]]] = {}
     for node in tree.body:
@@ -60,6 +62,9 @@ def _check_function(tree: ast.Module) -> list[tuple[int, str]]:
         line = max(names[name] for name in forms)
         said = f"expected one of {' and '.join(map(_shown, forms))}; found both"
         return [(line, f"{said}: take one out, or give it another name")]
+    if forms == [BATCH_FUNCTION] and chars > _MOST_BATCH_CHARS:
+        said = f"expected at most {_MOST_BATCH_CHARS:,} characters beside {_shown(BATCH_FUNCTION)}"
+        return [(1, f"{said}; found {chars:,}")]
     if forms:
         return wrong.get(forms[0], [])
     said = f"expected a function {' or '.join(map(_shown, _ARGUMENTS))}; found none"

@@ -598,6 +598,7 @@ def test_only_text_that_names_the_batch_form_is_parsed_and_once(
     monkeypatch.setattr(code_check, "ast", SimpleNamespace(**vars(ast) | {"parse": parse}))
     many = batch("return table  # parsed once")
     for _ in range(3):
+        assert not Plan(pipeline("x = 1\n" * 22_000 + batch("return table"))).takes_tables
         assert not Plan(pipeline(single("return event"))).takes_tables
         assert Plan(pipeline(many)).takes_tables
     assert parsed == [many]
