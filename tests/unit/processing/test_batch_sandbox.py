@@ -205,6 +205,17 @@ def test_the_search_for_rows_at_which_a_process_dies_takes_few_starts(
     assert len(starts) <= most, starts
 
 
+def test_tables_that_are_too_large_for_their_process_go_on_in_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = sandbox()
+    starts = count_starts(box, monkeypatch)
+    for most in (1, 100):
+        code = f"import os\ndef transform_batch(t):\n    if len(t) > {most}: os._exit(1)\n    return t\n"
+        assert parked(code, 500, box) == []
+    assert len(starts) <= 20, starts
+
+
 def test_rows_that_multiply_park_their_event_in_the_process() -> None:
     body = (
         "import numpy as np\n"

@@ -317,9 +317,9 @@ class _Batch:
         self._careful = False
         """A process died, and it is not known at which event."""
         self._most_rows = len(events)
-        """Of a table: fewer where a process died at a table, until those pass."""
+        """Of a table: fewer once a process died at one, and more again after a culprit."""
         self._doubted = 0
-        """The end of the table that a process died at, while it is not known at which row."""
+        """The end of the last table that a process died at, if no culprit was found since."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
         self._whole: PayloadColumns | KeptPayloads | None = None
@@ -430,7 +430,7 @@ class _Batch:
             self._whole = results
             self._sandbox.retire(process)
             return
-        if at >= self._doubted:
+        if not self._doubted:
             self._most_rows *= 2
         found = outcomes_of(self._events[at : at + size], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
