@@ -3,7 +3,7 @@
 A: Kafka to Arrow batches to decode, transform (three edits), map to typed columns, staged objects
 in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session, topic,
 object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
-on the same topic; medians. C (``in_worker``) is A with user code in Spark's own Python workers, as
+on the same topic; medians. ``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in Spark's own Python workers, as
 no installation runs it: what the processes of user code cost; ``untraced`` is A without the event
 tracker, ``failing`` with user code that raises for each tenth event. Two more rivals, once: ``udf``,
 a row-at-a-time Python UDF into Parquet on the local disk, and ``loop``, a plain confluent-kafka
@@ -86,6 +86,21 @@ FAILING_CODE = CODE.replace(
 )
 
 
+BATCH_CODE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def transform_batch(table):
+    cents = pc.cast(pc.round(pc.multiply(table["amount"], 100)), pa.int64())
+    return (
+        table.drop_columns(["_rest", "status", "cents"])
+        .append_column("status", pc.utf8_upper(table["status"]))
+        .append_column("cents", cents)
+    )
+"""
+
+
 def main() -> None:
     quick = os.environ.pop("QUICK", "") == "1"
     events = QUICK_EVENTS if quick else EVENTS
@@ -132,6 +147,7 @@ class Bench:
         services.migrate(self._first)  # workers ask its tracker whose the bucket is
         self._event_form = declared(work / "pipelines" / "orders", CODE)
         self._failing = declared(work / "failing" / "orders", FAILING_CODE)
+        self._batch_form = declared(work / "batch" / "orders", BATCH_CODE)
         self._memory = Memory({child.pid for child in psutil.Process().children()})
         self._spark: Any = None
 
@@ -157,7 +173,7 @@ class Bench:
             self._spark = open_session(settings.spark, name="bench")
             size = filling.result()
         runs: dict[str, list[dict[str, float]]] = {
-            kind: [] for kind in ("identity", "in_worker", "untraced", "failing", "stages")
+            kind: [] for kind in ("identity", "in_worker", "untraced", "failing", "batch", "stages")
         }
         # the first warms up JVM, workers and page cache; it counts for nobody
         self._process(self._settings("warm-up"), log, topic, "stages")
@@ -231,7 +247,8 @@ class Bench:
         tasks: dict[str, Callable[[TaskPlan], Task]] = {
             "identity": IdentityTask, "in_worker": InWorkerTask, "untraced": UntracedTask,
         }  # fmt: skip
-        folder = self._failing if kind == "failing" else self._event_form
+        forms = {"failing": self._failing, "batch": self._batch_form}
+        folder = forms.get(kind, self._event_form)
         services.migrate(settings)
         services.run_deploy(settings, folder, who="bench")
         with open_tracker(settings.tracker) as tracker:
@@ -319,6 +336,14 @@ class Bench:
             self._spark.stop()
 
 
+def declared(folder: Path, code: str) -> Path:
+    """Write the pipeline's folder; return it."""
+    folder.mkdir(parents=True)
+    (folder / "pipeline.yaml").write_text(DECLARATION)
+    (folder / "transformation.py").write_text(code)
+    return folder
+
+
 class Application:
     """The groups of an application in this process's Spark session."""
 
@@ -374,14 +399,6 @@ def timed_commits() -> Iterator[list[float]]:
         yield took
     finally:
         TopicGroup._commit = real  # type: ignore[method-assign]
-
-
-def declared(folder: Path, code: str) -> Path:
-    """Write the pipeline's folder; return it."""
-    folder.mkdir(parents=True)
-    (folder / "pipeline.yaml").write_text(DECLARATION)
-    (folder / "transformation.py").write_text(code)
-    return folder
 
 
 def deploy_copies(tracker: Any, number: int, *, teams: bool = False) -> None:
@@ -517,17 +534,20 @@ def report_of(
     def median(kind: str, name: str) -> float:
         return statistics.median(run[name] for run in runs[kind])
 
-    def ratios(kind: str) -> list[float]:
-        return [a["per_s"] / b["per_s"] for a, b in zip(runs["stages"], runs[kind], strict=True)]
+    def ratios(kind: str, of: str = "stages") -> list[float]:
+        return [a["per_s"] / b["per_s"] for a, b in zip(runs[of], runs[kind], strict=True)]
 
     pairs = ratios("identity")
     return {
         "processing_events_per_s": round(median("stages", "per_s")),
         "loading_rows_per_s": round(loading["per_s"]),
         "vs_identity": round(statistics.median(pairs), 3),
+        "vs_identity_batch_form": round(statistics.median(ratios("identity", "batch")), 3),
         "sandbox_cost": round(1 - statistics.median(ratios("in_worker")), 3),
         "identity_events_per_s": round(median("identity", "per_s")),
         "in_worker_events_per_s": round(median("in_worker", "per_s")),
+        "batch_form_events_per_s": round(median("batch", "per_s")),
+        "batch_form_cpu_us_per_event": round(median("batch", "cpu_s") / events * 1e6, 2),
         "processing_cpu_us_per_event": round(median("stages", "cpu_s") / events * 1e6, 2),
         "in_worker_cpu_us_per_event": round(median("in_worker", "cpu_s") / events * 1e6, 2),
         "identity_cpu_us_per_event": round(median("identity", "cpu_s") / events * 1e6, 2),
@@ -552,12 +572,14 @@ def show(report: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if not name else "right")
     for label, rate, cpu in (
         ("processing", "processing_events_per_s", "processing_cpu_us_per_event"),
+        ("batch form", "batch_form_events_per_s", "batch_form_cpu_us_per_event"),
         ("user code in the worker", "in_worker_events_per_s", "in_worker_cpu_us_per_event"),
         ("identity", "identity_events_per_s", "identity_cpu_us_per_event"),
         ("loading into PostgreSQL", "loading_rows_per_s", "loading_cpu_us_per_row"),
     ):
         table.add_row(label, f"{report[rate]:,}", f"{report[cpu]:.2f}")
     table.add_row("processing against identity", f"{report['vs_identity']:.3f}", "")
+    table.add_row("batch form against identity", f"{report['vs_identity_batch_form']:.3f}", "")
     table.add_row("cost of processes of user code", f"{report['sandbox_cost']:.1%}", "")
     table.add_row("against a Python UDF a row", f"{report['vs_udf']:.3f}", "")
     table.add_row("against a confluent-kafka loop", f"{report['vs_loop']:.3f}", "")
