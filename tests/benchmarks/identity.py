@@ -68,3 +68,18 @@ class InWorkerTask(StageTask):
         """Return what runs user code: this process."""
         del settings
         return InProcess()
+
+
+class UntracedTask(StageTask):
+    """All stages, without a trace of any event."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stages over all batches of this task, and yield what `StageTask` does."""
+        worker = this_worker()
+        settings = worker.settings
+        traces = settings.traces.model_copy(update={"enabled": False})
+        worker.settings = settings.model_copy(update={"traces": traces})
+        try:
+            yield from super().__call__(batches)
+        finally:
+            worker.settings = settings

@@ -48,7 +48,7 @@ def measure(*, quick: bool, home: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         parts = all_started(servers, home, stack)
         events = QUICK_EVENTS if quick else EVENTS
-        bench = Recording(servers, tuple(parts), home / "recorder", events)  # type: ignore[arg-type]
+        bench = Recording(servers, tuple(parts), home / "recorder", events)
         stack.callback(bench.close)
         figures = bench.pairs(QUICK_PAIRS if quick else PAIRS)
         sizes = sizes_of(bench.settings, QUICK_WAYS if quick else WAYS)
@@ -105,7 +105,7 @@ class Recording(Bench):
         # part of what Spark knows its workers by: each setting has a daemon of its own
         self._spark.sparkContext.environment[_SWITCH] = "true" if on else "false"
         settings = self._settings(f"{name}-{'on' if on else 'off'}")
-        return self._process(settings, log, topic, identity=False)
+        return self._process(settings, log, topic, "stages")
 
 
 def sizes_of(settings: Any, ways: int) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def batches_of(result: Any) -> list[Any]:
     from waybill.processing.traces import trace_batches
 
     [passed] = result.mapped.values()
-    minutes = [minute for part in passed.parts for minute in part.minutes]
+    minutes = [minute for part in passed.parts for minute in part.minutes.to_pylist()]
     page = PageTraces()
     for identity, offset, minute in zip(passed.ids, passed.offsets, minutes, strict=True):
         page.add(identity, f"[{offset}]", minute, offset, minute * 60_000_000 + offset)
@@ -204,14 +204,14 @@ def batches_of(result: Any) -> list[Any]:
             "pipeline_id": [PIPELINE_ID] * len(passed.ids),
             "event_name": [NAME] * len(passed.ids),
             "outcome": ["delivered"] * len(passed.ids),
-            "intake_minute": pa.array(passed.minutes, pa.int32()),
+            "intake_minute": pa.array(minutes, pa.int32()),
             "replay_id": pa.nulls(len(passed.ids), pa.string()),
         }
     )
     outcome = LoadOutcome(1, [], {}, (), rows)
     now_us = time.time_ns() // 1000
     return [
-        *page.batches(PIPELINE_ID, NAME, topic=f"events.{TEAM}.warehouse", sequence=1),
+        *page.batches(PIPELINE_ID, NAME, topic=f"events.{TEAM}.warehouse", batch=batch_id),
         *tasks,
         *load_traces("warehouse", [outcome], {}, now_us=now_us),
     ]
