@@ -440,10 +440,12 @@ class Campaign:
         else:
             self._stopped(cluster, step)
         frozen = self._processes(cluster)
-        send_all(signal.SIGSTOP, frozen)
         fenced = failpoints.noted(FENCED)
-        self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
-        send_all(signal.SIGCONT, frozen)
+        send_all(signal.SIGSTOP, frozen)
+        try:
+            self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
+        finally:
+            send_all(signal.SIGCONT, frozen)  # else what is asleep outlives the campaign
         if step != _ANY_MOMENT:
             self._until(lambda: failpoints.noted(FENCED) > fenced, "a late commit is refused")
         self.tally.freezes += 1
