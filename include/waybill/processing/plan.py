@@ -1,7 +1,8 @@
 """One pipeline, ready to run: its code compiled once, its mappings made once.
 
 Under ``policy: evolve`` rows that do not fit are shown to a `Learner`; where it returns a mapping
-with room for them the event's plan is made anew, and they are mapped again.
+with room for them the event's plan is made anew, and they are mapped again. The plan remembers that
+it goes on with what nobody keeps yet.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pyarrow as pa
 
 from waybill.errors import ParkError
 from waybill.events import Event
-from waybill.mappings import InForce
-from waybill.pipelines import Pipeline
+from waybill.mappings import InForce, LearnedFields
+from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.processing.failures import Fault
 from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
@@ -39,8 +40,6 @@ class Learner(Protocol):
             known: what they were mapped with.
             payloads: that did not fit; some are none that any mapping takes.
 
-        Raises:
-            RetryError: where mappings are kept is away.
         """
         ...
 
@@ -112,6 +111,8 @@ class Plan:
         self._transform: Transform | None = None
         self._invalid = ""
         self._events: dict[tuple[str, bool], EventPlan] = {}
+        self._before: dict[str, EventDeclaration] = {}
+        """By event name: what was in force when something was learned here."""
         for name, mapping in (mappings or {}).items():
             self.take(name, mapping)
 
@@ -134,6 +135,17 @@ class Plan:
             self.pipeline, self._in_force[name], by_column=by_column, most_columns=most
         )
 
+    @property
+    def learned(self) -> dict[str, LearnedFields]:
+        """Return what was learned from this plan's events, by event name.
+
+        Where that is something, its rows are mapped by what is not in force.
+        """
+        return {
+            name: LearnedFields.between(before, self._in_force[name].declaration)
+            for name, before in self._before.items()
+        }
+
     def prepare(self) -> None:
         """Make the plans of all event names that have none. Cost: 0.1 ms each.
 
@@ -152,11 +164,7 @@ class Plan:
         return found
 
     def map(self, name: str, payloads: Sequence[Any], *, by_column: bool) -> MappedRows | None:
-        """Map payloads of an event name; None when the pipeline declares none of that name.
-
-        Raises:
-            RetryError: there was something to learn, and where mappings are kept is away.
-        """
+        """Map payloads of an event name; None when the pipeline declares none of that name."""
         plan = self.event(name, by_column=by_column)
         if plan is None:
             return None
@@ -165,6 +173,7 @@ class Plan:
             odd = [payloads[index] for index in sorted(faults)]
             learned = self._learner(self.pipeline, plan.in_force, odd)
             if learned is not None:
+                self._before.setdefault(name, plan.in_force.declaration)
                 plan = self._go_on(name, learned)
                 columns, faults = plan.mapper.map(payloads)
         return MappedRows(plan, columns, faults)
