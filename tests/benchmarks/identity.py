@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from waybill.processing import CodeRunner, InProcess
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.tasks import StageTask, TaskPlan, descriptor_batch, this_worker
-from waybill.settings import Settings
 from waybill.storage import ObjectStore, digest_of
 
 _LIMIT_S = 600.0
@@ -26,10 +26,11 @@ class IdentityTask:
 
     def __init__(self, plan: TaskPlan) -> None:
         [self._topic] = plan.topics
+        self._settings = plan.settings
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all batches and yield one descriptor."""
-        descriptor = _written(batches, this_worker().objects)
+        descriptor = _written(batches, this_worker(self._settings).objects)
         yield descriptor_batch({"topic": self._topic, "took_s": 0.0, **descriptor})
 
 
@@ -64,7 +65,7 @@ def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[st
 class InWorkerTask(StageTask):
     """All stages, user code in Spark's own Python worker."""
 
-    def runner(self, settings: Settings) -> CodeRunner:
+    def runner(self, settings: ExecutorSettings) -> CodeRunner:
         """Return what runs user code: this process."""
         del settings
         return InProcess()

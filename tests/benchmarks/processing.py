@@ -110,8 +110,10 @@ class Bench:
         from waybill import services
 
         self._first = self._settings("first")
-        os.environ.update(self._first.to_env())  # workers and the staged source read these
-        services.migrate(self._first)  # workers ask its tracker whose the bucket is
+        given = self._first.to_env()
+        for name in ("WAYBILL_TRACKER", "WAYBILL_DESTINATIONS"):  # the staged source reads these
+            os.environ[name] = given[name]
+        services.migrate(self._first)
         self._pipeline_dir = work / "pipelines" / "orders"
         self._pipeline_dir.mkdir(parents=True)
         (self._pipeline_dir / "pipeline.yaml").write_text(DECLARATION)

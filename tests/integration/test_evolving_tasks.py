@@ -188,7 +188,7 @@ def test_what_a_batch_that_taught_something_stages_keeps_the_logs_order(settings
 
 
 def test_without_learning_a_field_parks_beside_what_fits(settings, tracker):
-    plan = sent(*deployed_now(settings), learns=False)
+    plan = sent(settings, *deployed_now(settings), learns=False)
     told = run_task(settings, [order(1), order(2, weight=1)], plan)
     assert [row["number"] for row in staged_rows(staged(settings, told))] == [1]
     body = open_objects(settings.s3).get(told["parked"]["key"])

@@ -9,7 +9,6 @@ Prints what `run_batch` returns.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,10 +25,10 @@ from waybill.mappings import rules_of
 from waybill.pipelines import topic_of
 from waybill.processing import read_staged
 from waybill.processing.spark import tasks, topic_consumer
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.settings import Settings
-from waybill.storage import ObjectStore, open_objects, open_tracker
-from waybill.tracing import open_recorder
+from waybill.storage import ObjectStore, deployment_id, open_objects, open_tracker
 
 DECLARATION = """
 id: test-evolving
@@ -99,13 +98,21 @@ def deployed_now(settings: Settings) -> tuple[str, DeployedOnTopic]:
 
 def plan_of(settings: Settings) -> tasks.TaskPlan:
     """Return what a driver would send to tasks now, for a batch of partition 0."""
-    return sent(*deployed_now(settings))
+    return sent(settings, *deployed_now(settings))
 
 
-def sent(topic: str, deployed: DeployedOnTopic, *, learns: bool = True) -> tasks.TaskPlan:
+def sent(
+    settings: Settings, topic: str, deployed: DeployedOnTopic, *, learns: bool = True
+) -> tasks.TaskPlan:
     """Return what a driver sends to tasks, for a batch of partition 0."""
     texts = TaskTexts().of(deployed.pipelines, deployed.mappings)
-    return tasks.TaskPlan({topic: tasks.TopicPlan("batch", {0: 0}, texts, learns)})
+    plan = tasks.TopicPlan("batch", {0: 0}, texts, learns)
+    return tasks.TaskPlan({topic: plan}, executor_settings(settings))
+
+
+def executor_settings(settings: Settings) -> ExecutorSettings:
+    """Return what tasks get of the settings."""
+    return ExecutorSettings.of(settings, deployment_id(settings.tracker))
 
 
 def run_batch(
@@ -121,7 +128,7 @@ def run_batch(
     topic, now = deployed_now(settings)
     deployed = deployed or now
     for _ in range(3):
-        plan = sent(topic, deployed)
+        plan = sent(settings, topic, deployed)
         told = [run_task(settings, values, plan) for values in shares]
         if not any("learned" in one for one in told):
             return told
@@ -137,9 +144,7 @@ def run_task(
     settings: Settings, values: Sequence[bytes], plan: tasks.TaskPlan | None = None
 ) -> dict[str, Any]:
     """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
-    objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
-    worker = tasks.Worker(os.getpid(), settings, objects, recorder)
-    with mock.patch.object(tasks, "_WORKERS", [worker]):
+    with mock.patch.object(tasks, "_WORKERS", []):
         return again(values, plan or plan_of(settings))
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from waybill.processing.results import Counts as Counts
     from waybill.processing.results import Failure as Failure
     from waybill.processing.results import Mapped as Mapped
+    from waybill.processing.sandbox import sandbox_with as sandbox_with
     from waybill.processing.sandbox import shared_sandbox as shared_sandbox
     from waybill.processing.staged import StagedFrame as StagedFrame
     from waybill.processing.staged import StagedObjectError as StagedObjectError
@@ -80,7 +81,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "mapping": ["MappingFault", "map_rows"],
         "plan": ["Learner", "Plan"],
         "results": ["COUNT_NAMES", "ChainResult", "Chunk", "Counts", "Failure", "Mapped"],
-        "sandbox": ["shared_sandbox"],
+        "sandbox": ["sandbox_with", "shared_sandbox"],
         "staged": [
             "StagedFrame",
             "StagedObjectError",

@@ -28,6 +28,7 @@ from waybill.processing import read_staged
 from waybill.processing.code_runner import InProcess
 from waybill.processing.spark import tasks, topic_group
 from waybill.processing.spark.batches import read_descriptor
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, TopicPlan
@@ -138,13 +139,15 @@ class Application:
         self.objects, self.recorder = Objects(), Recorder()
         self.consumers = {topic: Consumer(topic, self.kept) for topic in pipelines}
         self.runs: list[set[str]] = []
-        worker: Any = tasks.Worker(os.getpid(), Settings(), self.objects, self.recorder)  # type: ignore[arg-type]
+        own = ExecutorSettings.of(Settings(), "d1")
+        worker: Any = tasks.Worker(os.getpid(), own, self.objects, self.recorder)  # type: ignore[arg-type]
         monkeypatch.setattr(tasks, "_WORKERS", [worker])
         monkeypatch.setattr(tasks, "PayloadReader", lambda objects: None)
         monkeypatch.setattr(topic_group, "run_tasks", self._run_tasks)
         monkeypatch.setattr(topic_group, "held_pipelines", lambda tracker: frozenset())
         parts: Any = SimpleNamespace(
             settings=Settings(),
+            executor_settings=own,
             tracker=None,
             pipelines=self.kept,
             log=SimpleNamespace(states=lambda topics: {one.name: None for one in topics}),

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waybill.mappings import LearnedFields
+from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
     Chain,
@@ -32,16 +32,15 @@ from waybill.processing import (
     Plan,
     Retries,
     TooSlowError,
-    rules_for,
-    shared_sandbox,
+    sandbox_with,
 )
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import report_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
-from waybill.settings import Settings
-from waybill.storage import ObjectStore, PayloadReader, digest_of, open_owned_objects
-from waybill.tracing import Recorder, open_recorder
+from waybill.storage import ObjectStore, PayloadReader, digest_of, open_objects_of
+from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -67,6 +66,7 @@ class TaskPlan:
     """What a driver sends to its tasks with each batch."""
 
     topics: Mapping[str, TopicPlan]
+    settings: ExecutorSettings
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
     limit_s: float = math.inf
@@ -78,7 +78,7 @@ class Worker:
     """What one worker process keeps between tasks."""
 
     pid: int
-    settings: Settings
+    settings: ExecutorSettings
     objects: ObjectStore
     recorder: Recorder
     topics: dict[str, TopicPlans] = field(default_factory=dict)
@@ -98,18 +98,25 @@ class Worker:
 _WORKERS: list[Worker] = []
 
 
-def this_worker() -> Worker:
-    """Return this process's worker state; made after the fork, once."""
-    if not _WORKERS or _WORKERS[0].pid != os.getpid():
-        settings = Settings()
-        worker = Worker(
-            os.getpid(),
-            settings,
-            open_owned_objects(settings),
-            open_recorder(settings.traces),
-        )
-        _WORKERS[:] = [worker]
-    return _WORKERS[0]
+def this_worker(settings: ExecutorSettings) -> Worker:
+    """Return this process's worker state; made after the fork, once.
+
+    Raises:
+        SettingsMismatchError: the settings are not for this worker.
+    """
+    known = _WORKERS[0] if _WORKERS else None
+    if (
+        known is None
+        or known.pid != os.getpid()
+        or known.settings.fingerprint != settings.fingerprint
+    ):
+        settings.refuse_mismatch(os.environ)
+        folder, most_bytes = settings.spool
+        objects = open_objects_of(settings.s3, settings.deployment)
+        recorder = Recorder(folder, disk_threshold_bytes=most_bytes)
+        known = Worker(os.getpid(), settings, objects, recorder)
+        _WORKERS[:] = [known]
+    return known
 
 
 class StageTask:
@@ -118,19 +125,15 @@ class StageTask:
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
 
-    def runner(self, settings: Settings) -> CodeRunner:
+    def runner(self, settings: ExecutorSettings) -> CodeRunner:
         """Return what runs user code."""
-        return shared_sandbox(settings)
+        return sandbox_with(settings.sandbox, settings.event_timeout_s)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages over all batches of this task and yield a descriptor for each topic."""
-        worker, shares = this_worker(), dict[str, TopicShare]()
-        parking = worker.settings.parking
-        retries = Retries(
-            parking.transient_attempts,
-            backoff_s=parking.transient_backoff_s,
-            budget_s=parking.transient_budget_s,
-        )
+        worker, shares = this_worker(self._plan.settings), dict[str, TopicShare]()
+        attempts, backoff_s, budget_s = worker.settings.transient
+        retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
         for batch in batches:
             for topic, part in by_topic(batch):
                 if topic in self._plan.topics:  # of others the ledger has all
@@ -162,7 +165,7 @@ class StageTask:
             held=self._plan.held,
         )
         output = TaskOutput(
-            topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traces.enabled
+            topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced
         )
         limit_s = self._plan.limit_s
         return TopicShare(
@@ -317,6 +320,6 @@ def chunk_of(
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
-def _plan_of(settings: Settings, pipeline: Pipeline, *, learns: bool) -> Plan:
-    rules = rules_for(pipeline, settings.destinations)
+def _plan_of(settings: ExecutorSettings, pipeline: Pipeline, *, learns: bool) -> Plan:
+    rules = rules_of(settings.destination_kinds.get(pipeline.destination, "postgres"))
     return Plan(pipeline, learner=LocalLearner(rules, learns=learns))

@@ -36,11 +36,20 @@ from waybill.processing.spark.batches import (
     counts_of,
     ranges_seen,
 )
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.learning_reports import reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, Task, TaskPlan, TopicPlan
 from waybill.settings import Settings
-from waybill.storage import KafkaLog, LogEnd, LogState, ObjectStore, TopicInfo, TrackerStore
+from waybill.storage import (
+    KafkaLog,
+    LogEnd,
+    LogState,
+    ObjectStore,
+    TopicInfo,
+    TrackerStore,
+    deployment_of,
+)
 from waybill.topics import LogFault, examine, read_stops, record_stops, settled_holes, stop_error
 
 _LOG = logging.getLogger(__name__)
@@ -74,6 +83,8 @@ class ProcessingParts:
     """What the consumers of one application share."""
 
     settings: Settings
+    executor_settings: ExecutorSettings
+    """What tasks get of them."""
     tracker: TrackerStore
     log: KafkaLog
     parking: Parking
@@ -91,9 +102,14 @@ class ProcessingParts:
         *,
         task: Callable[[TaskPlan], Task] | None = None,
     ) -> Self:
-        """Return the parts that stand on these servers; ``task`` None: stages."""
+        """Return the parts that stand on these servers; ``task`` None: stages.
+
+        Raises:
+            RetryError: the tracker does not answer.
+        """
+        own = ExecutorSettings.of(settings, deployment_of(tracker))
         parking, pipelines = Parking(tracker, objects), ActivePipelines(tracker)
-        return cls(settings, tracker, log, parking, pipelines, task or StageTask)
+        return cls(settings, own, tracker, log, parking, pipelines, task or StageTask)
 
 
 class TopicConsumer:

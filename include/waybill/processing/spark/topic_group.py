@@ -234,7 +234,7 @@ class TopicGroup:
             for topic, own in ranges.items()
         }
         limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
-        plan = TaskPlan(plans, context.held, limit_s)
+        plan = TaskPlan(plans, self._parts.executor_settings, context.held, limit_s)
         descriptors = run_tasks(records, self._parts.task(plan))
         given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
         learned = {
