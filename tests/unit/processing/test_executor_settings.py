@@ -23,6 +23,7 @@ import waybill
 from waybill.events import encode
 from waybill.processing import read_staged
 from waybill.processing.spark import executor_settings
+from waybill.processing.spark.daemon import drop_settings
 from waybill.processing.spark.executor_settings import (
     SENT,
     ExecutorSettings,
@@ -198,6 +199,20 @@ def test_only_variables_of_what_was_sent_are_read():
     environment = Environment(settings().to_env())
     sent().refuse_mismatch(environment)
     assert environment.read == {f"WAYBILL_{section}".upper() for section in SENT}
+
+
+def test_the_daemon_of_the_workers_drops_what_they_are_not_sent():
+    environment = settings(s3={**CANARIES["s3"], "bucket": "b"}).to_env() | {
+        "PATH": "/bin",
+        "waybill_tracker__dsn": "postgresql://canary-dsn/x",
+        "WAYBILL_S3__BUCKET": "b",
+        "WAYBILL_PARKING__STORM_SHARE": "0.5",
+        "WAYBILL_DESTINATIONS__LAKE__DSN": "canary-lake",
+    }
+    drop_settings(environment)
+    sections = {f"WAYBILL_{section}".upper() for section in SENT}
+    assert set(environment) == {"PATH", "WAYBILL_S3__BUCKET", *sections}
+    assert "canary-" not in str(environment)
 
 
 def run_as_executor(

@@ -44,6 +44,13 @@ SENT: Mapping[str, tuple[type[BaseModel], tuple[str, ...]]] = {
 destinations, and the deployment's id."""
 
 
+def is_sent(variable: str) -> bool:
+    """Tell whether a variable of the environment is of settings that are sent, or of a section."""
+    section, _, name = variable.upper().removeprefix("WAYBILL_").partition("__")
+    names = next((names for one, (_, names) in SENT.items() if one.upper() == section), ())
+    return bool(names) and (not name or name.lower() in names)
+
+
 class SettingsMismatchError(InputError):
     """A worker was sent settings that are not for it."""
 
