@@ -22,9 +22,9 @@ from tests.unit.processing.made import event, pipeline
 from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError
 from waybill.events import encode
-from waybill.mappings import InForce, rules_of, with_learned
+from waybill.mappings import InForce, NameRules, rules_of, with_learned
 from waybill.pipelines import Pipeline
-from waybill.processing import read_staged
+from waybill.processing import LocalLearner, read_staged
 from waybill.processing.code_runner import InProcess
 from waybill.processing.spark import tasks, topic_group
 from waybill.processing.spark.batches import read_descriptor
@@ -304,6 +304,21 @@ def test_where_nothing_more_can_be_kept_the_next_run_is_the_last(application, mo
     assert made.runs == [{"t"}] * 2
     assert made.parked("t") == [("mapping", "unknown_column", 1)]
     assert [row["n"] for row in made.rows("t")] == [1]
+
+
+def test_a_task_that_learns_although_it_was_told_not_to_makes_no_batch_run_for_ever(
+    application, monkeypatch
+):
+    def learns_anyway(rules: NameRules, *, learns: bool) -> LocalLearner:
+        del learns
+        return LocalLearner(rules)
+
+    made = application(t=evolving(MAKES_UP))
+    monkeypatch.setattr(tasks, "LocalLearner", learns_anyway)
+    made.group.run({"t": [messages({"n": 1})]})
+    assert len(made.runs) == 4
+    assert made.consumers["t"].committed == []
+    assert "told not to learn" in str(made.group.errors["t"])
 
 
 def test_a_deploy_between_the_runs_is_what_the_second_one_maps_by(application):

@@ -211,6 +211,8 @@ class TopicGroup:
         kept = set()
         for topic, descriptors in learned.items():
             with self._left_out_if_it_fails(topic, "what its events taught was not kept"):
+                if context.learning_runs[topic] <= 0:
+                    raise StopError(f"{topic}: a task learned that was told not to learn any more")
                 later = self._consumers[topic].learn(context.deployed[topic], descriptors)
                 context.learning_runs[topic] = context.learning_runs[topic] - 1 if later else 0
                 kept.add(topic)
