@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -69,3 +70,18 @@ class InWorkerTask(StageTask):
         """Return what runs user code: this process."""
         del settings
         return InProcess()
+
+
+class UntracedTask(StageTask):
+    """All stages, without a trace of any event."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stages over all batches of this task, and yield what `StageTask` does."""
+        worker = this_worker(self._plan.settings)
+        settings = worker.settings
+        traces = {**settings.values["traces"], "enabled": False}
+        worker.settings = replace(settings, values={**settings.values, "traces": traces})
+        try:
+            yield from super().__call__(batches)
+        finally:
+            worker.settings = settings

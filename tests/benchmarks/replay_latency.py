@@ -66,7 +66,12 @@ def main() -> None:
         parts = all_started(servers, home, stack)
         work = home / "work"
         work.mkdir()
-        bench = Bench(servers.stack_settings(*parts, work), work, size, governed=governed)
+        bench = Bench(
+            servers.stack_settings(parts[0], parts[1], parts[2], work),
+            work,
+            size,
+            governed=governed,
+        )
         stack.callback(bench.close)
         report = bench.run()
     show(report)

@@ -17,11 +17,12 @@ import pyarrow as pa
 from waybill.errors import ParkError
 from waybill.events import Event
 from waybill.mappings import InForce, LearnedFields
-from waybill.pipelines import EventDeclaration, Pipeline
+from waybill.pipelines import EventDeclaration, Pipeline, takes_tables
 from waybill.processing.failures import Fault
+from waybill.processing.field_types import reads_only_columns, types_of
 from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
-from waybill.processing.transformation import Transform, compile_transformation
+from waybill.processing.transformation import Code, load_code
 
 
 class Learner(Protocol):
@@ -108,11 +109,12 @@ class Plan:
         self.pipeline = pipeline
         self._learner = learner
         self._in_force = {name: InForce(0, event) for name, event in pipeline.events.items()}
-        self._transform: Transform | None = None
+        self._code: Code | None = None
         self._invalid = ""
         self._events: dict[tuple[str, bool], EventPlan] = {}
         self._before: dict[str, EventDeclaration] = {}
         """By event name: what was in force when something was learned here."""
+        self._types: dict[str, dict[str, str]] = {}
         for name, mapping in (mappings or {}).items():
             self.take(name, mapping)
 
@@ -125,6 +127,7 @@ class Plan:
     def _go_on(self, name: str, mapping: InForce) -> EventPlan:
         """Make the plans of an event name anew, both: rows of a table keep one order in a task."""
         self._in_force[name] = mapping
+        self._types.pop(name, None)
         self._events.pop((name, True), None)
         plan = self._events[name, False] = self._made(name, by_column=False)
         return plan
@@ -203,18 +206,41 @@ class Plan:
         text = f"{self.pipeline.name}\0{self.pipeline.transformation_code}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
-    def transform(self) -> Transform:
-        """Return the compiled transformation; loads it, in this process, once.
+    @cached_property
+    def takes_tables(self) -> bool:
+        """Tell whether the code has the batch form, as its text says."""
+        return takes_tables(self.pipeline.transformation_code)
+
+    def types(self, name: str) -> dict[str, str]:
+        """Return the column types of an event name's fields; see ``field_types``."""
+        types = self._types.get(name)
+        if types is None:
+            source = self.pipeline.source
+            given = (source.columns or {}) if name == source.event else {}
+            known = self._in_force.get(name)
+            types = types_of(None if known is None else known.declaration, given)
+            if known is not None:
+                self._types[name] = types
+        return types
+
+    def ignores_rest(self, name: str) -> bool:
+        """Tell whether all fields without a column are left out of an event name's rows."""
+        known = self._in_force.get(name)
+        if known is None or known.declaration.policy != "ignore":
+            return False
+        return reads_only_columns(known.declaration)
+
+    def code(self) -> Code:
+        """Return the loaded code; loads it, in this process, once.
 
         Raises:
             ParkError: ``code_invalid``, each time.
         """
-        if self._transform is None and not self._invalid:
-            code, name = self.pipeline.transformation_code, self.pipeline.name
+        if self._code is None and not self._invalid:
             try:
-                self._transform = compile_transformation(code, name)
+                self._code = load_code(self.pipeline.transformation_code, self.pipeline.name)
             except ParkError as error:
                 self._invalid = error.message
-        if self._transform is None:
+        if self._code is None:
             raise ParkError("code_invalid", self._invalid)
-        return self._transform
+        return self._code
