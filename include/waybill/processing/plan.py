@@ -112,8 +112,8 @@ class Plan:
         self._code: Code | None = None
         self._invalid = ""
         self._events: dict[tuple[str, bool], EventPlan] = {}
-        self._before: dict[str, EventDeclaration] = {}
-        """By event name: what was in force when something was learned here."""
+        self.before_learning: dict[str, EventDeclaration] = {}
+        """By event name: what was in force when something was learned here; mostly empty."""
         self._types: dict[str, dict[str, str]] = {}
         for name, mapping in (mappings or {}).items():
             self.take(name, mapping)
@@ -146,7 +146,7 @@ class Plan:
         """
         return {
             name: LearnedFields.between(before, self._in_force[name].declaration)
-            for name, before in self._before.items()
+            for name, before in self.before_learning.items()
         }
 
     def prepare(self) -> None:
@@ -176,7 +176,7 @@ class Plan:
             odd = [payloads[index] for index in sorted(faults)]
             learned = self._learner(self.pipeline, plan.in_force, odd)
             if learned is not None:
-                self._before.setdefault(name, plan.in_force.declaration)
+                self.before_learning.setdefault(name, plan.in_force.declaration)
                 plan = self._go_on(name, learned)
                 columns, faults = plan.mapper.map(payloads)
         return MappedRows(plan, columns, faults)

@@ -102,7 +102,7 @@ class TopicPlans(Mapping[str, Plan]):
         self._texts = texts
         for ident, (text, plan) in list(self._plans.items()):
             now = texts.get(ident)
-            if now is None or now.version != text.version or plan.learned:
+            if now is None or now.version != text.version or plan.before_learning:
                 del self._plans[ident]
             elif now is not text:
                 self._plans[ident] = now, self._taken(plan, now, known=text)
@@ -130,8 +130,9 @@ class TopicPlans(Mapping[str, Plan]):
     def learned(self) -> Iterator[tuple[str, str, LearnedFields]]:
         """Yield (pipeline id, event name, what was learned) since `take`."""
         for ident, (_, plan) in self._plans.items():
-            for name, fields in plan.learned.items():
-                yield ident, name, fields
+            if plan.before_learning:
+                for name, fields in plan.learned.items():
+                    yield ident, name, fields
 
     @staticmethod
     def _taken(plan: Plan, text: PipelineText, known: PipelineText | None = None) -> Plan:
