@@ -189,7 +189,8 @@ class TopicGroup:
             batches, learned = self._run(records, fresh, context)
             pending = self._hold(batches, context)
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
-            self._commit(decided, context.storms, began=began)
+            if decided:
+                self._commit(decided, context.storms, began=began)
             pending |= self._learn(learned, context)
 
     def _hold(self, batches: Mapping[str, TopicBatch], context: RunContext) -> set[str]:
