@@ -143,8 +143,10 @@ class Bench:
         from waybill import services
 
         self._first = self._settings("first")
-        os.environ.update(self._first.to_env())  # workers and the staged source read these
-        services.migrate(self._first)  # workers ask its tracker whose the bucket is
+        given = self._first.to_env()
+        for name in ("WAYBILL_TRACKER", "WAYBILL_DESTINATIONS"):  # the staged source reads these
+            os.environ[name] = given[name]
+        services.migrate(self._first)
         self._event_form = declared(work / "pipelines" / "orders", CODE)
         self._failing = declared(work / "failing" / "orders", FAILING_CODE)
         self._batch_form = declared(work / "batch" / "orders", BATCH_CODE)

@@ -84,7 +84,7 @@ class Bench:
     def __init__(self, settings: Any, work: Path, size: Size, *, governed: bool) -> None:
         orders.write_orders(work, rows=0, fixed=True)
         self._settings = settings.model_copy(update={"pipelines_dir": work})
-        os.environ.update(self._settings.to_env())  # workers and the replay read these
+        os.environ.update(self._settings.to_env())  # the replay reads these
         self._work, self._size, self._governed = work, size, governed
         self._topic = orders.topic_of(work)
         self._began: list[float] = []

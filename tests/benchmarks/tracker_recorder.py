@@ -1,10 +1,10 @@
 """What recording costs: throughput of processing with traces and without, CPU and bytes a trace.
 
 Real Kafka, Spark, S3 and tracker. Rounds over the same topic alternate; what switches is
-``WAYBILL_TRACES__ENABLED`` in the environment of Spark's workers, each setting with workers of its
-own that have been warmed up. The overhead of a pair of rounds is one minus their throughputs'
-ratio; the median of all pairs is reported, and beside it what recording adds to the CPU seconds of
-driver, JVM and workers, which a busy machine disturbs less.
+``WAYBILL_TRACES__ENABLED``, each setting with workers of its own that have been warmed up. The
+overhead of a pair of rounds is one minus their throughputs' ratio; the median of all pairs is
+reported, and beside it what recording adds to the CPU seconds of driver, JVM and workers, which a
+busy machine disturbs less.
 
 Bytes are those of whole ways: of each event its traces of ingestion, key, transformation, mapping
 and destination, recorded, and shipped into the object store.
@@ -36,7 +36,7 @@ from tests.benchmarks.processing import (
 EVENTS, PAIRS = 200_000, 9
 QUICK_EVENTS, QUICK_PAIRS = 10_000, 1
 WAYS, QUICK_WAYS = 300_000, 30_000
-_SWITCH = "WAYBILL_TRACES__ENABLED"
+_SWITCH = "BENCH_TRACES"
 _AT_ONCE = 8_192
 """Messages that Spark gives a task at a time."""
 
@@ -105,6 +105,8 @@ class Recording(Bench):
         # part of what Spark knows its workers by: each setting has a daemon of its own
         self._spark.sparkContext.environment[_SWITCH] = "true" if on else "false"
         settings = self._settings(f"{name}-{'on' if on else 'off'}")
+        traces = settings.traces.model_copy(update={"enabled": on})
+        settings = settings.model_copy(update={"traces": traces})
         return self._process(settings, log, topic, "stages")
 
 

@@ -1,7 +1,8 @@
 """One pipeline, ready to run: its code compiled once, its mappings made once.
 
 Under ``policy: evolve`` rows that do not fit are shown to a `Learner`; where it returns a mapping
-with room for them the event's plan is made anew, and they are mapped again.
+with room for them the event's plan is made anew, and they are mapped again. The plan remembers that
+it goes on with what nobody keeps yet.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import pyarrow as pa
 
 from waybill.errors import ParkError
 from waybill.events import Event
-from waybill.mappings import InForce
-from waybill.pipelines import Pipeline, takes_tables
+from waybill.mappings import InForce, LearnedFields
+from waybill.pipelines import EventDeclaration, Pipeline, takes_tables
 from waybill.processing.failures import Fault
 from waybill.processing.field_types import reads_only_columns, types_of
 from waybill.processing.mapping import Mapper, MappingFault, Reading
@@ -40,8 +41,6 @@ class Learner(Protocol):
             known: what they were mapped with.
             payloads: that did not fit; some are none that any mapping takes.
 
-        Raises:
-            RetryError: where mappings are kept is away.
         """
         ...
 
@@ -113,6 +112,8 @@ class Plan:
         self._code: Code | None = None
         self._invalid = ""
         self._events: dict[tuple[str, bool], EventPlan] = {}
+        self.before_learning: dict[str, EventDeclaration] = {}
+        """By event name: what was in force when something was learned here; mostly empty."""
         self._types: dict[str, dict[str, str]] = {}
         for name, mapping in (mappings or {}).items():
             self.take(name, mapping)
@@ -137,6 +138,17 @@ class Plan:
             self.pipeline, self._in_force[name], by_column=by_column, most_columns=most
         )
 
+    @property
+    def learned(self) -> dict[str, LearnedFields]:
+        """Return what was learned from this plan's events, by event name.
+
+        Where that is something, its rows are mapped by what is not in force.
+        """
+        return {
+            name: LearnedFields.between(before, self._in_force[name].declaration)
+            for name, before in self.before_learning.items()
+        }
+
     def prepare(self) -> None:
         """Make the plans of all event names that have none. Cost: 0.1 ms each.
 
@@ -155,11 +167,7 @@ class Plan:
         return found
 
     def map(self, name: str, payloads: Sequence[Any], *, by_column: bool) -> MappedRows | None:
-        """Map payloads of an event name; None when the pipeline declares none of that name.
-
-        Raises:
-            RetryError: there was something to learn, and where mappings are kept is away.
-        """
+        """Map payloads of an event name; None when the pipeline declares none of that name."""
         plan = self.event(name, by_column=by_column)
         if plan is None:
             return None
@@ -168,6 +176,7 @@ class Plan:
             odd = [payloads[index] for index in sorted(faults)]
             learned = self._learner(self.pipeline, plan.in_force, odd)
             if learned is not None:
+                self.before_learning.setdefault(name, plan.in_force.declaration)
                 plan = self._go_on(name, learned)
                 columns, faults = plan.mapper.map(payloads)
         return MappedRows(plan, columns, faults)

@@ -39,7 +39,7 @@ from waybill.pipelines import (
     code_check,
     takes_tables,
 )
-from waybill.processing import Chain, ChainResult, DryRunLearner, Plan, Retries
+from waybill.processing import Chain, ChainResult, LocalLearner, Plan, Retries
 from waybill.processing.field_types import RESERVED, types_of
 from waybill.processing.transformation import load_code
 
@@ -484,7 +484,7 @@ def test_times_that_no_column_takes_as_such_are_the_text_that_they_were(
 def test_new_fields_are_learned_and_then_have_columns() -> None:
     code = batch("return table")
     made = pipeline(code, policy="evolve", n="int64")
-    plan = Plan(made, learner=DryRunLearner(rules_of("postgres")))
+    plan = Plan(made, learner=LocalLearner(rules_of("postgres")))
     chain = Chain({made.id: plan})
     data = [{"id": n, "n": n, "new": f"v{n}", "more": [n]} for n in range(4)]
     for start in (0, 2):

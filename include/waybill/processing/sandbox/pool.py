@@ -284,11 +284,12 @@ _LOGGED_CHARS = 1000
 
 def shared_sandbox(settings: Settings) -> Sandbox:
     """Return this process's sandbox; ended with it."""
-    return _shared(settings.sandbox, settings.spark.event_timeout_s)
+    return sandbox_with(settings.sandbox, settings.spark.event_timeout_s)
 
 
 @cache
-def _shared(settings: SandboxSettings, timeout_s: float) -> Sandbox:
+def sandbox_with(settings: SandboxSettings, timeout_s: float) -> Sandbox:
+    """Return this process's sandbox with these limits; ended with it. See `Sandbox`."""
     sandbox = Sandbox(settings, timeout_s=timeout_s)
     atexit.register(sandbox.close)
     return sandbox
