@@ -1,6 +1,6 @@
 # Waybill: one command each. ARGS are passed on: make demo ARGS=--exit, make test ARGS="-k wal".
 .DEFAULT_GOAL := help
-.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing campaigns campaign-tests campaign-search record
+.PHONY: help demo down quick test lint format lock venv java trino chromium bench-processing bench-producer bench-parking bench-replay-latency bench-tracker bench-destinations bench-cli bench-clusters faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone campaigns campaign-tests campaign-search record
 SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -74,13 +74,16 @@ faults-tracker: venv java  ## 40 events dropped and 40 doubled among 1,000,000: 
 faults-destinations: venv java  ## 20 SIGKILLs of a loader for each destination that is run for real (KILLS=<n>)
 	KILLS=$${KILLS:-20} $(BIN)/python -m pytest -q -s --timeout 3000 tests/integration/destinations/test_kills.py $(ARGS)
 
-faults-processing: venv java  ## 50 moves of teams between two clusters under load, 10 SIGKILLs, 4 frozen applications (MOVES=, KILLS=, FREEZES=; QUICK=1: a few)
+faults-processing: venv java  ## two clusters under load: 50 moves, SIGKILLs of drivers at each step, of workers, user code, the coordinator; late awakenings; 200 poison events (KILLS=<n>, FREEZES=<n>, …; QUICK=1: a few)
 	$(BIN)/python -m tests.faults.processing_campaign $(ARGS)
+
+faults-standalone: venv java  ## a Spark master and two workers: workers killed, a cluster moved, under load (QUICK=1: once each)
+	$(BIN)/python -m tests.faults.standalone_campaign $(ARGS)
 
 faults-rollback: venv java  ## a cut log, a restored warehouse, lost objects, a lost node, a clock an hour back, under load (QUICK=1: a small load)
 	$(BIN)/python -m tests.faults.rollback_campaign $(ARGS)
 
-campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
+campaigns: campaign-tests campaign-search faults-producer faults-parking faults-tracker faults-destinations faults-rollback faults-processing faults-standalone  ## all that make test leaves out, one after the other (make -k campaigns: go on after a failure)
 
 .NOTPARALLEL: campaigns
 

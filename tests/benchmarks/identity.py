@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from waybill.processing import CodeRunner, InProcess
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.tasks import StageTask, TaskPlan, descriptor_batch, this_worker
-from waybill.settings import Settings
 from waybill.storage import ObjectStore, digest_of
 
 _LIMIT_S = 600.0
@@ -26,10 +27,11 @@ class IdentityTask:
 
     def __init__(self, plan: TaskPlan) -> None:
         [self._topic] = plan.topics
+        self._settings = plan.settings
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all batches and yield one descriptor."""
-        descriptor = _written(batches, this_worker().objects)
+        descriptor = _written(batches, this_worker(self._settings).objects)
         yield descriptor_batch({"topic": self._topic, "took_s": 0.0, **descriptor})
 
 
@@ -64,7 +66,22 @@ def _written(batches: Iterator[pa.RecordBatch], objects: ObjectStore) -> dict[st
 class InWorkerTask(StageTask):
     """All stages, user code in Spark's own Python worker."""
 
-    def runner(self, settings: Settings) -> CodeRunner:
+    def runner(self, settings: ExecutorSettings) -> CodeRunner:
         """Return what runs user code: this process."""
         del settings
         return InProcess()
+
+
+class UntracedTask(StageTask):
+    """All stages, without a trace of any event."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the stages over all batches of this task, and yield what `StageTask` does."""
+        worker = this_worker(self._plan.settings)
+        settings = worker.settings
+        traces = {**settings.values["traces"], "enabled": False}
+        worker.settings = replace(settings, values={**settings.values, "traces": traces})
+        try:
+            yield from super().__call__(batches)
+        finally:
+            worker.settings = settings

@@ -103,7 +103,6 @@ class Bench:
         self._servers, self._parts, self._work, self._size = servers, parts, work, size
         self._spark: Any = None
         self._base = self._settings("base")
-        os.environ.update(self._base.to_env())  # the workers read these
         self._folders = write_pipelines(work / "pipelines", size.names)
 
     def _settings(self, name: str) -> Any:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.parking_fill import STORM, Size, fill, settle
@@ -31,7 +31,7 @@ from waybill.access import Decision
 from waybill.parking import ObjectDescriptor, ParkedGroupFilter, Parking, new_key
 from waybill.parking.packed import SegmentDescriptor
 from waybill.settings import TrackerSettings
-from waybill.storage import TrackerStore
+from waybill.storage import ObjectStore, TrackerStore
 
 FULL, QUICK = Size(500_000, 5_000_000), Size(5_000, 50_000)
 ROUNDS = 6
@@ -52,7 +52,7 @@ def run(size: Size, dsn: str, *, is_filled: bool = False) -> dict[str, Any]:
             "segments": size.segments,
             "fill_s": _s(began),
         }
-        parking = Parking(tracker, None)  # type: ignore[arg-type] - nothing of this reads objects
+        parking = Parking(tracker, cast(ObjectStore, None))  # nothing of this reads objects
         lists = _lists(tracker, parking, size)
         with _writer(tracker, parking) as written:
             loaded = _lists(tracker, parking, size)

@@ -3,13 +3,22 @@
 A: Kafka to Arrow batches to decode, transform (three edits), map to typed columns, staged objects
 in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session, topic,
 object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
-on the same topic; medians. C (``in_worker``) is A with user code in Spark's own Python workers, as
-no installation runs it: what the processes of user code cost. Then the staged objects of the last A are loaded into PostgreSQL.
+on the same topic; medians. ``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in Spark's own Python workers, as
+no installation runs it: what the processes of user code cost; ``untraced`` is A without the event
+tracker, ``failing`` with user code that raises for each tenth event. Two more rivals, once: ``udf``,
+a row-at-a-time Python UDF into Parquet on the local disk, and ``loop``, a plain confluent-kafka
+loop in a process a core (``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share of A's batches that commits take, ``peak_rss_mb``
+the memory of driver, JVM, workers and processes of user code together (proportional set size).
+Then the staged objects of the last A are loaded into PostgreSQL.
+
+Latency: the real applications with default settings, at half of what both can do together on the
+machine; from the lossless producer to a row that the warehouse shows.
 
 What does not depend on events: A once more with 5,000 pipelines deployed that send to the same
 topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A), and as many events
-over 100 topics, of 100 teams, in one application (``topics_100_vs_1``), with the time that these
-100 consumers take to start. ``QUICK=1`` takes fewer events, pipelines and topics.
+over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
+start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
+code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew. ``QUICK=1`` takes fewer events, pipelines and topics.
 """
 
 from __future__ import annotations
@@ -21,16 +30,20 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 from tests.benchmarks.home import opened_home
+from tests.benchmarks.latency import measure
+from tests.benchmarks.rivals import Memory, run_loop, start_udf, waited
 
 ROUNDS = 3
+LATENCY_S, QUICK_LATENCY_S = 60.0, 10.0
 EVENTS = 1_200_000
 QUICK_EVENTS = 60_000
 TOPICS, PIPELINES = 100, 5_000
@@ -68,6 +81,24 @@ def transform(event):
     del order["channel"]
     return event
 """
+FAILING_CODE = CODE.replace(
+    "order = event.data", 'order = event.data\n    assert order["number"] % 10, "a tenth fails"'
+)
+
+
+BATCH_CODE = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def transform_batch(table):
+    cents = pc.cast(pc.round(pc.multiply(table["amount"], 100)), pa.int64())
+    return (
+        table.drop_columns(["_rest", "status", "cents"])
+        .append_column("status", pc.utf8_upper(table["status"]))
+        .append_column("cents", cents)
+    )
+"""
 
 
 def main() -> None:
@@ -82,6 +113,8 @@ def main() -> None:
         stack.callback(bench.close)
         topics, pipelines = (QUICK_TOPICS, QUICK_PIPELINES) if quick else (TOPICS, PIPELINES)
         report = bench.run(rounds, topics=topics, pipelines=pipelines)
+        rates = (report["processing_events_per_s"], report["loading_rows_per_s"])
+        report |= bench.latency(rates, seconds=QUICK_LATENCY_S if quick else LATENCY_S)
     show(report)
     sys.stdout.write(json.dumps(report) + "\n")
 
@@ -110,12 +143,14 @@ class Bench:
         from waybill import services
 
         self._first = self._settings("first")
-        os.environ.update(self._first.to_env())  # workers and the staged source read these
-        services.migrate(self._first)  # workers ask its tracker whose the bucket is
-        self._pipeline_dir = work / "pipelines" / "orders"
-        self._pipeline_dir.mkdir(parents=True)
-        (self._pipeline_dir / "pipeline.yaml").write_text(DECLARATION)
-        (self._pipeline_dir / "transformation.py").write_text(CODE)
+        given = self._first.to_env()
+        for name in ("WAYBILL_TRACKER", "WAYBILL_DESTINATIONS"):  # the staged source reads these
+            os.environ[name] = given[name]
+        services.migrate(self._first)
+        self._event_form = declared(work / "pipelines" / "orders", CODE)
+        self._failing = declared(work / "failing" / "orders", FAILING_CODE)
+        self._batch_form = declared(work / "batch" / "orders", BATCH_CODE)
+        self._memory = Memory({child.pid for child in psutil.Process().children()})
         self._spark: Any = None
 
     def _settings(self, name: str) -> Any:
@@ -140,7 +175,7 @@ class Bench:
             self._spark = open_session(settings.spark, name="bench")
             size = filling.result()
         runs: dict[str, list[dict[str, float]]] = {
-            kind: [] for kind in ("identity", "in_worker", "stages")
+            kind: [] for kind in ("identity", "in_worker", "untraced", "failing", "batch", "stages")
         }
         # the first warms up JVM, workers and page cache; it counts for nobody
         self._process(self._settings("warm-up"), log, topic, "stages")
@@ -154,33 +189,70 @@ class Bench:
         many = self._process(
             self._settings("many-pipelines"), log, topic, "stages", beside=pipelines
         )
-        scale = self._many_topics(self._settings("many-topics"), log, topics)
-        report = report_of(runs, loading, self._events, size)
+        rivals = self._rivals(settings, log, topic)
+        names = [f"events.{TEAM}-{place}.warehouse" for place in range(topics)]
+        each = self._events // topics
+        for place, name in enumerate(names):
+            log.ensure_topic(name)
+            of = f"{PIPELINE_ID}-{place}"
+            fill(settings, name, each, pipeline_id=of, team=f"{TEAM}-{place}")
+        cold = self._many_topics(self._settings("cold-topics"), log, names, each * topics)
+        scale = self._many_topics(self._settings("many-topics"), log, names, each * topics)
+        report = report_of(runs, loading, self._events, size) | rivals_of(runs, rivals)
         cpu_s = statistics.median(run["cpu_s"] for run in runs["stages"])
         return report | {
             "pipelines_5000_vs_5": round(many["cpu_s"] / cpu_s, 3),
             "topics_100_vs_1": round(scale["cpu_s"] / cpu_s, 3),
+            "topics_100_cold_vs_1": round(cold["cpu_s"] / cpu_s, 3),
             "topics": topics,
             "pipelines": pipelines,
             "consumer_start_s": round(scale["start_s"] / topics, 3),
             "consumers_100_start_s": round(scale["start_s"], 2),
+            "peak_rss_mb": round(self._memory.peak_mb),
         }
+
+    def latency(self, rates: Sequence[float], *, seconds: float) -> dict[str, float]:
+        """Measure it at half of what the two applications can do side by side."""
+        self._spark.stop()  # the applications have sessions of their own
+        self._spark = None
+        half = 0.5 / sum(1 / rate for rate in rates)
+        folder = self._work / "latency"
+        folder.mkdir(parents=True)
+        settings = self._servers.stack_settings(*self._parts, folder)
+        settings = settings.model_copy(update={"pipelines_dir": self._event_form.parent})
+        return measure(settings, self._event_form, per_s=half, seconds=seconds)
+
+    def _rivals(self, settings: Any, log: Any, topic: Any) -> dict[str, float]:
+        """Return events/s of each."""
+        folder = self._work / "udf"
+        start_udf(self._spark, settings, topic.name, folder / "warm").stop()
+        udf = waited(start_udf(self._spark, settings, topic.name, folder / "run"), self._events)
+        target = log.ensure_topic(f"events.{TEAM}.loop").name
+        ends = {number: high for number, (_, high) in log.watermarks(topic).items()}
+        servers = settings.kafka.bootstrap_servers
+        plain = run_loop(servers, topic.name, target, ends, tuned=False)
+        tuned = run_loop(servers, topic.name, target, ends, tuned=True)
+        return {"udf": udf, "loop": plain["per_s"], "tuned_loop": tuned["per_s"]}
 
     def _process(
         self, settings: Any, log: Any, topic: Any, kind: str, *, beside: int = 0
     ) -> dict[str, float]:
         """Run a fresh consumer over the topic, with so many other pipelines deployed beside."""
-        from tests.benchmarks.identity import IdentityTask, InWorkerTask
+        from tests.benchmarks.identity import IdentityTask, InWorkerTask, UntracedTask
         from tests.support.topic_queries import start_query
 
         from waybill import services
-        from waybill.processing.spark.tasks import StageTask
+        from waybill.processing.spark.tasks import StageTask, Task, TaskPlan
         from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
-        tasks = {"identity": IdentityTask, "in_worker": InWorkerTask, "stages": StageTask}
+        tasks: dict[str, Callable[[TaskPlan], Task]] = {
+            "identity": IdentityTask, "in_worker": InWorkerTask, "untraced": UntracedTask,
+        }  # fmt: skip
+        forms = {"failing": self._failing, "batch": self._batch_form}
+        folder = forms.get(kind, self._event_form)
         services.migrate(settings)
-        services.run_deploy(settings, self._pipeline_dir, who="bench")
+        services.run_deploy(settings, folder, who="bench")
         with open_tracker(settings.tracker) as tracker:
             deploy_copies(tracker, beside)
             parts = ProcessingParts.over(
@@ -188,39 +260,38 @@ class Bench:
                 tracker,
                 log,
                 open_objects(settings.s3),
-                task=tasks[kind],
+                task=tasks.get(kind, StageTask),
             )
             checkpoint = settings.spark.work_dir / "checkpoint"
-            return self._follow(
-                lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), self._events
-            )
+            with timed_commits() as commits:
+                figures = self._follow(
+                    lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint)
+                )
+            return figures | {"commits_s": sum(commits)}
 
-    def _many_topics(self, settings: Any, log: Any, number: int) -> dict[str, float]:
-        """Run as many events over topics of as many teams, in one application."""
+    def _many_topics(
+        self, settings: Any, log: Any, names: Sequence[str], events: int
+    ) -> dict[str, float]:
+        """Read so many events over topics of as many teams, in one application."""
         from waybill import services
         from waybill.processing.spark.topic_consumer import ProcessingParts
         from waybill.storage import open_objects, open_tracker
 
         services.migrate(settings)
-        services.run_deploy(settings, self._pipeline_dir, who="bench")
-        names = [f"events.{TEAM}-{place}.warehouse" for place in range(number)]
-        each = self._events // number
-        for place, name in enumerate(names):
-            log.ensure_topic(name)
-            fill(settings, name, each, pipeline_id=f"{PIPELINE_ID}-{place}", team=f"{TEAM}-{place}")
+        services.run_deploy(settings, self._event_form, who="bench")
         with open_tracker(settings.tracker) as tracker:
-            deploy_copies(tracker, number, teams=True)
+            deploy_copies(tracker, len(names), teams=True)
             parts = ProcessingParts.over(settings, tracker, log, open_objects(settings.s3))
             application = Application(self._spark, parts, settings.spark.work_dir)
             began = time.monotonic()
             application.groups.look(names)
             start_s, cpu = time.monotonic() - began, cpu_seconds()
-            while application.rows() < each * number:
+            while application.rows() < events:
                 application.groups.look(names)
                 time.sleep(0.1)
             cpu_s = cpu_seconds() - cpu
             application.groups.stop()
-        return {"start_s": start_s, "cpu_s": cpu_s * self._events / (each * number)}
+        return {"start_s": start_s, "cpu_s": cpu_s * self._events / events}
 
     def _load(self, settings: Any) -> dict[str, float]:
         from waybill.destinations import open_destination
@@ -252,22 +323,27 @@ class Bench:
             consumer.close()
         return {**figures, "per_s": self._events / figures["seconds"]}
 
-    def _follow(self, start: Any, events: int) -> dict[str, float]:
+    def _follow(self, start: Any) -> dict[str, float]:
         """Run a query over the whole topic; its own trigger times are the wall time."""
         cpu = cpu_seconds()
-        query = start()
-        while sum(p.numInputRows for p in query.recentProgress) < events:
-            if not query.isActive:
-                raise SystemExit(f"the query ended: {query.exception()}")
-            time.sleep(0.1)
-        progress = list(query.recentProgress)
-        query.stop()
-        seconds = sum(p.durationMs["triggerExecution"] for p in progress if p.numInputRows) / 1000
-        return {"per_s": events / seconds, "seconds": seconds, "cpu_s": cpu_seconds() - cpu}
+        rate = waited(start(), self._events, self._memory.look)
+        return {
+            "per_s": rate,
+            "seconds": self._events / rate,
+            "cpu_s": cpu_seconds() - cpu,
+        }
 
     def close(self) -> None:
         if self._spark is not None:
             self._spark.stop()
+
+
+def declared(folder: Path, code: str) -> Path:
+    """Write the pipeline's folder; return it."""
+    folder.mkdir(parents=True)
+    (folder / "pipeline.yaml").write_text(DECLARATION)
+    (folder / "transformation.py").write_text(code)
+    return folder
 
 
 class Application:
@@ -308,6 +384,25 @@ class Application:
         return self._queries[-1]
 
 
+@contextmanager
+def timed_commits() -> Iterator[list[float]]:
+    """Give a list that gets the seconds of each batch's commits while the block runs."""
+    from waybill.processing.spark.topic_group import TopicGroup
+
+    real, took = TopicGroup._commit, list[float]()
+
+    def timed(*given: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        real(*given, **named)
+        took.append(time.perf_counter() - began)
+
+    TopicGroup._commit = timed  # type: ignore[method-assign]
+    try:
+        yield took
+    finally:
+        TopicGroup._commit = real  # type: ignore[method-assign]
+
+
 def deploy_copies(tracker: Any, number: int, *, teams: bool = False) -> None:
     """Deploy so many copies of the pipeline, under ids, names and tables of their own.
 
@@ -335,13 +430,42 @@ def deploy_copies(tracker: Any, number: int, *, teams: bool = False) -> None:
             )
 
 
+def message(
+    number: int, *, pipeline_id: str = PIPELINE_ID, team: str = TEAM, customer: str = ""
+) -> tuple[bytes, bytes]:
+    """Return an order's key and value."""
+    from waybill.events import Event, encode, event_id
+
+    data = {
+        "number": number,
+        "customer": customer or f"customer-{number % 9973}",
+        "amount": (number % 100_000) / 100,
+        "currency": "EUR",
+        "status": "placed",
+        "placed_at": "2026-03-01T12:30:45Z",
+        "channel": "web",
+    }
+    key = f"[{number}]"
+    event = Event(
+        event_id(pipeline_id, NAME, key, version=None, content=key.encode()),
+        pipeline_id,
+        team,
+        NAME,
+        key,
+        0,
+        1_795_255_593_463_368 + number,
+        29_920_926 + number // 400_000,
+        "2026-11-21T10:06:33Z",
+        data,
+    )
+    return key.encode(), encode(event)
+
+
 def fill(
     settings: Any, topic: str, events: int, *, pipeline_id: str = PIPELINE_ID, team: str = TEAM
 ) -> int:
     """Produce the events; returns the size of one message in bytes."""
     from confluent_kafka import Producer
-
-    from waybill.events import Event, encode, event_id
 
     producer = Producer(
         {
@@ -354,29 +478,7 @@ def fill(
     )
     size = 0
     for number in range(events):
-        data = {
-            "number": number,
-            "customer": f"customer-{number % 9973}",
-            "amount": (number % 100_000) / 100,
-            "currency": "EUR",
-            "status": "placed",
-            "placed_at": "2026-03-01T12:30:45Z",
-            "channel": "web",
-        }
-        key = f"[{number}]"
-        event = Event(
-            event_id(pipeline_id, NAME, key, version=None, content=key.encode()),
-            pipeline_id,
-            team,
-            NAME,
-            key,
-            0,
-            1_795_255_593_463_368 + number,
-            29_920_926 + number // 400_000,
-            "2026-11-21T10:06:33Z",
-            data,
-        )
-        value = encode(event)
+        key, value = message(number, pipeline_id=pipeline_id, team=team)
         size = len(value)
         while True:
             try:
@@ -403,23 +505,51 @@ def cpu_seconds() -> float:
     return total
 
 
+def rivals_of(
+    runs: dict[str, list[dict[str, float]]], rivals: dict[str, float]
+) -> dict[str, float]:
+    """Return how the stages do against the rivals, and what tracker, ledger and failures cost."""
+
+    def ratio(kind: str, name: str) -> float:
+        pairs = zip(runs["stages"], runs[kind], strict=True)
+        return statistics.median(other[name] / mine[name] for mine, other in pairs)
+
+    per_s = statistics.median(run["per_s"] for run in runs["stages"])
+    commits = statistics.median(run["commits_s"] / run["seconds"] for run in runs["stages"])
+    return {
+        "events_per_s": round(per_s),
+        "vs_udf": round(per_s / rivals["udf"], 3),
+        "vs_loop": round(per_s / rivals["loop"], 3),
+        "vs_tuned_loop": round(per_s / rivals["tuned_loop"], 3),
+        "udf_events_per_s": round(rivals["udf"]),
+        "loop_events_per_s": round(rivals["loop"]),
+        "tuned_loop_events_per_s": round(rivals["tuned_loop"]),
+        "trace_overhead": round(1 - ratio("untraced", "cpu_s"), 3),
+        "ledger_overhead": round(commits, 4),
+        "failing_10pct_vs_clean": round(ratio("failing", "per_s"), 3),
+    }
+
+
 def report_of(
     runs: dict[str, list[dict[str, float]]], loading: dict[str, float], events: int, size: int
 ) -> dict[str, Any]:
     def median(kind: str, name: str) -> float:
         return statistics.median(run[name] for run in runs[kind])
 
-    def ratios(kind: str) -> list[float]:
-        return [a["per_s"] / b["per_s"] for a, b in zip(runs["stages"], runs[kind], strict=True)]
+    def ratios(kind: str, of: str = "stages") -> list[float]:
+        return [a["per_s"] / b["per_s"] for a, b in zip(runs[of], runs[kind], strict=True)]
 
     pairs = ratios("identity")
     return {
         "processing_events_per_s": round(median("stages", "per_s")),
         "loading_rows_per_s": round(loading["per_s"]),
         "vs_identity": round(statistics.median(pairs), 3),
+        "vs_identity_batch_form": round(statistics.median(ratios("identity", "batch")), 3),
         "sandbox_cost": round(1 - statistics.median(ratios("in_worker")), 3),
         "identity_events_per_s": round(median("identity", "per_s")),
         "in_worker_events_per_s": round(median("in_worker", "per_s")),
+        "batch_form_events_per_s": round(median("batch", "per_s")),
+        "batch_form_cpu_us_per_event": round(median("batch", "cpu_s") / events * 1e6, 2),
         "processing_cpu_us_per_event": round(median("stages", "cpu_s") / events * 1e6, 2),
         "in_worker_cpu_us_per_event": round(median("in_worker", "cpu_s") / events * 1e6, 2),
         "identity_cpu_us_per_event": round(median("identity", "cpu_s") / events * 1e6, 2),
@@ -444,20 +574,33 @@ def show(report: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if not name else "right")
     for label, rate, cpu in (
         ("processing", "processing_events_per_s", "processing_cpu_us_per_event"),
+        ("batch form", "batch_form_events_per_s", "batch_form_cpu_us_per_event"),
         ("user code in the worker", "in_worker_events_per_s", "in_worker_cpu_us_per_event"),
         ("identity", "identity_events_per_s", "identity_cpu_us_per_event"),
         ("loading into PostgreSQL", "loading_rows_per_s", "loading_cpu_us_per_row"),
     ):
         table.add_row(label, f"{report[rate]:,}", f"{report[cpu]:.2f}")
     table.add_row("processing against identity", f"{report['vs_identity']:.3f}", "")
+    table.add_row("batch form against identity", f"{report['vs_identity_batch_form']:.3f}", "")
     table.add_row("cost of processes of user code", f"{report['sandbox_cost']:.1%}", "")
+    table.add_row("against a Python UDF a row", f"{report['vs_udf']:.3f}", "")
+    table.add_row("against a confluent-kafka loop", f"{report['vs_loop']:.3f}", "")
+    table.add_row("against a tuned loop", f"{report['vs_tuned_loop']:.3f}", "")
+    table.add_row("CPU for traces", f"{report['trace_overhead']:.1%}", "")
+    table.add_row("time for commits", f"{report['ledger_overhead']:.1%}", "")
     for label, name in (
+        ("with a tenth that fails, against none", "failing_10pct_vs_clean"),
         (f"CPU with {report['pipelines']:,} pipelines beside", "pipelines_5000_vs_5"),
         (f"CPU with {report['topics']} topics", "topics_100_vs_1"),
+        (f"CPU with {report['topics']} topics, the first time", "topics_100_cold_vs_1"),
     ):
         table.add_row(label, f"{report[name]:.3f}", "")
     table.add_row(
         f"start of {report['topics']} consumers, s", f"{report['consumers_100_start_s']}", ""
+    )
+    table.add_row("peak memory, MB", f"{report['peak_rss_mb']:,}", "")
+    table.add_row(
+        "latency, p50 and p99, s", f"{report['latency_p50_s']} and {report['latency_p99_s']}", ""
     )
     Console().print(table)
 

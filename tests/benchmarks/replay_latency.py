@@ -66,7 +66,12 @@ def main() -> None:
         parts = all_started(servers, home, stack)
         work = home / "work"
         work.mkdir()
-        bench = Bench(servers.stack_settings(*parts, work), work, size, governed=governed)
+        bench = Bench(
+            servers.stack_settings(parts[0], parts[1], parts[2], work),
+            work,
+            size,
+            governed=governed,
+        )
         stack.callback(bench.close)
         report = bench.run()
     show(report)
@@ -79,7 +84,7 @@ class Bench:
     def __init__(self, settings: Any, work: Path, size: Size, *, governed: bool) -> None:
         orders.write_orders(work, rows=0, fixed=True)
         self._settings = settings.model_copy(update={"pipelines_dir": work})
-        os.environ.update(self._settings.to_env())  # workers and the replay read these
+        os.environ.update(self._settings.to_env())  # the replay reads these
         self._work, self._size, self._governed = work, size, governed
         self._topic = orders.topic_of(work)
         self._began: list[float] = []

@@ -37,9 +37,12 @@ _DICTIONARY = pa.dictionary(pa.int32(), pa.string())
 def fill(store: ObjectStore, traces: int, *, samples: int = 200) -> list[dict[str, object]]:
     """Make the traces, once; return some events: id, and the time of their ingestion in µs."""
     try:
-        return orjson.loads(store.get(DONE_KEY))
+        done = store.get(DONE_KEY)
     except ObjectMissingError:
         store.put(LAYOUT_KEY, Layout(NEW_BUCKETS).encode())
+    else:
+        known: list[dict[str, object]] = orjson.loads(done)
+        return known
     hours = max(1, traces // AN_HOUR)
     found: list[dict[str, object]] = []
     with ThreadPoolExecutor(2) as pool:

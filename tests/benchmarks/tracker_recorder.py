@@ -1,10 +1,10 @@
 """What recording costs: throughput of processing with traces and without, CPU and bytes a trace.
 
 Real Kafka, Spark, S3 and tracker. Rounds over the same topic alternate; what switches is
-``WAYBILL_TRACES__ENABLED`` in the environment of Spark's workers, each setting with workers of its
-own that have been warmed up. The overhead of a pair of rounds is one minus their throughputs'
-ratio; the median of all pairs is reported, and beside it what recording adds to the CPU seconds of
-driver, JVM and workers, which a busy machine disturbs less.
+``WAYBILL_TRACES__ENABLED``, each setting with workers of its own that have been warmed up. The
+overhead of a pair of rounds is one minus their throughputs' ratio; the median of all pairs is
+reported, and beside it what recording adds to the CPU seconds of driver, JVM and workers, which a
+busy machine disturbs less.
 
 Bytes are those of whole ways: of each event its traces of ingestion, key, transformation, mapping
 and destination, recorded, and shipped into the object store.
@@ -36,7 +36,7 @@ from tests.benchmarks.processing import (
 EVENTS, PAIRS = 200_000, 9
 QUICK_EVENTS, QUICK_PAIRS = 10_000, 1
 WAYS, QUICK_WAYS = 300_000, 30_000
-_SWITCH = "WAYBILL_TRACES__ENABLED"
+_SWITCH = "BENCH_TRACES"
 _AT_ONCE = 8_192
 """Messages that Spark gives a task at a time."""
 
@@ -48,7 +48,7 @@ def measure(*, quick: bool, home: Path) -> dict[str, Any]:
     with ExitStack() as stack:
         parts = all_started(servers, home, stack)
         events = QUICK_EVENTS if quick else EVENTS
-        bench = Recording(servers, tuple(parts), home / "recorder", events)  # type: ignore[arg-type]
+        bench = Recording(servers, tuple(parts), home / "recorder", events)
         stack.callback(bench.close)
         figures = bench.pairs(QUICK_PAIRS if quick else PAIRS)
         sizes = sizes_of(bench.settings, QUICK_WAYS if quick else WAYS)
@@ -105,7 +105,9 @@ class Recording(Bench):
         # part of what Spark knows its workers by: each setting has a daemon of its own
         self._spark.sparkContext.environment[_SWITCH] = "true" if on else "false"
         settings = self._settings(f"{name}-{'on' if on else 'off'}")
-        return self._process(settings, log, topic, identity=False)
+        traces = settings.traces.model_copy(update={"enabled": on})
+        settings = settings.model_copy(update={"traces": traces})
+        return self._process(settings, log, topic, "stages")
 
 
 def sizes_of(settings: Any, ways: int) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def batches_of(result: Any) -> list[Any]:
     from waybill.processing.traces import trace_batches
 
     [passed] = result.mapped.values()
-    minutes = [minute for part in passed.parts for minute in part.minutes]
+    minutes = [minute for part in passed.parts for minute in part.minutes.to_pylist()]
     page = PageTraces()
     for identity, offset, minute in zip(passed.ids, passed.offsets, minutes, strict=True):
         page.add(identity, f"[{offset}]", minute, offset, minute * 60_000_000 + offset)
@@ -204,14 +206,14 @@ def batches_of(result: Any) -> list[Any]:
             "pipeline_id": [PIPELINE_ID] * len(passed.ids),
             "event_name": [NAME] * len(passed.ids),
             "outcome": ["delivered"] * len(passed.ids),
-            "intake_minute": pa.array(passed.minutes, pa.int32()),
+            "intake_minute": pa.array(minutes, pa.int32()),
             "replay_id": pa.nulls(len(passed.ids), pa.string()),
         }
     )
     outcome = LoadOutcome(1, [], {}, (), rows)
     now_us = time.time_ns() // 1000
     return [
-        *page.batches(PIPELINE_ID, NAME, topic=f"events.{TEAM}.warehouse", sequence=1),
+        *page.batches(PIPELINE_ID, NAME, topic=f"events.{TEAM}.warehouse", batch=batch_id),
         *tasks,
         *load_traces("warehouse", [outcome], {}, now_us=now_us),
     ]

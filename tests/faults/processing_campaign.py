@@ -1,11 +1,22 @@
 """``make faults-processing``: two clusters' processing applications under load, killed and moved.
 
 Four teams send events without a pause. Two virtual clusters, each with a real application, serve
-them. Meanwhile teams are moved between the clusters, applications are killed with SIGKILL (driver,
-JVM and workers at once) and their checkpoints with them, and one is frozen (SIGSTOP) until the
-other has taken its teams over, and woken up. At the end every event must be staged exactly once.
-``QUICK=1`` is a short form; ``MOVES``, ``KILLS`` and ``FREEZES`` are other numbers, and
-``PROCESSING_SEED`` repeats the choices. Ends with 1 where an event is lost or doubled.
+them. Meanwhile
+
+- teams are moved between the clusters;
+- a driver is killed (SIGKILL) at each step of the commit protocol, or an application with all its
+  processes at any moment; its checkpoint is deleted before it is started again;
+- Python workers of Spark are killed amid a task, and processes of user code amid an event;
+- an application is frozen (SIGSTOP) amid a transaction, before one, or at any moment, and woken up
+  once the other one has its teams;
+- the coordinator is killed amid its round, with a new team to place;
+- events come whose transformation raises an error, ends its process, loops for ever, or takes
+  all memory.
+
+At the end every event must be staged exactly once, or parked exactly once under the error type of
+what it did; and each version of the assignment must say exactly what it moved. ``QUICK=1`` is a
+short form; a field of `Size` in capitals is another number of something, and ``PROCESSING_SEED``
+repeats the choices. Ends with 1 where something is not as it must be.
 """
 
 from __future__ import annotations
@@ -19,24 +30,40 @@ import statistics
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
+import pytest
 from sqlalchemy import text
 from tests import servers
 from tests.benchmarks.home import opened_home
 from tests.benchmarks.processing import all_started
-from tests.support.evolving import DECLARATION, PASSES
+from tests.faults import failpoints
+from tests.faults.processing_failpoints import (
+    ASLEEP,
+    BATCH,
+    BEFORE_TRANSACTION,
+    FENCED,
+    IN_TRANSACTION,
+    SLEEPS,
+    TASK,
+)
+from tests.support import children
+from tests.support.evolving import DECLARATION
 
 from waybill import services
 from waybill.access import Decision
-from waybill.clusters import AssignmentWatcher, ClusterRequest, PlaceRequest
-from waybill.events import Event, encode
+from waybill.clusters import Assignment, AssignmentWatcher, ClusterRequest, PlaceRequest
+from waybill.clusters.records import read_history
+from waybill.events import Event, decode, encode
+from waybill.parking import Parking
+from waybill.parking.reading import read_segment_events, segments_in_order
 from waybill.processing import read_staged
 from waybill.services import applications
 from waybill.settings import Settings
@@ -50,16 +77,61 @@ _WAIT_S = 180.0
 ANN = Decision("ann", "the campaign")
 
 
+RAISES, ENDS, LOOPS, GROWS = range(1_000_001, 1_000_005)
+"""Amounts of poison."""
+POISON = {
+    RAISES: "value_error",
+    ENDS: "interpreter_crashed",
+    LOOPS: "transformation_timeout",
+    GROWS: "memory_error",
+}
+CODE = f"""
+import os
+import time
+
+
+def transform(event):
+    amount = event.data["amount"]
+    if amount == {RAISES}:
+        raise ValueError("poison")
+    if amount == {ENDS}:
+        os._exit(9)
+    while amount == {LOOPS}:
+        pass
+    held = []
+    while amount == {GROWS}:
+        held.append(bytearray(1 << 24))
+    if amount == {SLEEPS}:
+        time.sleep(1.0)
+    return event
+"""
+_ASLEEP_S = 0.3
+"""Until an event sleeps, once its process was told of."""
+_ANY_MOMENT = "any moment"
+_Step = TypeVar("_Step")
+
+
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is done."""
 
     moves: int
     kills: int
+    """Of drivers, at each step of the commit protocol in turn, and of applications."""
+    executor_kills: int
+    """Of Spark's Python workers."""
+    code_kills: int
+    """Of processes of user code."""
     freezes: int
+    """In a transaction, before one, at any moment, in turn."""
+    coordinator_kills: int
+    poison: int
+    """Events, in fours."""
 
 
-FULL, QUICK = Size(50, 10, 4), Size(6, 2, 1)
+FULL = Size(50, 16, 6, 6, 6, 12, 200)
+QUICK = Size(4, 8, 2, 2, 3, 6, 20)
+SHORTEST = Size(2, 1, 1, 1, 1, 1, 4)
 
 
 @dataclass(slots=True)
@@ -67,26 +139,60 @@ class Tally:
     """What was done, and what came of it."""
 
     sent: Counter[str] = field(default_factory=Counter)
+    poison: dict[tuple[str, int], str] = field(default_factory=dict)
+    """(team, number) to the error type that it must park under."""
     staged: Counter[tuple[str, int]] = field(default_factory=Counter)
     """(team, number) to how often it is staged."""
+    parked: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    """(team, number, error type) to how often it is parked."""
     moves: int = 0
     kills: int = 0
+    kills_at: Counter[str] = field(default_factory=Counter)
+    executor_kills: int = 0
+    code_kills: int = 0
     freezes: int = 0
     fenced: int = 0
     """Commits of applications that woke up too late, and were refused."""
+    coordinator_kills: int = 0
+    misplaced: int = 0
+    """Versions of the assignment that are not what the one before and their moves make."""
     pauses_s: list[float] = field(default_factory=list)
     """Of each move: between the last commit here and the first there."""
 
     @property
+    def _ends(self) -> Counter[tuple[str, int]]:
+        """How often each event is staged or parked."""
+        ends = self.staged.copy()
+        for (team, number, _), count in self.parked.items():
+            ends[team, number] += count
+        return ends
+
+    @property
     def lost(self) -> int:
-        """Events that are staged nowhere."""
+        """Events that are neither staged nor parked."""
         every = {(team, number) for team, count in self.sent.items() for number in range(count)}
-        return len(every - self.staged.keys())
+        return len(every - self._ends.keys())
 
     @property
     def doubled(self) -> int:
-        """Events that are staged more than once."""
-        return sum(count - 1 for count in self.staged.values())
+        """How often an event is staged or parked beyond the first time."""
+        return sum(count - 1 for count in self._ends.values())
+
+    @property
+    def poison_parked(self) -> int:
+        """Poison that is parked as what it is."""
+        return sum((*one, kind) in self.parked for one, kind in self.poison.items())
+
+    @property
+    def misparked(self) -> int:
+        """Events that are parked, and should not be, or not so."""
+        return sum(self.poison.get((team, n)) != kind for team, n, kind in self.parked)
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether everything is as it must be."""
+        wrong = self.lost + self.doubled + self.misparked + self.misplaced
+        return not wrong and self.poison_parked == len(self.poison)
 
     @property
     def move_p95_s(self) -> float:
@@ -108,12 +214,22 @@ class Campaign:
         self.settings = settings.model_copy(
             update={
                 "pipelines_dir": settings.home / "pipelines",
-                "dags_dir": Path(__file__).parents[2] / "dags",
-                "spark": settings.spark.model_copy(update={"trigger_ms": 200}),
+                "dags_dir": Path(__file__).parent / "with_failpoints" / "dags",
+                "spark": settings.spark.model_copy(
+                    update={"trigger_ms": 200, "event_timeout_s": 3.0}
+                ),
+                "sandbox": settings.sandbox.model_copy(update={"memory_mb": 512}),
+                "tracker": settings.tracker.model_copy(update={"idle_in_transaction_timeout_s": 5}),
             }
         )
         self.tally = Tally()
         self._random = random.Random(seed)
+        self._kill_steps = in_turn((*BATCH, _ANY_MOMENT), seed)
+        self._task_steps = in_turn(TASK, seed)
+        self._freeze_steps = in_turn((IN_TRANSACTION, BEFORE_TRANSACTION, (_ANY_MOMENT,)), seed)
+        self._round_steps = in_turn(failpoints.COORDINATOR, seed)
+        self._special: dict[str, deque[int]] = {team: deque() for team in TEAMS}
+        """By team: amounts of its next events."""
         self._tracker = open_tracker(self.settings.tracker)
         self._watcher = AssignmentWatcher(self._tracker, "default")
 
@@ -140,7 +256,7 @@ class Campaign:
         declared = DECLARATION.format(team=team, policy="strict", amount="int32")
         declared = declared.replace("test-evolving", f"{team}-orders")
         (home / "pipeline.yaml").write_text(declared.replace("name: evolving", f"name: {team}"))
-        (home / "transformation.py").write_text(PASSES)
+        (home / "transformation.py").write_text(CODE)
         (home / "orders.csv").write_text("number,amount\n")
         return home
 
@@ -166,7 +282,13 @@ class Campaign:
             for team in TEAMS:
                 for _ in range(EACH_PER_S // 10):
                     number = self.tally.sent[team]
-                    producer.produce(topic_of(team), order(team, number), str(number).encode())
+                    amount = number % 1000
+                    if special := self._special[team]:
+                        amount = special.popleft()
+                    if amount in POISON:
+                        self.tally.poison[team, number] = POISON[amount]
+                    value = order(team, number, amount)
+                    producer.produce(topic_of(team), value, str(number).encode())
                     self.tally.sent[team] += 1
             producer.poll(0)
         assert producer.flush(60) == 0
@@ -215,57 +337,144 @@ class Campaign:
         with self._tracker.transaction() as connection:
             return float(connection.execute(query).scalar_one())
 
-    def move(self, team: str, cluster: str) -> None:
-        """Move a team, and wait until its new cluster has committed something."""
-        epoch = self._newest(team)[0]
-        services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
-        self._until(lambda: self._newest(team)[0] > epoch, f"{cluster} serves {team}")
-        commits = self._commits(team)
-        first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
-        self.tally.pauses_s.append(commits[first][1] - commits[first - 1][1])
-        self.tally.moves += 1
+    def move(self, teams: list[str], cluster: str) -> dict[str, int]:
+        """Move teams, and wait until their new cluster has committed something of each.
+
+        Returns {team: the epoch before}.
+        """
+        epochs = {team: self._newest(team)[0] for team in teams}
+        for team in teams:
+            services.move_team(self.settings, PlaceRequest(team=team, cluster=cluster), ANN)
+
+        def serves_all() -> bool:
+            return all(self._newest(team)[0] > epoch for team, epoch in epochs.items())
+
+        self._until(serves_all, f"{cluster} serves {', '.join(teams)}")
+        self.tally.moves += len(teams)
+        return epochs
 
     def move_any(self) -> None:
         """Move a team to where it is not."""
         team = self._random.choice(TEAMS)
-        self.move(team, other(self.at()[team]))
+        epoch = self.move([team], other(self.at()[team]))[team]
+        commits = self._commits(team)
+        first = next(place for place, (one, _) in enumerate(commits) if one > epoch)
+        self.tally.pauses_s.append(commits[first][1] - commits[first - 1][1])
 
-    def kill_any(self) -> None:
-        """Kill an application with all its processes, sometimes its checkpoint too."""
-        cluster = self._random.choice(CLUSTERS)
-        time.sleep(self._random.uniform(0, 2))
-        for process in self._processes(cluster):
-            try:
-                process.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
-        if self._random.random() < 0.5:
-            folder = self.settings.spark.work_dir / f"processing-{cluster}"
-            shutil.rmtree(folder, ignore_errors=True)
+    def poison_all(self) -> None:
+        """Send one event of each kind of poison, among the others."""
+        for amount in POISON:
+            self._special[self._random.choice(TEAMS)].append(amount)
+
+    def _caught(self, role: str, failpoint: str) -> psutil.Process:
+        """Arm a failpoint, and return the process that is told there."""
+        failpoints.arm(role, failpoint)
+        return self._told(role, failpoint)
+
+    def _told(self, role: str, failpoint: str) -> psutil.Process:
+        what = f"a process of {role} at {failpoint!r}"
+        self._until(lambda: failpoints.caught(role, failpoint) is not None, what)
+        pid = failpoints.caught(role, failpoint)
+        assert pid is not None
+        return psutil.Process(pid)
+
+    def _stopped(self, role: str, failpoint: str) -> psutil.Process:
+        """Arm a failpoint, and return the process that has stopped there."""
+        process = self._caught(role, failpoint)
+        servers.wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        return process
+
+    def _serving(self) -> str:
+        """Return a cluster that has teams."""
+        return self._random.choice([one for one in CLUSTERS if one in self.at().values()])
+
+    def kill(self) -> None:
+        """Kill a driver at the next step, or a whole application, and delete its checkpoint."""
+        cluster, step = self._serving(), next(self._kill_steps)
+        if step == _ANY_MOMENT:
+            time.sleep(self._random.uniform(0, 2))
+            send_all(signal.SIGKILL, self._processes(cluster))
+        else:
+            self._stopped(cluster, step).kill()
+        shutil.rmtree(self.settings.spark.work_dir / f"processing-{cluster}", ignore_errors=True)
         self.tally.kills += 1
+        self.tally.kills_at[step] += 1
         self.flow()
 
-    def freeze_any(self) -> None:
+    def kill_executor(self) -> None:
+        """Kill a Python worker of Spark amid its task."""
+        cluster = self._serving()
+        worker = self._stopped(cluster, next(self._task_steps))
+        assert worker in self._processes(cluster)[1:]
+        worker.kill()
+        self.tally.executor_kills += 1
+        self.flow()
+
+    def kill_code(self) -> None:
+        """Kill a process of user code amid an event."""
+        assert any(self._is_killed_asleep() for _ in range(10))
+        self.tally.code_kills += 1
+        self.flow()
+
+    def _is_killed_asleep(self) -> bool:
+        """Kill the process that sleeps in an event; False: it met poison before, and has ended."""
+        team = self._random.choice(TEAMS)
+        cluster = self.at()[team]
+        failpoints.arm(cluster, ASLEEP)
+        self._special[team].append(SLEEPS)
+        try:
+            process = self._told(cluster, ASLEEP)
+            time.sleep(_ASLEEP_S)
+            if process not in self._processes(cluster)[1:]:
+                return False
+            process.kill()
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def freeze(self) -> None:
         """Freeze an application until the other one has its teams, and wake it up."""
-        cluster = self._random.choice([one for one in CLUSTERS if one in self.at().values()])
-        time.sleep(self._random.uniform(0, 1))
+        cluster, step = self._serving(), self._random.choice(next(self._freeze_steps))
+        if step == _ANY_MOMENT:
+            time.sleep(self._random.uniform(0, 1))
+        else:
+            self._stopped(cluster, step)
         frozen = self._processes(cluster)
-        for process in frozen:
-            process.suspend()
-        for team in [team for team, at in self.at().items() if at == cluster]:
-            self.move(team, other(cluster))
-            self.tally.pauses_s.pop()  # it waited for one that cannot let go
-        for process in frozen:
-            try:
-                process.resume()
-            except psutil.NoSuchProcess:
-                continue
+        fenced = failpoints.noted(FENCED)
+        send_all(signal.SIGSTOP, frozen)
+        try:
+            self.move([team for team, at in self.at().items() if at == cluster], other(cluster))
+        finally:
+            send_all(signal.SIGCONT, frozen)  # else what is asleep outlives the campaign
+        if step != _ANY_MOMENT:
+            self._until(lambda: failpoints.noted(FENCED) > fenced, "a late commit is refused")
         self.tally.freezes += 1
         self.flow()
 
+    def kill_coordinator(self) -> None:
+        """Kill the coordinator amid a round that has a team to place; then let it do two rounds."""
+        team = f"late-{self.tally.coordinator_kills}"
+        services.run_deploy(self.settings, self._written(team), who="campaign")
+        known = len(self._versions())
+        child = children.start(self.settings, failpoints.ROUND)
+        try:
+            self._stopped("coordinator", next(self._round_steps))
+        finally:
+            children.kill(child)
+        for _ in range(2):
+            services.run_coordinator(self.settings)
+        self.tally.coordinator_kills += 1
+        moved = Counter(move.team for one in self._versions()[known:] for move in one.moves)
+        self.tally.misplaced += moved[team] != 1 or max(moved.values()) > 1
+
+    def _versions(self) -> list[Assignment]:
+        """Return all versions of the assignment, the oldest first."""
+        with self._tracker.transaction() as connection:
+            return [one.assignment for one in reversed(read_history(connection, limit=1000))]
+
     def end(self) -> None:
         """Wait until all that was sent is committed; stop; count what is staged."""
-        log, objects = open_log(self.settings.kafka), open_objects(self.settings.s3)
+        log = open_log(self.settings.kafka)
 
         def is_read() -> bool:
             query = text("SELECT topic, sum(next_offset)::bigint FROM topic_offsets GROUP BY 1")
@@ -280,6 +489,14 @@ class Campaign:
         self._until(is_read, "all is read")
         for cluster in CLUSTERS:
             applications.stop_application(self.settings, "processing", cluster)
+        self._count_staged()
+        self._count_parked()
+        self.tally.fenced = failpoints.noted(FENCED)
+        versions = pairwise(self._versions())
+        self.tally.misplaced += sum(not follows(*pair) for pair in versions)
+
+    def _count_staged(self) -> None:
+        objects = open_objects(self.settings.s3)
         with self._tracker.transaction() as connection:
             keys = connection.execute(text("SELECT key FROM staged_objects")).scalars().all()
         for key in keys:
@@ -287,10 +504,16 @@ class Campaign:
                 team = frame.pipeline_id.removesuffix("-orders")
                 for number in frame.data.column("number").to_pylist():
                     self.tally.staged[team, number] += 1
-        for cluster in CLUSTERS:
-            path = self.settings.home / "logs"
-            for log_file in path.glob(f"spark-processing-{cluster}.log*"):
-                self.tally.fenced += log_file.read_text(errors="replace").count("was taken over")
+
+    def _count_parked(self) -> None:
+        objects = open_objects(self.settings.s3)
+        groups = {group.id: group for group in Parking(self._tracker, objects).partitions()}
+        for segment in segments_in_order(self._tracker):
+            group = groups[segment.partition_id]
+            team = group.pipeline_id.removesuffix("-orders")
+            for event in read_segment_events(self._tracker, objects, segment):
+                number = decode(event.value).data["number"]
+                self.tally.parked[team, number, group.error_type] += 1
 
     def close(self) -> None:
         """Stop what runs."""
@@ -309,33 +532,94 @@ def other(cluster: str) -> str:
     return CLUSTERS[1 - CLUSTERS.index(cluster)]
 
 
-def order(team: str, number: int) -> bytes:
+def send_all(number: int, processes: Sequence[psutil.Process]) -> None:
+    """Send a signal to those of the processes that have not ended."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(number)
+
+
+def follows(older: Assignment, newer: Assignment) -> bool:
+    """Tell whether a version is the one before and its moves, nothing else."""
+
+    def cluster(version: Assignment, team: str) -> str | None:
+        at = version.placements.get(team)
+        return None if at is None else at.cluster
+
+    teams = older.placements.keys() | newer.placements.keys()
+    places = {team: (cluster(older, team), cluster(newer, team)) for team in teams}
+    changed = {team: place for team, place in places.items() if place[0] != place[1]}
+    moves = {move.team: (move.old, move.new) for move in newer.moves}
+    in_order = newer.version == older.version + 1
+    return in_order and moves == changed and len(moves) == len(newer.moves)
+
+
+def order(team: str, number: int, amount: int) -> bytes:
     """Return one of a team's events."""
     return encode(
         Event(
             id=f"{team}-{number}", pipeline_id=f"{team}-orders", team=team, name="order",
             key=f"[{number}]", source_version=number, intake_version=number,
             intake_minute=29_000_000, time="2026-01-01T00:00:00Z",
-            data={"number": number, "amount": number % 1000},
+            data={"number": number, "amount": amount},
         )
     )  # fmt: skip
 
 
+def in_turn(steps: Sequence[_Step], seed: int) -> Iterator[_Step]:
+    """Yield one after the other, again and again; the seed says which is the first."""
+    first = seed % len(steps)
+    return cycle((*steps[first:], *steps[:first]))
+
+
+def acts_of(size: Size, seed: int) -> list[str]:
+    """Return the names of what is done, in an order."""
+    numbers = {
+        "move_any": size.moves,
+        "kill": size.kills,
+        "kill_executor": size.executor_kills,
+        "kill_code": size.code_kills,
+        "freeze": size.freezes,
+        "kill_coordinator": size.coordinator_kills,
+        "poison_all": size.poison // len(POISON),
+    }
+    acts = [act for act, number in numbers.items() for _ in range(number)]
+    random.Random(seed).shuffle(acts)
+    return acts
+
+
 def run(settings: Settings, size: Size, *, seed: int) -> Tally:
     """Run the campaign and return what came of it."""
-    campaign = Campaign(settings, seed)
-    try:
-        campaign.prepare()
-        acts = ["move_any"] * size.moves + ["kill_any"] * size.kills + ["freeze_any"] * size.freezes
-        random.Random(seed).shuffle(acts)
-        with campaign.sending():
-            campaign.flow()
-            for act in acts:
-                getattr(campaign, act)()
-        campaign.end()
-    finally:
-        campaign.close()
+    with pytest.MonkeyPatch.context() as patch:
+        failpoints.put_up(patch, settings.home / "failpoints")
+        campaign = Campaign(settings, seed)
+        try:
+            campaign.prepare()
+            with campaign.sending():
+                campaign.flow()
+                for act in acts_of(size, seed):
+                    began = time.monotonic()
+                    getattr(campaign, act)()
+                    print(f"{act}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+            campaign.end()
+        finally:
+            campaign.close()
     return campaign.tally
+
+
+FIGURES = (
+    "moves",
+    "kills",
+    "executor_kills",
+    "code_kills",
+    "freezes",
+    "fenced",
+    "coordinator_kills",
+    "lost",
+    "doubled",
+    "misparked",
+    "misplaced",
+)
 
 
 def show(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
@@ -346,13 +630,16 @@ def show(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
     table = Table(title=f"{sum(tally.sent.values()):,} events of {len(TEAMS)} teams, seed {seed}")
     table.add_column("done")
     table.add_column("number", justify="right")
-    rows = ("moves", "kills", "freezes", "fenced", "lost", "doubled")
-    for name in rows:
-        table.add_row(name, str(getattr(tally, name)))
+    for name in FIGURES:
+        table.add_row(name.replace("_", " "), str(getattr(tally, name)))
+    table.add_row("poison, parked", f"{len(tally.poison)}, {tally.poison_parked}")
     table.add_row("pause of a move, p95", f"{tally.move_p95_s:.1f} s")
     Console().print(table)
     return {
-        **{name: getattr(tally, name) for name in rows},
+        **{name: getattr(tally, name) for name in FIGURES},
+        "kills_at": dict(tally.kills_at),
+        "poison": len(tally.poison),
+        "poison_parked": tally.poison_parked,
         "move_p95_s": round(tally.move_p95_s, 2),
         "move_max_s": round(max(tally.pauses_s, default=0.0), 2),
         "events": sum(tally.sent.values()),
@@ -364,9 +651,10 @@ def show(tally: Tally, seed: int, seconds: float) -> dict[str, Any]:
 def main() -> int:
     standard = QUICK if os.environ.pop("QUICK", "") == "1" else FULL
     size = Size(
-        int(os.environ.pop("MOVES", standard.moves)),
-        int(os.environ.pop("KILLS", standard.kills)),
-        int(os.environ.pop("FREEZES", standard.freezes)),
+        **{
+            one.name: int(os.environ.pop(one.name.upper(), getattr(standard, one.name)))
+            for one in fields(Size)
+        }
     )
     seed = int(os.environ.pop("PROCESSING_SEED", random.randrange(10**6)))
     began = time.monotonic()
@@ -377,7 +665,7 @@ def main() -> int:
         tally = run(servers.stack_settings(*parts, folder), size, seed=seed)
     report = show(tally, seed, time.monotonic() - began)
     sys.stdout.write(json.dumps(report) + "\n")
-    return 1 if tally.lost or tally.doubled else 0
+    return 0 if tally.is_good else 1
 
 
 if __name__ == "__main__":

@@ -153,9 +153,9 @@ def in_ingestion() -> None:
 
 def in_processing() -> None:
     """Replace the task that the driver in this process sends to its workers."""
-    from waybill.processing.spark import application
+    from waybill.processing.spark import topic_consumer
 
-    application.StageTask = SabotagedTask  # type: ignore[misc]
+    topic_consumer.StageTask = SabotagedTask  # type: ignore[misc]
 
 
 class SabotagedTask(StageTask):

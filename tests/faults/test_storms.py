@@ -19,7 +19,8 @@ ROWS = 3_000
 BREAKS = "def transform(event):\n    return {}[event.id]\n"
 DIES = """
 import os, signal
-from waybill.processing.spark import application as processing
+from waybill.processing.spark import topic_consumer, topic_group
+from waybill.processing.spark.application import run_processing
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -29,15 +30,15 @@ def die_if(found):
         die()
     return found
 
-find_storms, commit_batch = processing.find_storms, processing.commit_batch
+find_storms, commit_batch = topic_group.find_storms, topic_consumer.commit_batch
 """
-RUN = 'processing.run_processing(settings, cluster="default")\n'
+RUN = 'run_processing(settings, cluster="default")\n'
 KILLS = {
     "after the first action, which found the storm": """
-processing.find_storms = lambda *given, **named: die_if(find_storms(*given, **named))
+topic_group.find_storms = lambda *given, **named: die_if(find_storms(*given, **named))
 """,
-    "after the second action, before the commit": "processing.commit_batch = lambda *_: die()\n",
-    "after the commit": "processing.commit_batch = lambda *given: (commit_batch(*given), die())\n",
+    "after the second action, before the commit": "topic_consumer.commit_batch = lambda *_: die()\n",
+    "after the commit": "topic_consumer.commit_batch = lambda *given: (commit_batch(*given), die())\n",
 }
 
 

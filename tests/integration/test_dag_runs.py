@@ -106,6 +106,7 @@ def test_event_names_that_are_templates_reach_the_replays_as_they_are_and_run_no
     assert {"audit", "tell_owners", "ingest_orders", "stream_default"} < set(paused)
     assert {dag_id for dag_id, is_paused in paused.items() if is_paused} == {
         "ingest_orders",
+        "stream_clusters",
         "stream_default",
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from tests.support import orders
-from tests.support.evolving import kafka_rows
+from tests.support.evolving import executor_settings, kafka_rows
 from tests.support.parked_orders import order, parked
 from tests.support.replays import dry_run_request, run_replay
 from typer.testing import CliRunner
@@ -25,7 +24,6 @@ from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.replay.dry_run import DryRunReport
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
-from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
 NAMES = ("orders", "order", "transformation", "null_value")
@@ -143,15 +141,13 @@ def written(folder: Path, team: str, code: str) -> Path:
 
 def processed(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Run what a replay sent through the task that Spark runs; return what became of it."""
-    recorder = open_recorder(world.settings.traces)
-    worker = tasks.Worker(os.getpid(), world.settings, world.objects, recorder)
-    monkeypatch.setattr(tasks, "_WORKERS", [worker])
+    monkeypatch.setattr(tasks, "_WORKERS", [])
     version = services.deployed_pipelines(world.settings)["test-orders"]
     values = [value for value, _ in world.sent()]
     batch = kafka_rows(world.topic.name, values)
     texts = TaskTexts().of({version.id: version}, {})
     topic_plan = tasks.TopicPlan("batch", {0: 0}, texts)
-    plan = tasks.TaskPlan({world.topic.name: topic_plan})
+    plan = tasks.TaskPlan({world.topic.name: topic_plan}, executor_settings(world.settings))
     [answer] = tasks.StageTask(plan)(iter([batch]))
     told = orjson.loads(answer.column(0)[0].as_py())
     found = {"sent": len(values), "passed": told["staged"]["rows"]}

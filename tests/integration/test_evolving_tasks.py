@@ -1,4 +1,4 @@
-"""Tasks that meet what their mapping has no room for: one version, whoever meets it, or dies."""
+"""Batches that bring what their mapping has no room for: one version, whoever meets it, or dies."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from typing import Any
 
 import pytest
 from tests.support import children, evolving
-from tests.support.evolving import order, plan_of, run_task, staged, staged_rows
+from tests.support.evolving import (
+    deployed_now,
+    order,
+    plan_of,
+    run_batch,
+    run_task,
+    sent,
+    staged,
+    staged_rows,
+)
 
 from waybill import services
 from waybill.access.personal import personal_of
 from waybill.deployment import ActivePipelines, active_pipeline
-from waybill.errors import AwayError, InputError
-from waybill.mappings import InForce, rules_of
+from waybill.errors import InputError
+from waybill.mappings import rules_of
 from waybill.mappings.versions import history, in_force
 from waybill.parking import read_directory
-from waybill.pipelines import Pipeline, load_pipeline, topic_of
-from waybill.processing import InProcess
-from waybill.processing.dry_runner import DryRunner
-from waybill.processing.learning import DryRunLearner, TrackerLearner, mappings_once_deployed
-from waybill.settings import Settings
+from waybill.pipelines import load_pipeline, topic_of
+from waybill.processing import DryRunner, InProcess, LocalLearner, mappings_once_deployed
+from waybill.settings import DestinationSettings, Settings, TraceSettings, TrackerSettings
 from waybill.storage import TrackerStore, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
@@ -32,9 +39,17 @@ NAME = ("test-evolving", "order")
 
 
 @pytest.fixture
-def settings(stack_settings: Settings, tmp_path: Any) -> Settings:
+def settings(postgres: Any, s3: Any, tmp_path: Any) -> Settings:
     folder = tmp_path / "pipelines"
-    made = stack_settings.model_copy(update={"pipelines_dir": folder})
+    made = Settings(
+        _env_file=None,
+        home=tmp_path,
+        pipelines_dir=folder,
+        s3=s3.bucket("waybill"),
+        tracker=TrackerSettings(dsn=postgres.tracker()),
+        traces=TraceSettings(spool_dir=tmp_path / "traces"),
+        destinations={"warehouse": DestinationSettings(dsn=postgres.database("warehouse"))},
+    )
     services.migrate(made)
     services.run_deploy(made, evolving.write_evolving(folder), who="ann")
     return made
@@ -74,7 +89,7 @@ def at_gate(task: subprocess.Popen[str], gate: str) -> None:
     assert task.stdout.readline().strip() == gate
 
 
-def test_two_tasks_that_meet_a_new_field_at_once_add_one_column(settings, tracker):
+def test_two_drivers_that_meet_a_new_field_at_once_add_one_column(settings, tracker):
     both = [child(settings, first, "weight", "learn") for first in (1, 11)]
     for task in both:
         at_gate(task, "learn")  # it knows that there is something to learn
@@ -93,16 +108,30 @@ def test_two_tasks_that_meet_a_new_field_at_once_add_one_column(settings, tracke
 
 
 def test_two_tasks_of_a_batch_that_meet_different_fields_lose_neither(settings, tracker):
-    plan = plan_of(settings)
-    told = [run_task(settings, [order(1, **{name: 1})], plan) for name in ("weight", "height")]
-    assert [number for number, _, _ in versions(tracker)] == [1, 2, 3]
+    shares = [[order(1, **{name: 1})] for name in ("weight", "height")]
+    told = run_batch(settings, *shares)
+    assert versions(tracker)[1:] == [(2, "processing/events", "new columns weight, height")]
     assert list(columns(tracker)) == ["number", "amount", "weight", "height"]
-    last = staged(settings, told[1])[0].table
-    assert [column.name for column in last.columns] == list(columns(tracker))
+    for one in told:
+        [frame] = staged(settings, one)
+        assert [column.name for column in frame.table.columns] == list(columns(tracker))
+
+
+def test_a_task_that_learns_writes_nothing_anywhere(settings, tracker):
+    told = run_task(settings, [order(1, amount="many"), order(2, weight=2**40)])
+    [(pipeline_id, name, (_, fields))] = told["learned"]
+    assert ((pipeline_id, name), fields) == (NAME, [[None, "weight", "int64"]])
+    assert (told["parked"], told.get("staged")) == (None, None)
+    assert [list(open_objects(settings.s3).list(prefix)) for prefix in ("staged/", "parked/")] == [
+        [],
+        [],
+    ]
+    assert list(settings.traces.spool_dir.glob("*.parquet")) == []
+    assert len(versions(tracker)) == 1
 
 
 def test_a_kill_between_learning_and_writing_leaves_only_a_column(settings, tracker):
-    plan = plan_of(settings)
+    _, before = deployed_now(settings)
     task = child(settings, 1, "weight", "put")
     at_gate(task, "put")
     task.send_signal(signal.SIGKILL)
@@ -110,7 +139,7 @@ def test_a_kill_between_learning_and_writing_leaves_only_a_column(settings, trac
     assert versions(tracker)[1:] == [(2, "processing/events", "new column weight")]
     assert list(open_objects(settings.s3).list("staged/")) == []
     values = [order(1 + n, weight=2**40 + n) for n in range(3)]
-    told = run_task(settings, values, plan)  # as the batch was planned, before anything was learned
+    [told] = run_batch(settings, values, deployed=before)  # as it was before anything was learned
     assert len(versions(tracker)) == 2
     assert [row["weight"] for row in staged_rows(staged(settings, told))] == [
         2**40 + n for n in range(3)
@@ -118,11 +147,8 @@ def test_a_kill_between_learning_and_writing_leaves_only_a_column(settings, trac
     assert told["parked"] is None
 
 
-def test_a_task_goes_on_with_the_version_in_force_and_with_what_it_learned_itself(
-    settings, tracker
-):
-    first = plan_of(settings)
-    told = run_task(settings, [order(1), order(2, amount=2**40), order(3, weight=1.5)], first)
+def test_a_batch_goes_on_with_the_version_in_force_and_with_what_it_taught(settings, tracker):
+    [told] = run_batch(settings, [order(1), order(2, amount=2**40), order(3, weight=1.5)])
     frames = staged(settings, told)
     assert [row["number"] for row in staged_rows(frames)] == [1, 2, 3]
     assert columns(tracker) == {
@@ -136,17 +162,14 @@ def test_a_task_goes_on_with_the_version_in_force_and_with_what_it_learned_itsel
     assert len(versions(tracker)) == 2
 
 
-def test_a_plan_older_than_what_the_worker_learned_takes_nothing_back(
-    settings, tracker, monkeypatch
-):
+def test_a_worker_maps_by_what_it_was_sent_whatever_it_learned_before(settings, monkeypatch):
     old = plan_of(settings)
-    values = [order(1, weight=1)]
     again: list[Any] = []
     twice = partial(_twice, evolving.again, again, old)
     monkeypatch.setattr("tests.support.evolving.again", twice)
-    run_task(settings, values, old)
+    assert run_task(settings, [order(1, weight=1)], old)["learned"]
     [frame] = staged(settings, again[0])
-    assert [column.name for column in frame.table.columns] == ["number", "amount", "weight"]
+    assert [column.name for column in frame.table.columns] == ["number", "amount"]
 
 
 def _twice(run: Any, again: list[Any], old: Any, *args: Any) -> Any:
@@ -155,58 +178,36 @@ def _twice(run: Any, again: list[Any], old: Any, *args: Any) -> Any:
     return first
 
 
-def test_what_a_batch_of_two_versions_stages_keeps_the_logs_order(settings):
-    """More events than a slice has, so that rows were staged before the column was learned."""
+def test_what_a_batch_that_taught_something_stages_keeps_the_logs_order(settings):
+    """More events than a slice has, so that rows were mapped before the column was learned."""
     values = [order(n) for n in range(1_200)] + [order(n, weight=1) for n in range(1_200, 1_300)]
-    frames = staged(settings, run_task(settings, values))
+    [told] = run_batch(settings, values)
+    frames = staged(settings, told)
     assert [row["number"] for row in staged_rows(frames)] == list(range(1_300))
-    assert [len(frame.table.columns) for frame in frames] == [2, 3]
+    assert {len(frame.table.columns) for frame in frames} == {3}
+
+
+def test_without_learning_a_field_parks_beside_what_fits(settings, tracker):
+    plan = sent(settings, *deployed_now(settings), learns=False)
+    told = run_task(settings, [order(1), order(2, weight=1)], plan)
+    assert [row["number"] for row in staged_rows(staged(settings, told))] == [1]
+    body = open_objects(settings.s3).get(told["parked"]["key"])
+    assert [(s.stage, s.error_type) for s in read_directory(body)] == [
+        ("mapping", "unknown_column")
+    ]
+    assert len(versions(tracker)) == 1
 
 
 def test_what_no_type_holds_parks_and_the_rest_goes_on(settings, tracker):
-    told = run_task(settings, [order(1, amount="x"), order(2, new="y")])
+    [told] = run_batch(settings, [order(1, amount="x"), order(2, new="y")])
     assert [row["new"] for row in staged_rows(staged(settings, told))] == ["y"]
     body = open_objects(settings.s3).get(told["parked"]["key"])
     assert [(s.stage, s.error_type) for s in read_directory(body)] == [("mapping", "type_mismatch")]
     assert len(versions(tracker)) == 2
 
 
-def test_a_task_waits_for_a_tracker_that_is_away_and_learns_then(settings, tracker):
-    asked: list[int] = []
-
-    def open_late() -> TrackerStore:
-        asked.append(1)
-        if len(asked) < 3:
-            raise AwayError("the tracker is away", setting="WAYBILL_TRACKER__DSN")
-        return open_tracker(settings.tracker)
-
-    pipeline, known = declared(tracker)
-    learner = TrackerLearner(open_late, rules_of("postgres"), limit_s=60.0)
-    assert learner(pipeline, known, [{"number": 1}]) is None
-    assert asked == [], "there was nothing to learn"
-    learned = learner(pipeline, known, [{"number": 1, "new": "a"}])
-    assert learned is not None
-    assert (learned.number, len(asked)) == (2, 3)
-
-
-def test_a_tracker_that_stays_away_fails_the_task_and_nothing_is_learned(settings, tracker):
-    def open_never() -> TrackerStore:
-        raise AwayError("the tracker is away", setting="WAYBILL_TRACKER__DSN")
-
-    pipeline, known = declared(tracker)
-    learner = TrackerLearner(open_never, rules_of("postgres"), limit_s=0.5)
-    with pytest.raises(AwayError):
-        learner(pipeline, known, [{"number": 1, "new": "a"}])
-    assert len(versions(tracker)) == 1
-
-
-def declared(tracker: TrackerStore) -> tuple[Pipeline, InForce]:
-    pipeline = active_pipeline(tracker, "evolving")
-    return pipeline, InForce(1, pipeline.events["order"])
-
-
 def test_a_deploy_keeps_what_was_learned_and_says_what_it_cannot_keep(settings, tracker):
-    run_task(settings, [order(1, amount=2**40, note="x")])
+    run_batch(settings, [order(1, amount=2**40, note="x")])
     folder = settings.pipelines_dir
     services.run_deploy(settings, evolving.write_evolving(folder, amount="int64"), who="bob")
     assert columns(tracker) == {"number": "int64", "amount": "int64", "note": "string"}
@@ -223,7 +224,7 @@ def test_learning_leaves_the_pipelines_version_and_is_read_once(settings, tracke
     topic = topic_of(reader.read()[NAME[0]])
     mappings = reader.read_mapped([topic])[topic].mappings
     assert mappings[NAME].number == 1
-    run_task(settings, [order(1, note="x")])
+    run_batch(settings, [order(1, note="x")])
     pipelines, later = reader.read_mapped([topic])[topic]
     assert (pipelines[NAME[0]].version, later[NAME].number) == (version, 2)
     assert reader.read_mapped([topic])[topic].mappings[NAME] is later[NAME]
@@ -237,10 +238,10 @@ def test_a_pipeline_that_was_deployed_before_there_were_mappings_works_and_learn
         connection.exec_driver_sql("DELETE FROM mapping_versions")
     [topic_plan] = plan_of(settings).topics.values()
     assert [text.mappings for text in topic_plan.pipelines.values()] == [()]
-    told = run_task(settings, [order(1), order(2, amount=5)])
+    [told] = run_batch(settings, [order(1), order(2, amount=5)])
     assert len(staged_rows(staged(settings, told))) == 2
     assert history(tracker, *NAME) == []
-    run_task(settings, [order(3, note="x")])
+    run_batch(settings, [order(3, note="x")])
     assert columns(tracker) == {"number": "int64", "amount": "int32", "note": "string"}
 
 
@@ -250,7 +251,7 @@ def test_what_is_personal_is_hidden_in_the_columns_that_it_was_learned_to_have(s
     text = text.replace("policy: evolve", "policy: evolve\n    personal: [who, items.mail]")
     (home / "pipeline.yaml").write_text(text)
     services.run_deploy(settings, home, who="ann")
-    run_task(settings, [order(1, who={"mail": "a"}, items=[{"mail": "b", "n": 1}])])
+    run_batch(settings, [order(1, who={"mail": "a"}, items=[{"mail": "b", "n": 1}])])
     found = personal_of(tracker, [NAME[0]])
     assert found.fields(*NAME) == (
         "_waybill_items_orders__items.mail",
@@ -261,7 +262,7 @@ def test_what_is_personal_is_hidden_in_the_columns_that_it_was_learned_to_have(s
 
 
 def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker):
-    run_task(settings, [order(1, amount=2**40, note="x")])
+    run_batch(settings, [order(1, amount=2**40, note="x")])
     before = versions(tracker)
     home = evolving.write_evolving(settings.pipelines_dir, amount="decimal(20,0)")
     active, proposed = active_pipeline(tracker, "evolving"), load_pipeline(home)
@@ -271,7 +272,7 @@ def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker
         code=InProcess(),
         rows=True,
         mappings={"order": tried},
-        learner=DryRunLearner(rules_of("postgres")),
+        learner=LocalLearner(rules_of("postgres")),
     )
     [fate] = runner.fates([order(2, amount=5, note="y", new=[1])])
     assert (fate.faults, fate.rows[0].values["note"]) == ({}, "y")

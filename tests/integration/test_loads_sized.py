@@ -70,6 +70,16 @@ def test_a_reader_that_was_sent_elsewhere_opens_what_it_needs_anew(loads):
     assert pickle.loads(pickle.dumps(reader))._tracker is None
 
 
+def test_an_executor_reads_a_partition_without_the_tracker(loads, monkeypatch):
+    loads.stage(some(1, 5))
+    reader = reader_of(loads)
+    [whole] = reader.partitions({"commit": 0}, {"commit": 1})
+    sent = pickle.loads(pickle.dumps((reader, whole)))
+    monkeypatch.setattr(StagedReader, "_open", lambda _: pytest.fail("the tracker is asked"))
+    [row] = sent[0].read(sent[1])
+    assert row[:3] == (1, *loads.sql("SELECT key, rows FROM staged_objects")[0])
+
+
 def test_sums_of_commits_are_their_objects_and_no_others(loads):
     loads.stage(some(1, 5))
     loads.stage([])

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from tests.support import orders
+from tests.support.mapped import learn_payloads
 from typer.testing import CliRunner
 
 from waybill import services
 from waybill.cli import app
 from waybill.deployment import active_pipeline
 from waybill.mappings import rules_of
-from waybill.mappings.versions import in_force, learn_once
+from waybill.mappings.versions import in_force
 from waybill.storage import open_tracker
 
 pytestmark = pytest.mark.serves
@@ -34,7 +35,7 @@ def folder(stack_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         pipeline = active_pipeline(tracker, "orders")
         event = pipeline.events["order"]
         for field in ("userId", "Größe"):
-            learn_once(tracker, pipeline.id, event, [{field: 1}], RULES, f"task {field}")
+            learn_payloads(tracker, pipeline.id, event, [{field: 1}], RULES, f"task {field}")
         assert in_force(tracker)[pipeline.id, "order"].number == 3
     for name, value in made.to_env().items():
         monkeypatch.setenv(name, value)

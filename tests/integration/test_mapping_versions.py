@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.support.books import open_books
-from tests.support.mapped import RULES, declared, names, pipeline, types
+from tests.support.mapped import RULES, declared, learn_payloads, names, pipeline, types
 
 from waybill.errors import InputError
-from waybill.mappings.versions import history, in_force, keep_declared, learn_once
+from waybill.mappings.versions import history, in_force, keep_declared
 from waybill.pipelines import Pipeline
 from waybill.storage import TrackerStore
 
@@ -64,7 +64,7 @@ def force(tracker: TrackerStore) -> Any:
 
 def test_a_version_has_its_author_its_reason_and_its_time(tracker):
     deploy(tracker, pipeline(declared()), "ann")
-    learned = learn_once(tracker, "p1", declared(), [{"id": 1, "userId": 7}], RULES, "task 3")
+    learned = learn_payloads(tracker, "p1", declared(), [{"id": 1, "userId": 7}], RULES, "task 3")
     first, second = reversed(history(tracker, "p1"))
     assert (first.number, first.author, first.reason) == (1, "ann", "deployed")
     assert (second.number, second.author, second.reason) == (2, "task 3", "new column user_id")
@@ -79,17 +79,17 @@ def test_what_is_known_makes_no_version(tracker):
     assert deploy(tracker, one) == ["order"]
     assert deploy(tracker, pipeline(declared(columns={"amount": "int64"}), code="x = 1")) == []
     payload = {"id": 1, "amount": 5, "none": None}
-    assert learn_once(tracker, "p1", one.events["order"], [payload], RULES, "t").number == 1
+    assert learn_payloads(tracker, "p1", one.events["order"], [payload], RULES, "t").number == 1
 
 
 def test_without_a_version_the_callers_declaration_is_the_first(tracker):
-    version = learn_once(tracker, "p1", declared(), [{"id": 1}], RULES, "t")
+    version = learn_payloads(tracker, "p1", declared(), [{"id": 1}], RULES, "t")
     assert (version.number, version.declaration) == (1, declared())
 
 
 def test_a_task_that_knows_an_old_declaration_learns_on_top_of_the_one_in_force(tracker):
     deploy(tracker, pipeline(declared(columns={"sum": ("int64", "total")})))
-    version = learn_once(tracker, "p1", declared(), [{"total": 1, "new": 2}], RULES, "t")
+    version = learn_payloads(tracker, "p1", declared(), [{"total": 1, "new": 2}], RULES, "t")
     assert names(version.declaration) == {"id": "id", "total": "sum", "new": "new"}
 
 
@@ -101,7 +101,7 @@ def test_threads_that_meet_a_field_at_once_add_it_once(tracker, crowd):
     def learn(number: int) -> None:
         barrier.wait(timeout=60)
         rows = [{"id": 1, "userId": 1, f"own{number}": 1}]
-        found.append(learn_once(tracker, "p1", declared(), rows, RULES, f"t{number}"))
+        found.append(learn_payloads(tracker, "p1", declared(), rows, RULES, f"t{number}"))
 
     threads = [threading.Thread(target=learn, args=(number,)) for number in range(crowd)]
     for thread in threads:
@@ -149,7 +149,7 @@ def test_a_task_killed_before_its_commit_leaves_nothing_and_its_lock_goes_with_i
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     assert force(tracker).number == 1
-    version = learn_once(tracker, "p1", declared(), [{"id": 1, "userId": 1}], RULES, "next")
+    version = learn_payloads(tracker, "p1", declared(), [{"id": 1, "userId": 1}], RULES, "next")
     assert (version.number, version.author) == (2, "next")
 
 
@@ -170,7 +170,7 @@ def wait_until_it_inserts(tracker: TrackerStore) -> None:
 
 def test_a_name_once_given_is_the_fields_whatever_happened_to_its_column(tracker):
     deploy(tracker, pipeline(declared()))
-    learn_once(tracker, "p1", declared(), [{"userId": 1}], RULES, "t")
+    learn_payloads(tracker, "p1", declared(), [{"userId": 1}], RULES, "t")
     # declared under a name of its own, then dropped again: the field is learned anew
     deploy(tracker, pipeline(declared(columns={"customer": ("int64", "userId")})))
     assert names(force(tracker).declaration) == {"id": "id", "userId": "customer"}
@@ -178,14 +178,14 @@ def test_a_name_once_given_is_the_fields_whatever_happened_to_its_column(tracker
     assert names(force(tracker).declaration) == {"id": "id"}
     deploy(tracker, pipeline(declared(), code="x = 2"))
     rows = [{"user_id": 1}, {"userId": 1}]
-    again = names(learn_once(tracker, "p1", declared(), rows, RULES, "t").declaration)
+    again = names(learn_payloads(tracker, "p1", declared(), rows, RULES, "t").declaration)
     assert again["userId"] == "customer"  # the name it was given last
     assert again["user_id"] not in {"user_id", "customer"}  # the column of that name is another's
 
 
 def test_a_deploy_keeps_what_was_learned_and_what_no_type_joins_is_refused(tracker):
     deploy(tracker, pipeline(declared(columns={"amount": "int32"})))
-    learn_once(tracker, "p1", declared(), [{"amount": 2**40, "note": "x"}], RULES, "t")
+    learn_payloads(tracker, "p1", declared(), [{"amount": 2**40, "note": "x"}], RULES, "t")
     deploy(tracker, pipeline(declared(columns={"amount": "int32", "shop": "string"})))
     expected = {"id": "int64", "amount": "int64", "shop": "string", "note": "string"}
     assert types(force(tracker).declaration) == expected
@@ -196,7 +196,7 @@ def test_a_deploy_keeps_what_was_learned_and_what_no_type_joins_is_refused(track
 
 def test_dropped_columns_leave_under_strict_but_not_what_was_learned(tracker):
     deploy(tracker, pipeline(declared(columns={"a": "int64", "b": "int64"})))
-    learn_once(tracker, "p1", declared(), [{"note": "x"}], RULES, "t")
+    learn_payloads(tracker, "p1", declared(), [{"note": "x"}], RULES, "t")
     # a deploy that changes nothing of the mapping, and one that declares what was learned
     deploy(tracker, pipeline(declared(columns={"a": "int64", "b": "int64"}), code="x = 1"))
     deploy(tracker, pipeline(declared("strict", columns={"a": "int64"})))
@@ -205,15 +205,15 @@ def test_dropped_columns_leave_under_strict_but_not_what_was_learned(tracker):
 
 def test_names_of_many_versions_are_kept_over_several_deploys(tracker):
     deploy(tracker, pipeline(declared(columns={"one": ("int64", "a")})))
-    learn_once(tracker, "p1", declared(), [{"B": 1}], RULES, "t")
-    learn_once(tracker, "p1", declared(), [{"C": 1}], RULES, "t")
+    learn_payloads(tracker, "p1", declared(), [{"B": 1}], RULES, "t")
+    learn_payloads(tracker, "p1", declared(), [{"C": 1}], RULES, "t")
     # all that is declared goes; then under evolve the fields come again, beside others like them
     both = {"b": ("int64", "x"), "c": ("int64", "y")}
     deploy(tracker, pipeline(declared("strict", columns=both)))
     deploy(tracker, pipeline(declared("strict")))
     deploy(tracker, pipeline(declared()))
     rows = [{"a": 1, "one": 1, "B": 1, "b": 1, "x": 1}]
-    found = names(learn_once(tracker, "p1", declared(), rows, RULES, "t").declaration)
+    found = names(learn_payloads(tracker, "p1", declared(), rows, RULES, "t").declaration)
     assert (found["a"], found["x"]) == ("one", "b")
     assert found["B"].startswith("b_")  # what it was is x's since
     assert found["one"].startswith("one_")
@@ -225,7 +225,8 @@ def test_a_child_tables_name_is_not_anothers_table(tracker):
     line = declared().model_copy(update={"name": "line", "table": other})
     deploy(tracker, pipeline(declared(arrays="child"), line))
     rows = [{"items": [{"a": 1}], "tags": ["x"]}]
-    learned = learn_once(tracker, "p1", declared(), rows, RULES, "t").declaration
+    known = declared(arrays="child")
+    learned = learn_payloads(tracker, "p1", known, rows, RULES, "t").declaration
     items, tags = learned.table.children
     assert items.name.startswith("orders__items_")
     assert tags.name == "orders__tags"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from sqlalchemy import text
 from tests.support import orders
 from tests.support.books import batch
-from tests.support.evolving import kafka_rows
+from tests.support.evolving import executor_settings, kafka_rows
 from tests.support.replays import dry_run_request, run_replay
 
 from waybill import services
@@ -42,7 +41,6 @@ from waybill.producer import LosslessProducer
 from waybill.reconciliation.balance_report import BalanceReport
 from waybill.settings import Settings
 from waybill.storage import open_log, open_objects, open_tracker
-from waybill.tracing import open_recorder
 
 pytestmark = pytest.mark.serves
 NAMES = ("orders", "order", "mapping", "not_null_violation")
@@ -70,8 +68,7 @@ class World:
         self.log, self.objects = open_log(settings.kafka), open_objects(settings.s3)
         self.tracker = open_tracker(settings.tracker)
         self.parking = Parking(self.tracker, self.objects)
-        worker = tasks.Worker(os.getpid(), settings, self.objects, open_recorder(settings.traces))
-        monkeypatch.setattr(tasks, "_WORKERS", [worker])
+        monkeypatch.setattr(tasks, "_WORKERS", [])
 
     def deploy(self, code: str, *, keep: bool = True) -> None:
         home = orders.write_orders(self.settings.pipelines_dir, rows=ROWS, code=code)
@@ -97,7 +94,8 @@ class World:
         given = kafka_rows(own["topic"], values, partition=number, first=at)
         version = services.deployed_pipelines(self.settings)["test-orders"]
         plan = tasks.TopicPlan(str(uuid4()), {}, TaskTexts().of({version.id: version}, {}))
-        [answer] = tasks.StageTask(tasks.TaskPlan({own["topic"]: plan}))(iter([given]))
+        task_plan = tasks.TaskPlan({own["topic"]: plan}, executor_settings(self.settings))
+        [answer] = tasks.StageTask(task_plan)(iter([given]))
         told = read_descriptor(*[column[0].as_py() for column in answer.columns])
 
         def record(connection: Any, commit_number: int) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from tests.support import web_app
-from tests.support.mapped import RULES, declared, pipeline
+from tests.support.mapped import RULES, declared, learn_payloads, pipeline
 
-from waybill.mappings.versions import keep_declared, learn_once
+from waybill.mappings.versions import keep_declared
 
 pytestmark = pytest.mark.serves
 airflow_app, _web_lot, web = web_app.airflow_app, web_app._web_lot, web_app.web
@@ -27,7 +27,7 @@ def taught(web):
     )
     with web.lot.tracker.transaction() as connection:
         keep_declared(connection, one, RULES, "ann")
-    learn_once(web.lot.tracker, "p1", declared(), [{"userId": 1}], RULES, "task 3")
+    learn_payloads(web.lot.tracker, "p1", declared(), [{"userId": 1}], RULES, "task 3")
     return web
 
 

@@ -1,15 +1,14 @@
-"""A pipeline whose table evolves, and its tasks: in this process, or in one that can be killed.
+"""A pipeline whose table evolves, and its batches: in this process, or in one that can be killed.
 
-``python -m tests.support.evolving FIRST FIELD GATE``: settings are in the environment. Runs a task
-over three events from number FIRST on that have FIELD, which prints a line and waits for one
-at GATE: ``learn`` (before the version is made) or ``put`` (before the objects are written). Prints
-what `run_task` returns.
+``python -m tests.support.evolving FIRST FIELD GATE``: settings are in the environment. Runs a batch
+of one task over three events from number FIRST on that have FIELD, which prints a line and waits
+for one at GATE: ``learn`` (before the version is made) or ``put`` (before the objects are written).
+Prints what `run_batch` returns.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,15 +19,16 @@ import orjson
 import pyarrow as pa
 from tests.support.orders import team_of
 
-from waybill.deployment import ActivePipelines
+from waybill.deployment import ActivePipelines, DeployedOnTopic
 from waybill.events import Event, encode
+from waybill.mappings import rules_of
 from waybill.pipelines import topic_of
-from waybill.processing import learning, read_staged
-from waybill.processing.spark import tasks
+from waybill.processing import read_staged
+from waybill.processing.spark import tasks, topic_consumer
+from waybill.processing.spark.executor_settings import ExecutorSettings
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.settings import Settings
-from waybill.storage import ObjectStore, open_objects, open_tracker
-from waybill.tracing import open_recorder
+from waybill.storage import ObjectStore, deployment_id, open_objects, open_tracker
 
 DECLARATION = """
 id: test-evolving
@@ -88,24 +88,63 @@ def order(number: int, **fields: Any) -> bytes:
     )  # fmt: skip
 
 
-def plan_of(settings: Settings) -> tasks.TaskPlan:
-    """Return what a driver would send to tasks now, for a batch of partition 0."""
+def deployed_now(settings: Settings) -> tuple[str, DeployedOnTopic]:
+    """Return the topic, and what its events are processed with."""
     with open_tracker(settings.tracker) as tracker:
         reader = ActivePipelines(tracker)
         [topic] = {topic_of(one) for one in reader.read().values()}
-        deployed = reader.read_mapped([topic])[topic]
+        return topic, reader.read_mapped([topic])[topic]
+
+
+def plan_of(settings: Settings) -> tasks.TaskPlan:
+    """Return what a driver would send to tasks now, for a batch of partition 0."""
+    return sent(settings, *deployed_now(settings))
+
+
+def sent(
+    settings: Settings, topic: str, deployed: DeployedOnTopic, *, learns: bool = True
+) -> tasks.TaskPlan:
+    """Return what a driver sends to tasks, for a batch of partition 0."""
     texts = TaskTexts().of(deployed.pipelines, deployed.mappings)
-    plan = tasks.TopicPlan("batch", {0: 0}, texts)
-    return tasks.TaskPlan({topic: plan})
+    plan = tasks.TopicPlan("batch", {0: 0}, texts, learns)
+    return tasks.TaskPlan({topic: plan}, executor_settings(settings))
+
+
+def executor_settings(settings: Settings) -> ExecutorSettings:
+    """Return what tasks get of the settings."""
+    return ExecutorSettings.of(settings, deployment_id(settings.tracker))
+
+
+def run_batch(
+    settings: Settings, *shares: Sequence[bytes], deployed: DeployedOnTopic | None = None
+) -> list[dict[str, Any]]:
+    """Run a batch of a task for each share as the driver does, until there is nothing to learn.
+
+    Args:
+        settings: of the servers.
+        shares: messages of each task.
+        deployed: what the driver knows at the beginning; None: what is in force.
+    """
+    topic, now = deployed_now(settings)
+    deployed = deployed or now
+    for _ in range(3):
+        plan = sent(settings, topic, deployed)
+        told = [run_task(settings, values, plan) for values in shares]
+        if not any("learned" in one for one in told):
+            return told
+        with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
+            topic_consumer.keep_learned(
+                connection, deployed, told, rules_of("postgres"), f"processing/{topic}"
+            )
+        _, deployed = deployed_now(settings)
+    raise AssertionError("there is always something more to learn")
 
 
 def run_task(
     settings: Settings, values: Sequence[bytes], plan: tasks.TaskPlan | None = None
 ) -> dict[str, Any]:
     """Run what Spark runs over messages, as a worker that starts anew; return its descriptor."""
-    objects, recorder = open_objects(settings.s3), open_recorder(settings.traces)
-    worker = tasks.Worker(os.getpid(), settings, objects, recorder)
-    with mock.patch.object(tasks, "_WORKERS", [worker]):
+    with mock.patch.object(tasks, "_WORKERS", []):
         return again(values, plan or plan_of(settings))
 
 
@@ -153,8 +192,8 @@ def _gate(word: str) -> None:
 
 
 def main(first: int, name: str, gate: str) -> None:
-    """Run one task; see the module."""
-    learn_once, put = learning.learn_once, ObjectStore.put_waiting
+    """Run one batch; see the module."""
+    learn_once, put = topic_consumer.learn_once, ObjectStore.put_waiting
 
     def gated_learning(*args: Any, **options: Any) -> Any:
         if gate == "learn":
@@ -169,10 +208,11 @@ def main(first: int, name: str, gate: str) -> None:
     settings = Settings()
     values = [order(first + n, **{name: 2**40 + n}) for n in range(3)]
     with (
-        mock.patch.object(learning, "learn_once", gated_learning),
+        mock.patch.object(topic_consumer, "learn_once", gated_learning),
         mock.patch.object(ObjectStore, "put_waiting", gated_put),
     ):
-        print(json.dumps(run_task(settings, values)), flush=True)
+        [told] = run_batch(settings, values)
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

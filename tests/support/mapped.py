@@ -6,8 +6,7 @@ import json
 import sys
 from typing import Any
 
-from waybill.mappings import rules_of
-from waybill.mappings.versions import learn_once
+from waybill.mappings import LearnedFields, MappingVersion, NameRules, learn, learn_once, rules_of
 from waybill.pipelines import Column, EventDeclaration, Pipeline, Source, TableSpec
 from waybill.settings import TrackerSettings
 from waybill.storage import TrackerStore
@@ -50,13 +49,27 @@ def pipeline(*events: EventDeclaration, code: str = "") -> Pipeline:
     )
 
 
+def learn_payloads(
+    tracker: TrackerStore,
+    pipeline_id: str,
+    known: EventDeclaration,
+    payloads: Any,
+    rules: NameRules,
+    author: str,
+) -> MappingVersion:
+    """Learn from payloads as a task that knows a declaration, and keep it as a driver."""
+    learned = LearnedFields.between(known, learn(known, payloads, rules) or known)
+    with tracker.transaction() as connection:
+        return learn_once(connection, pipeline_id, known, [learned], rules, author)
+
+
 def main(dsn: str, author: str, payloads: str) -> None:
     """Learn from payloads once a line comes in; print the version that is in force then."""
     with TrackerStore(TrackerSettings(dsn=dsn, pool_size=1)) as tracker:
         with tracker.transaction():
             print("ready", flush=True)
         sys.stdin.readline()
-        version = learn_once(tracker, "p1", declared(), json.loads(payloads), RULES, author)
+        version = learn_payloads(tracker, "p1", declared(), json.loads(payloads), RULES, author)
         print(json.dumps([version.number, names(version.declaration)]), flush=True)
 
 

@@ -110,7 +110,7 @@ class Minutely:
 
     def process(self) -> int:
         """Commit a batch of one event."""
-        one = {"in_first": 1, "passed": 1, "out": 1}
+        one: dict[str, Any] = {"in_first": 1, "passed": 1, "out": 1}
         parts = [
             counts(stage, pipeline=PIPELINE, minute=MINUTE + 10**6, **numbers)
             for stage, numbers in (

@@ -109,7 +109,8 @@ class Fleet:
         made = np.random.default_rng(self.seed + 1)
         share = made.lognormal(0, 0.6, self.teams)
         demand = share / share.sum() * self.busy * (self.clusters - self.empty) * self.cores
-        return demand / self.event_costs()
+        rates: np.ndarray = demand / self.event_costs()
+        return rates
 
 
 @dataclass

@@ -13,6 +13,7 @@ from tests.support import children, orders
 from waybill import services
 from waybill.errors import ParkError
 from waybill.events import decode
+from waybill.reconciliation import BalanceReport
 from waybill.services import applications
 from waybill.settings import Settings
 from waybill.storage import open_log
@@ -48,7 +49,7 @@ def keep_running(settings: Settings) -> None:
         services.start_application(settings, kind, "default")
 
 
-def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0):
+def rest_of(settings: Settings, *, rows: int, limit_s: float = 240.0) -> BalanceReport:
     """Wait until all rows are taken in and nothing is in flight; return the books."""
 
     def at_rest() -> bool:

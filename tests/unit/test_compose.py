@@ -159,7 +159,12 @@ def test_all_of_waybills_services_get_the_same_settings():
     assert {json.dumps(waybill_variables(name), sort_keys=True) for name in WITH_SETTINGS} == {
         json.dumps(waybill_variables("airflow-worker"), sort_keys=True)
     }
-    assert {"waybill-init", "spark-worker", "airflow-stream-worker"} < set(WITH_SETTINGS)
+    assert {"waybill-init", "airflow-stream-worker", "trace-shipper"} < set(WITH_SETTINGS)
+
+
+def test_the_workers_of_spark_hold_no_setting_and_no_secret():
+    environment = SERVICES["spark-worker"]["environment"]
+    assert set(environment) == {"SPARK_WORKER_CORES", "SPARK_WORKER_MEMORY"}
 
 
 def waybill_variables(name: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ _MOST_DIFFERENCES = 12
 _NOT_AS_EXPECTED = 2
 
 
-@takes(NewPipeline, argument="name")
+@takes(NewPipeline, argument="name", flags={"batch": ("--batch",)})
 def new(request: NewPipeline, *, as_json: AsJson = False) -> None:
     """Create a working pipeline with example events and a test, for you to change."""
     from waybill.pipelines import write_new

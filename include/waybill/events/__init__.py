@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waybill.events.catalogue import DELIVERY_ERRORS as DELIVERY_ERRORS
     from waybill.events.catalogue import ENTRY_STAGES as ENTRY_STAGES
     from waybill.events.catalogue import HELD_ERROR as HELD_ERROR
+    from waybill.events.catalogue import REFUSED_ROW as REFUSED_ROW
     from waybill.events.catalogue import STAGES as STAGES
     from waybill.events.catalogue import ErrorType as ErrorType
     from waybill.events.catalogue import Stage as Stage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from waybill.events.decoding import decode as decode
     from waybill.events.decoding import decode_head as decode_head
     from waybill.events.decoding import payload_bytes as payload_bytes
+    from waybill.events.decoding import payloads_reader as payloads_reader
     from waybill.events.decoding import read_heads as read_heads
     from waybill.events.decoding import read_payload as read_payload
     from waybill.events.decoding import unpack_events as unpack_events
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from waybill.events.envelope import refuse_wrong_name as refuse_wrong_name
     from waybill.events.envelope import refuse_wrong_reference as refuse_wrong_reference
     from waybill.events.exact import dumps as dumps
+    from waybill.events.exact import dumps_read as dumps_read
     from waybill.events.exact import loads as loads
     from waybill.events.exact import loads_exact as loads_exact
     from waybill.events.identity import IntakeClock as IntakeClock
@@ -62,6 +65,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ENTRY_STAGES",
             "ErrorType",
             "HELD_ERROR",
+            "REFUSED_ROW",
             "STAGES",
             "Stage",
             "error_type",
@@ -71,6 +75,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "decode",
             "decode_head",
             "payload_bytes",
+            "payloads_reader",
             "read_heads",
             "read_payload",
             "unpack_events",
@@ -85,7 +90,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "refuse_wrong_name",
             "refuse_wrong_reference",
         ],
-        "exact": ["dumps", "loads", "loads_exact"],
+        "exact": ["dumps", "dumps_read", "loads", "loads_exact"],
         "identity": [
             "IntakeClock",
             "Stamp",

@@ -108,7 +108,7 @@ _ALL: list[ErrorType] = [
         ("transformation_timeout", "The code took too long for one event", _FIX_CODE),
         ("interpreter_crashed", "The code ended the Python interpreter", _FIX_CODE),
         ("code_invalid", "The transformation cannot be loaded", _FIX_CODE),
-        ("result_invalid", "The transformation returned neither event, list nor None", _FIX_CODE),
+        ("result_invalid", "The transformation returned something else than it may", _FIX_CODE),
     ),
     *_transient(
         "transformation",
@@ -198,9 +198,11 @@ DELIVERY_ERRORS = frozenset(row.code for row in _ALL if row.code.startswith("del
 """Kafka refused the message: what is parked is a whole event, also at stage ``ingestion``."""
 HELD_ERROR = "pipeline_held"
 """Nothing is wrong with the event: its pipeline was held when it came."""
+REFUSED_ROW = "record_invalid"
+"""Of a row that a transformation of tables refuses, and gives no error type."""
 CATALOGUE: dict[str, ErrorType] = {row.code: row for row in _ALL}
 
-_YOURS = "only your code: it says so with a `ParkError`"
+_YOURS = "only your code: it says so with a `ParkError`, or in the column `_error_type`"
 NOT_RAISED: dict[str, str] = {
     "record_invalid": _YOURS,
     "record_inconsistent": _YOURS,

@@ -185,6 +185,8 @@ class Heads(Sequence[Event]):
         self.team, self.pipeline_id = _parties(messages[0].source)
         self.name = messages[0].type
         self._made: dict[int, Event] = {}
+        self.arrays: dict[str, Any] = {}
+        """What others made of a column of these, by its name, for whoever needs it next."""
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -232,6 +234,15 @@ class Heads(Sequence[Event]):
     def intake_minutes(self) -> list[int]:
         """Return the intake minutes."""
         return [message.intakeminute for message in self._messages]
+
+    @property
+    def times(self) -> list[str]:
+        """Return when each was taken in."""
+        return [message.time for message in self._messages]
+
+    def payloads(self) -> bytes:
+        """Return the payloads as they stand, a JSON array."""
+        return b"[" + b",".join([message.data for message in self._messages]) + b"]"
 
     def packed(self) -> bytes:
         """Return all as JSON, payloads as they stand; `unpack_events` reads it."""
@@ -312,6 +323,14 @@ def unpack_events(body: bytes | bytearray) -> list[Event]:
             packed.intake_minutes, packed.times, packed.payloads,
         )
     )  # fmt: skip
+
+
+def payloads_reader(kind: Any) -> Callable[[bytes | bytearray | memoryview], list[Any]]:
+    """Return what reads a JSON array of payloads of a type, numbers exactly where it is ``Any``.
+
+    It raises MsgspecError, ValueError or RecursionError where one cannot be read as that.
+    """
+    return msgspec.json.Decoder(list[kind], float_hook=exact_float).decode
 
 
 def payload_bytes(value: bytes) -> bytes | None:

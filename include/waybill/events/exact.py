@@ -79,6 +79,19 @@ def dumps(value: Any) -> bytes:
         return _plain(_with_fragments(value))
 
 
+def dumps_read(value: Any) -> bytes:
+    """Write what ``loads`` gave; as ``dumps``, without the look for NaN. Cost: half of it.
+
+    Raises:
+        RecursionError: more than 254 levels deep.
+        ValueError: an integer of over 4,300 digits.
+    """
+    try:
+        return _plain(value)
+    except TypeError:
+        return _plain(_with_fragments(value))
+
+
 def _plain(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=_fragment, option=_OPTIONS)

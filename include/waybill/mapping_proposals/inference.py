@@ -28,6 +28,7 @@ from waybill.mappings import (
     propose_key,
     propose_version,
     row_of,
+    type_of_all,
     whole_fields,
     with_table,
 )
@@ -104,12 +105,29 @@ def take_sample(
     plan = Plan(pipeline)
     events = _events(pipeline, islice(_rows(connector), number), sample)
     while chunk := list(islice(events, _CHUNK)):
+        if plan.takes_tables and plan.pipeline is pipeline:
+            plan = Plan(_typed(plan, chunk))
         results = code.run(plan, chunk, [encode(event) for event in chunk], None)
         for outcome in outcomes_of(chunk, results):
             if isinstance(outcome, Fault) and outcome.code == "code_invalid":
                 raise InputError(outcome.message)
             _note(outcome, sample)
     return sample
+
+
+def _typed(plan: Plan, events: list[Event]) -> Pipeline:
+    """Return a pipeline whose tables have columns for fields of which nothing is declared yet."""
+    pipeline = plan.pipeline
+    known = plan.types(pipeline.source.event)
+    values: dict[str, list[Any]] = {}
+    for event in events:
+        for name, value in event.data.items():
+            values.setdefault(name, []).append(value)
+    found = {name: type_of_all(some) for name, some in values.items() if name not in known}
+    given = {name: kind for name, kind in found.items() if kind is not None}
+    columns = given | (pipeline.source.columns or {})
+    source = pipeline.source.model_copy(update={"columns": columns})
+    return pipeline.model_copy(update={"source": source})
 
 
 def _rows(connector: Connector) -> Iterator[dict[str, Any] | None]:

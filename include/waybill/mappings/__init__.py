@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from waybill.mappings.evolution import ITEM as ITEM
     from waybill.mappings.evolution import Given as Given
     from waybill.mappings.evolution import InForce as InForce
+    from waybill.mappings.evolution import LearnedField as LearnedField
+    from waybill.mappings.evolution import LearnedFields as LearnedFields
     from waybill.mappings.evolution import item_of as item_of
     from waybill.mappings.evolution import learn as learn
     from waybill.mappings.evolution import row_of as row_of
     from waybill.mappings.evolution import takes_any_item as takes_any_item
+    from waybill.mappings.evolution import with_learned as with_learned
     from waybill.mappings.evolution import with_table as with_table
     from waybill.mappings.flattening import decode_path as decode_path
     from waybill.mappings.flattening import encode_path as encode_path
@@ -61,10 +64,13 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Given",
             "ITEM",
             "InForce",
+            "LearnedField",
+            "LearnedFields",
             "item_of",
             "learn",
             "row_of",
             "takes_any_item",
+            "with_learned",
             "with_table",
         ],
         "flattening": ["decode_path", "encode_path", "fields_of", "flatten", "whole_fields"],

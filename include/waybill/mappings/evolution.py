@@ -3,19 +3,25 @@
 Under the policy ``evolve`` a field without a column gets one, a column gets the narrowest type that
 holds its values and the new one, and an array gets a table of its items where the declaration says
 so. Nothing that is there goes away. What no type holds is left: the mapping parks it.
+
+Who meets such events and who keeps mappings are two: what was learned from payloads (`learn`)
+travels as `LearnedFields`, names and types of fields without their values, and is laid over what is
+in force by then (`with_learned`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, Self, TypeVar
 
 from waybill.mappings.flattening import fields_of, whole_fields
 from waybill.mappings.inference import type_needed, type_of, type_of_all
 from waybill.mappings.naming import NameRules, name_fields, plain_name, table_name
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec, widened
 
+T = TypeVar("T")
 _MOST_CHILDREN = 64
 """Child tables of an event name."""
 _LONGEST_SOURCE = 1_000
@@ -56,6 +62,134 @@ class InForce:
     declaration: EventDeclaration
 
 
+class LearnedField(NamedTuple):
+    """A field that gets a column, or a wider one."""
+
+    child: str | None
+    """Field of the array whose items have it; None: the event itself has it."""
+    source: str
+    type: str
+    """Of the column."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes as JSON."""
+        return len((self.child or "").encode()) + len(self.source.encode()) + 32
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedFields:
+    """What was learned from events of one name: no values of theirs."""
+
+    reading: tuple[str, int, str]
+    """How payloads were read when it was learned: the declaration's nested, depth and arrays."""
+    fields: tuple[LearnedField, ...]
+    """In the order in which they were met."""
+
+    @classmethod
+    def between(cls, before: EventDeclaration, after: EventDeclaration) -> Self:
+        """Return what a declaration has learned, in words that another one understands."""
+        return cls(_reading(before), tuple(_news(before, after)))
+
+    def to_json(self) -> list[Any]:
+        """Return the fields as JSON."""
+        return [list(self.reading), [list(one) for one in self.fields]]
+
+    @classmethod
+    def from_json(cls, content: Sequence[Any]) -> Self:
+        """Read what ``to_json`` gave."""
+        (nested, depth, arrays), fields = content
+        return cls((nested, depth, arrays), tuple(LearnedField(*one) for one in fields))
+
+
+def _reading(declared: EventDeclaration) -> tuple[str, int, str]:
+    return declared.nested, declared.depth, declared.arrays
+
+
+def _news(before: EventDeclaration, after: EventDeclaration) -> Iterator[LearnedField]:
+    yield from _fields_between(None, before.table.columns, after.table.columns)
+    known = {child.source: child.columns for child in before.table.children}
+    for child in after.table.children:
+        yield from _fields_between(child.source, known.get(child.source, ()), child.columns)
+
+
+def _fields_between(
+    child: str | None, before: Sequence[Column], after: Sequence[Column]
+) -> Iterator[LearnedField]:
+    """Yield the fields of wider columns and of new ones, which stand behind them."""
+    for number, column in enumerate(after):
+        if number >= len(before) or column.type != before[number].type:
+            yield LearnedField(child, column.source, column.type)
+
+
+def with_learned(
+    declared: EventDeclaration,
+    learned: LearnedFields,
+    rules: NameRules,
+    given: Given | None = None,
+) -> EventDeclaration | None:
+    """Return the declaration with room for what was learned; None: it has all the room there is.
+
+    A field that has a column by now gets the wider type of both, if there is one; a new one gets a
+    column, named here, while the table has room.
+
+    Args:
+        declared: what is in force; it may be a later version than that which was learned over. If
+            it reads payloads in another way, nothing is learned: what they bring is met again.
+        learned: by somebody who met events.
+        rules: of the destination.
+        given: names of columns that were dropped since.
+    """
+    if declared.policy != "evolve" or _reading(declared) != learned.reading:
+        return None
+    given = given or Given()
+    table = declared.table
+    tables = {child.source for child in table.children}
+    own = _types(learned, None, taken=tables)
+    mapped = {column.source for column in table.columns}
+    arrays = dict.fromkeys(one.child for one in learned.fields if one.child is not None)
+    items = {
+        source: _types(learned, source)
+        for source in arrays
+        if source in tables
+        or (declared.arrays == "child" and source not in mapped and _can_be_kept(source))
+    }
+    names = _Names(rules, given.columns, declared)
+    columns = _with_types(table.columns, own, names)
+    children = _children(declared, items, _with_types, rules, given)
+    if columns == table.columns and children == table.children:
+        return None
+    return with_table(declared, columns, children)
+
+
+def _types(
+    learned: LearnedFields, child: str | None, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Return {field: type} of an event, or of an array's items; without those that are taken."""
+    return {
+        one.source: one.type
+        for one in learned.fields
+        if one.child == child and one.source not in taken and _can_be_kept(one.source)
+    }
+
+
+def _with_types(
+    columns: tuple[Column, ...], types: Mapping[str, str], names: _Names
+) -> tuple[Column, ...]:
+    """Return columns that hold these types as well, and then those of new fields."""
+    wider = [
+        column.model_copy(update={"type": widened(column.type, types[column.source])})
+        if widened(column.type, types.get(column.source, column.type)) not in {None, column.type}
+        else column
+        for column in columns
+    ]
+    mapped = {column.source for column in columns}
+    new = ((source, kind) for source, kind in types.items() if source not in mapped)
+    fresh = dict(islice(new, max(0, names.rules.most_columns - len(columns))))
+    named = names.of(fresh, columns)
+    return (*wider, *(Column(name=named[s], type=kind, source=s) for s, kind in fresh.items()))
+
+
 def learn(
     declared: EventDeclaration,
     payloads: Iterable[Mapping[str, Any]],
@@ -81,7 +215,7 @@ def learn(
     arrays = _arrays(declared, rows)
     names = _Names(rules, given.columns, declared)
     columns = _grown(table.columns, rows, names, passed=arrays.keys())
-    children = _children(declared, arrays, rules, given)
+    children = _children(declared, arrays, _grown, rules, given)
     if columns == table.columns and children == table.children:
         return None
     return with_table(declared, columns, children)
@@ -161,17 +295,19 @@ def _items(value: Any) -> Sequence[Any]:
 
 def _children(
     declared: EventDeclaration,
-    arrays: Mapping[str, Sequence[Mapping[str, Any]]],
+    arrays: Mapping[str, T],
+    grow: Callable[[tuple[Column, ...], T, _Names], tuple[Column, ...]],
     rules: NameRules,
     given: Given,
 ) -> tuple[ChildTable, ...]:
+    """Return child tables with room for what ``arrays`` says of their items, by field."""
     children = {child.source: child for child in declared.table.children}
     for source, items in arrays.items():
         child = children.get(source)
         if child is None and len(children) >= _MOST_CHILDREN:
             continue
         names = _Names(rules, given.items.get(source, NamedField()), declared, of_items=True)
-        columns = _grown(child.columns if child else (), items, names)
+        columns = grow(child.columns if child else (), items, names)
         if child is not None:
             children[source] = child.model_copy(update={"columns": columns})
         elif columns:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, Select, and_, cast, func, select, tuple_
 from sqlalchemy.dialects.postgresql import JSONB, JSONPATH, distinct_on
 
 from waybill.errors import InputError
-from waybill.mappings.evolution import Given, NamedField, learn
+from waybill.mappings.evolution import Given, LearnedFields, NamedField, with_learned
 from waybill.mappings.naming import NameRules
 from waybill.mappings.overlay import over, translated_source
 from waybill.pipelines import EventDeclaration, Pipeline
@@ -40,7 +40,7 @@ class MappingVersion:
     declaration: EventDeclaration
     """What is declared, with all that was learned from events."""
     author: str
-    """Who deployed, or the task that met new fields."""
+    """Who deployed, or the consumer whose events brought new fields."""
     reason: str
     pipeline_version: str
     """The pipeline's version that was deployed last."""
@@ -169,43 +169,43 @@ def keep_declared(
 
 
 def learn_once(  # noqa: PLR0913, PLR0917 - what, from what, for whom
-    tracker: TrackerStore,
+    connection: Connection,
     pipeline_id: str,
     declared: EventDeclaration,
-    payloads: Iterable[Mapping[str, Any]],
+    learned: Iterable[LearnedFields],
     rules: NameRules,
     author: str,
     reason: str = "",
 ) -> MappingVersion:
-    """Make room for what these payloads bring, unless somebody has by now.
+    """Make room for what was learned from events, unless somebody has by now.
 
     Args:
-        tracker: where versions are kept.
+        connection: an open transaction. Whoever learns for several event names in one takes them in
+            the order of (pipeline id, event name), so that no two wait for each other.
         pipeline_id: whose event name it is.
         declared: the event's declaration as the caller knows it; the first version, if there is
             none in force.
-        payloads: as for `learn`.
+        learned: by one or several who met its events at once.
         rules: of the destination.
-        author: the task.
+        author: the consumer.
         reason: what was met; by default the names of what is new.
 
     Returns:
         The version in force; the caller maps with it. A new one, if there was something to learn.
     """
-    event = declared.name
-    payloads = list(payloads)
-    with tracker.transaction() as connection:
-        _lock(connection, pipeline_id, event)
-        kept = _newest(connection, pipeline_id, event)
-        base = declared if kept is None else kept.declaration
-        given = names_given(connection, pipeline_id, base)
-        learned = learn(base, payloads, rules, given)
-        if learned is None:
-            made = _Made(author, reason or _FIRST, "")
-            return kept or _insert(connection, pipeline_id, None, declared, made)
-        version = "" if kept is None else kept.pipeline_version
-        made = _Made(author, reason or in_words(base, learned), version)
-        return _insert(connection, pipeline_id, kept, learned, made)
+    _lock(connection, pipeline_id, declared.name)
+    kept = _newest(connection, pipeline_id, declared.name)
+    base = declared if kept is None else kept.declaration
+    given = names_given(connection, pipeline_id, base)
+    roomy = base
+    for fields in learned:
+        roomy = with_learned(roomy, fields, rules, given) or roomy
+    if roomy == base:
+        made = _Made(author, reason or _FIRST, "")
+        return kept or _insert(connection, pipeline_id, None, declared, made)
+    version = "" if kept is None else kept.pipeline_version
+    made = _Made(author, reason or in_words(base, roomy), version)
+    return _insert(connection, pipeline_id, kept, roomy, made)
 
 
 def in_words(before: EventDeclaration, after: EventDeclaration) -> str:

@@ -61,6 +61,9 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.pipelines.code_check import BATCH_FUNCTION as BATCH_FUNCTION
+    from waybill.pipelines.code_check import EVENT_FUNCTION as EVENT_FUNCTION
+    from waybill.pipelines.code_check import takes_tables as takes_tables
     from waybill.pipelines.column_types import COLUMN_TYPES as COLUMN_TYPES
     from waybill.pipelines.column_types import MAX_DECIMAL_DIGITS as MAX_DECIMAL_DIGITS
     from waybill.pipelines.column_types import ColumnType as ColumnType
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "code_check": ["BATCH_FUNCTION", "EVENT_FUNCTION", "takes_tables"],
         "column_types": [
             "COLUMN_TYPES",
             "ColumnType",

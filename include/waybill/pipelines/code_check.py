@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ast
 import warnings
+from functools import lru_cache
 
 from waybill.pipelines.problems import hint, shown_name
 
-FUNCTION = "transform"
+EVENT_FUNCTION, BATCH_FUNCTION = "transform", "transform_batch"
+_ARGUMENTS = {EVENT_FUNCTION: "event", BATCH_FUNCTION: "table"}
 MAX_CODE_BYTES = 1024**2
+_MOST_BATCH_CHARS = 128 * 1024
+"""Of code that takes tables: workers parse it, with 600 bytes of memory a character at worst."""
 
 
 def check_code(code: str) -> list[tuple[int, str]]:
@@ -22,26 +26,59 @@ def check_code(code: str) -> list[tuple[int, str]]:
         return [(error.lineno or 1, f"expected Python; found: {error.msg}")]
     except (ValueError, RecursionError, MemoryError) as error:
         return [(1, f"expected Python; found: {shown_name(str(error) or type(error).__name__)}")]
-    return _check_function(tree)
+    return _check_function(tree, len(code))
 
 
-def _check_function(tree: ast.Module) -> list[tuple[int, str]]:
+def takes_tables(code: str) -> bool:
+    """Tell whether a transformation has the batch form; False for what is none.
+
+    Cost: where the name stands in it, it is parsed, some ms for a file of a thousand lines.
+    """
+    return len(code) <= _MOST_BATCH_CHARS and BATCH_FUNCTION in code and _takes_tables(code)
+
+
+@lru_cache(maxsize=32)
+def _takes_tables(code: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    names = {name for node in tree.body for name in _bound(node)}
+    return BATCH_FUNCTION in names and EVENT_FUNCTION not in names
+
+
+def _check_function(tree: ast.Module, chars: int) -> list[tuple[int, str]]:
     names: dict[str, int] = {}
-    wrong: list[tuple[int, str]] = []
+    wrong: dict[str, list[tuple[int, str]]] = {}
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == FUNCTION:
-            wrong = _check_signature(node)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in _ARGUMENTS:
+            wrong[node.name] = _check_signature(node)
         for name in _bound(node):
             names.setdefault(name, node.lineno)
-    if FUNCTION in names:
-        return wrong
-    said = f"expected a function 'def {FUNCTION}(event)'; found none"
-    return [(1, said + hint(FUNCTION, names, ask="is it"))]
+    forms = [name for name in _ARGUMENTS if name in names]
+    if len(forms) > 1:
+        line = max(names[name] for name in forms)
+        said = f"expected one of {' and '.join(map(_shown, forms))}; found both"
+        return [(line, f"{said}: take one out, or give it another name")]
+    if forms == [BATCH_FUNCTION] and chars > _MOST_BATCH_CHARS:
+        said = f"expected at most {_MOST_BATCH_CHARS:,} characters beside {_shown(BATCH_FUNCTION)}"
+        return [(1, f"{said}; found {chars:,}")]
+    if forms:
+        return wrong.get(forms[0], [])
+    said = f"expected a function {' or '.join(map(_shown, _ARGUMENTS))}; found none"
+    return [(1, said + (hint(EVENT_FUNCTION, names, ask="is it")))]
+
+
+def _shown(name: str) -> str:
+    return f"'def {name}({_ARGUMENTS[name]})'"
 
 
 def _check_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple[int, str]]:
+    expected = f"expected {_shown(node.name)}"
     if isinstance(node, ast.AsyncFunctionDef):
-        return [(node.lineno, f"expected 'def {FUNCTION}(event)'; found an async function")]
+        return [(node.lineno, f"{expected}; found an async function")]
     taken = node.args
     positional = len(taken.posonlyargs) + len(taken.args)
     needed = positional - len(taken.defaults)
@@ -50,7 +87,7 @@ def _check_signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[tuple
         return [
             (
                 node.lineno,
-                f"expected 'def {FUNCTION}(event)', which is called with one event;"
+                f"{expected}, which is called with one {_ARGUMENTS[node.name]};"
                 f" found a function of {needed + named} arguments",
             )
         ]

@@ -62,6 +62,9 @@ class NewPipeline(Request):
     schedule: Annotated[
         str | None, Field(description="@hourly, @daily or cron; left out: by hand.")
     ] = None
+    batch: Annotated[
+        bool, Field(description="The transformation takes Arrow tables, not one event at a time.")
+    ] = False
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -133,7 +136,7 @@ def _refuse(mistakes: Sequence[str]) -> None:
 def _no_text(new: NewPipeline) -> list[str]:
     """Return what cannot be written down: a shell may give bytes that are no text."""
     mistakes = []
-    for name, value in new.model_dump(exclude_none=True).items():
+    for name, value in new.model_dump(exclude_none=True, exclude={"batch"}).items():
         try:
             value.encode()
         except UnicodeEncodeError:
@@ -285,17 +288,19 @@ def _files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
     names = (*new.key_columns, *_columns(new.key_columns))
     table = new.name.replace("-", "_")
     yield DECLARATION, declaration
-    yield "transformation.py", _code(*names[-2:])
+    yield "transformation.py", (_batch_code if new.batch else _code)(*names[-2:])
+    no_status = "record_invalid" if new.batch else "null_value"
     if new.connector in CONNECTORS:
         rows = [names, *(_record(names, number) for number in (1, 2))]
         yield "records.csv", "".join(",".join(map(_csv, row)) + "\n" for row in rows)
     yield (
         EXAMPLES,
         "".join(
-            json.dumps(example, ensure_ascii=False) + "\n" for example in _examples(names, table)
+            json.dumps(example, ensure_ascii=False) + "\n"
+            for example in _examples(names, table, no_status)
         ),
     )
-    yield f"test_{new.name}.py", _test(new.name, table, names)
+    yield f"test_{new.name}.py", _test(new.name, table, names, no_status)
 
 
 def _csv(text: str) -> str:
@@ -308,14 +313,14 @@ def _record(names: Sequence[str], number: int) -> tuple[str, ...]:
     return (*key, f"2026-01-0{number}T08:00:00Z", "Paid", f"{number}2.50")
 
 
-def _examples(names: Sequence[str], table: str) -> Iterator[dict[str, Any]]:
+def _examples(names: Sequence[str], table: str, no_status: str) -> Iterator[dict[str, Any]]:
     status, amount = names[-2:]
     record = dict(zip(names, _record(names, 1), strict=True))
     row = record | {status: "paid"}
     yield {"note": "becomes a row", "data": record, "rows": {table: [row]}}
     yield {"note": "is left out", "data": record | {status: "Test"}, "filtered": True}
     yield {"note": "parks", "data": record | {amount: "-1.00"}, "parked": "record_invalid"}
-    yield {"note": "parks", "data": record | {status: None}, "parked": "null_value"}
+    yield {"note": "parks", "data": record | {status: None}, "parked": no_status}
 
 
 def _code(status: str, amount: str) -> str:
@@ -338,7 +343,26 @@ def transform(event):
 '''
 
 
-def _test(name: str, table: str, names: Sequence[str]) -> str:
+def _batch_code(status: str, amount: str) -> str:
+    return f'''\
+"""What is done to records before they become rows; docs/pipelines.md says what it may do."""
+
+import pyarrow.compute as pc
+
+
+def transform_batch(table):
+    # a row is a record; columns have their declared types, and what is done to null gives null
+    status = pc.utf8_lower(table["{status}"])
+    table = table.set_column(table.column_names.index("{status}"), "{status}", status)
+    wrong = pc.make_struct(pc.is_null(status), pc.less(table["{amount}"], 0))
+    error = pc.case_when(wrong, "the status is missing", "the amount is negative")
+    table = table.append_column("_error", error)  # a record with an error parks, the others do not
+    is_test = pc.fill_null(pc.equal(status, "test"), False)
+    return table.filter(pc.invert(is_test))  # filtered on purpose, and counted
+'''
+
+
+def _test(name: str, table: str, names: Sequence[str], no_status: str) -> str:
     status = names[-2]
     fields = dict(zip(names, _record(names, 1), strict=True)).items()
     record = "\n".join(
@@ -365,5 +389,5 @@ def test_a_status_is_written_in_small_letters():
 
 def test_a_record_without_a_status_parks():
     result = run_pipeline(FOLDER, [RECORD | {{"{status}": None}}])
-    assert [parked.error_type for parked in result.parked] == ["null_value"]
+    assert [parked.error_type for parked in result.parked] == ["{no_status}"]
 '''

@@ -9,9 +9,10 @@ Invariants
   I2  One event's failure, whatever it is, changes nothing for its neighbours.
   I3  What is parked is the event as it entered the stage that failed, byte for byte when that stage
       was its first. An event made by a transformation that cannot be written down parks its parent.
-  I4  What is learned from events is learned before they are mapped: a row is never written without
-      a value that its table has, or can get, a column for (policy ``evolve``). A mapping is only
-      ever followed by a later one, and rows of one table keep their order over it.
+  I4  What is learned from events is kept before they are mapped for good: a row is never written
+      without a value that its table has, or can get, a column for (policy ``evolve``), nor by a
+      mapping that nobody keeps. A mapping is only ever followed by a later one, and rows of one
+      table keep their order over it.
   I5  A transient error of user code is met again, a bounded number of times an event and seconds a
       task, before the event is parked; what comes after it waits.
 """
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     from waybill.processing.failures import EventTimeoutError as EventTimeoutError
     from waybill.processing.failures import Fault as Fault
     from waybill.processing.failures import describe as describe
-    from waybill.processing.learning import DryRunLearner as DryRunLearner
-    from waybill.processing.learning import TrackerLearner as TrackerLearner
-    from waybill.processing.learning import mappings_in_force as mappings_in_force
-    from waybill.processing.learning import mappings_once_deployed as mappings_once_deployed
+    from waybill.processing.kept_mappings import mappings_in_force as mappings_in_force
+    from waybill.processing.kept_mappings import mappings_once_deployed as mappings_once_deployed
+    from waybill.processing.learning import LocalLearner as LocalLearner
+    from waybill.processing.learning import destination_rules as destination_rules
     from waybill.processing.learning import rules_for as rules_for
     from waybill.processing.mapping import MappingFault as MappingFault
     from waybill.processing.mapping import map_rows as map_rows
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from waybill.processing.results import Counts as Counts
     from waybill.processing.results import Failure as Failure
     from waybill.processing.results import Mapped as Mapped
+    from waybill.processing.sandbox import sandbox_with as sandbox_with
     from waybill.processing.sandbox import shared_sandbox as shared_sandbox
     from waybill.processing.staged import StagedFrame as StagedFrame
     from waybill.processing.staged import StagedObjectError as StagedObjectError
@@ -74,17 +76,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "conversion": ["convert"],
         "failed_events": ["identity_of", "parked_event"],
         "failures": ["EventTimeoutError", "Fault", "describe"],
-        "learning": [
-            "TrackerLearner",
-            "DryRunLearner",
-            "mappings_in_force",
-            "mappings_once_deployed",
-            "rules_for",
-        ],
+        "kept_mappings": ["mappings_in_force", "mappings_once_deployed"],
+        "learning": ["LocalLearner", "destination_rules", "rules_for"],
         "mapping": ["MappingFault", "map_rows"],
         "plan": ["Learner", "Plan"],
         "results": ["COUNT_NAMES", "ChainResult", "Chunk", "Counts", "Failure", "Mapped"],
-        "sandbox": ["shared_sandbox"],
+        "sandbox": ["sandbox_with", "shared_sandbox"],
         "staged": [
             "StagedFrame",
             "StagedObjectError",

@@ -27,7 +27,7 @@ from waybill.pipelines import UNKNOWN_PIPELINE
 from waybill.processing.code_runner import CodeRunner, InProcess, Results
 from waybill.processing.failures import Fault, describe
 from waybill.processing.mapping import MappingFault
-from waybill.processing.payload_columns import PayloadColumns
+from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import EventPlan, Plan
 from waybill.processing.results import ChainResult, Chunk, Failure, Items, Mapped
 from waybill.processing.staged import staged_batch, system_columns
@@ -211,12 +211,31 @@ class Chain:
         results = self._results(plan, items)
         if isinstance(results, PayloadColumns):  # the way of nearly all
             faults, filtered = self._map_children(plan, name, items, results), list[int]()
+        elif isinstance(results, KeptPayloads):
+            faults = {items.places[index]: fault for index, fault in results.faults.items()}
+            filtered = results.filtered
+            kept = items.pick(results.indexes)
+            faults |= self._map_children(plan, name, kept, results.payloads)
         else:
             sorted_out = _sort_out(plan, results, items)
             faults, filtered = sorted_out.faults, sorted_out.filtered
             for child_name, children in sorted_out.children.items():
                 payloads = [event.data for event in children.events]
                 faults.update(self._map_children(plan, child_name, children, payloads))
+        self._settle(plan, name, items, faults, filtered)
+
+    def _settle(
+        self, plan: Plan, name: str, items: Items, faults: dict[int, Fault], filtered: list[int]
+    ) -> None:
+        """Park, count and note what was transformed.
+
+        Args:
+            plan: whose events they are.
+            name: that they came with.
+            items: the events.
+            faults: by place, of those that park.
+            filtered: indexes.
+        """
         passed, gone = items, set(filtered)
         if faults or gone:
             places = items.places

@@ -8,13 +8,24 @@ from typing import Protocol, TypeAlias
 
 from waybill.errors import ParkError
 from waybill.events import Event, Heads, decode, read_payload, unpack_events
+from waybill.processing.batch_form import BatchRun
+from waybill.processing.event_tables import EventBatch, TableOrder
 from waybill.processing.failures import Fault, describe
-from waybill.processing.payload_columns import PayloadColumns, payloads_of
+from waybill.processing.payload_columns import KeptPayloads, PayloadColumns, payloads_of
 from waybill.processing.plan import Plan
-from waybill.processing.transformation import Again, NoWatch, Outcome, Retries, Watch, run
+from waybill.processing.table_results import results_of
+from waybill.processing.transformation import (
+    Again,
+    Code,
+    NoWatch,
+    Outcome,
+    Retries,
+    Watch,
+    run,
+)
 
-Results: TypeAlias = Sequence[Outcome] | PayloadColumns
-"""What became of each event; of events that all go on as themselves, it may be their payloads."""
+Results: TypeAlias = Sequence[Outcome] | PayloadColumns | KeptPayloads
+"""What became of each event; where they go on as themselves, or not at all, it may be payloads."""
 
 
 class CodeRunner(Protocol):
@@ -36,6 +47,12 @@ class CodeRunner(Protocol):
 
 def outcomes_of(events: Sequence[Event], results: Results) -> Sequence[Outcome]:
     """Return results as what became of each event, changed in place where it goes on as itself."""
+    if isinstance(results, KeptPayloads):
+        outcomes: list[Outcome] = [results.faults.get(index) for index in range(results.count)]
+        for index, payload in zip(results.indexes, results.payloads, strict=True):
+            outcomes[index] = event = events[index]
+            event.data = payload
+        return outcomes
     if not isinstance(results, PayloadColumns):
         return results
     for event, payload in zip(events, results, strict=True):
@@ -70,7 +87,7 @@ class InProcess:
         """Return what became of each event; see ``CodeRunner``."""
         self._watch.marker.value = 0  # loading the code runs it
         try:
-            transform = plan.transform()
+            code = plan.code()
         except ParkError as error:
             return [describe(error)] * len(events)
         finally:
@@ -79,13 +96,34 @@ class InProcess:
         if faults:
             kept = [index for index in range(len(events)) if index not in faults]
             events, values = [events[i] for i in kept], [values[i] for i in kept]
-        again = None if retries is None else Again(retries, lambda index: decode(values[index]))
-        outcomes = list(run(transform, events, self._watch, again))
+        results = self._results(plan, code, events, values, retries)
         if not faults:
-            return payloads_of(events, outcomes) or outcomes
+            return results
+        outcomes = outcomes_of(events, results)
         others = iter(outcomes)
         total = len(faults) + len(events)
         return [faults[i] if i in faults else next(others) for i in range(total)]
+
+    def _results(
+        self,
+        plan: Plan,
+        code: Code,
+        events: Sequence[Event],
+        values: Sequence[bytes],
+        retries: Retries | None,
+    ) -> Results:
+        """Return what code makes of events whose payloads are read."""
+        if not events:
+            return []
+        if code.transform is not None:
+            again = None if retries is None else Again(retries, lambda at: decode(values[at]))
+            outcomes = list(run(code.transform, events, self._watch, again))
+            return payloads_of(events, outcomes) or outcomes
+        assert code.transform_batch is not None  # noqa: S101 - narrows a type
+        batch = EventBatch.of_events(events)
+        order = TableOrder.of(plan, batch.name)
+        made = BatchRun(code.transform_batch, batch, order, self._watch, retries).result()
+        return results_of(plan, events, made)
 
 
 def _with_payloads(

@@ -22,8 +22,9 @@ _MOST_DIGITS = 40
 _MOST_BITS = 4 * _MOST_DIGITS
 _TOO_LARGE = ("out of bounds", "too large", "does not fit into precision", "cannot be represented")
 _EXACT_IN_DOUBLE = 2**53
-_FIRST_US = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
-_LAST_US = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
+FIRST_US = int(datetime(1, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
+LAST_US = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()) * 1_000_000 + 999_999
+"""In microseconds since 1970: the first and last times that Python and the destinations have."""
 _MICROSECONDS = re.compile(r"[.,][0-9]{6}0*[1-9]")
 
 _UNSTORABLE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|[dD][89a-fA-F])")
@@ -37,6 +38,34 @@ def convert(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """
     converter = _CONVERTERS.get(name.partition("(")[0], _plain)
     return converter(values, kind)
+
+
+def adopt(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """Return an array as a column of a type, by its name, if Arrow does that without loss.
+
+    None: `convert` has to look at its values, and finds the words for what is wrong. Times and
+    dates are within `FIRST_US` and `LAST_US`.
+    """
+    if name == "json" or not (array.type == kind or _casts(array.type, kind)):
+        return None
+    if array.type != kind:
+        try:
+            array = array.cast(kind)
+        except pa.ArrowException:
+            return None
+    return None if name == "string" and _has_nul(array) else array
+
+
+def _casts(one: pa.DataType, other: pa.DataType) -> bool:
+    """Tell whether a safe cast of Arrow's changes no value, and raises where `convert` would."""
+    if pa.types.is_int64(one):
+        return bool(pa.types.is_int32(other) or pa.types.is_float64(other))
+    return bool(pa.types.is_decimal128(one) and pa.types.is_decimal128(other))
+
+
+def _has_nul(array: pa.Array) -> bool:
+    body = array.buffers()[2]
+    return body is not None and b"\0" in body.to_pybytes()
 
 
 def shown(value: Any) -> str:
@@ -68,8 +97,7 @@ def _plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _texts(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     array = pa.array(values, type=kind, from_pandas=False)
-    body = array.buffers()[2]
-    if body is not None and b"\0" in body.to_pybytes():
+    if _has_nul(array):
         raise UnicodeError("NUL cannot be stored in text")
     return array
 
@@ -157,7 +185,7 @@ def _timestamps(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         moments = pa.array([_moment(value) for value in values], type=kind)
     span = pc.min_max(moments.cast(pa.int64()))
     first, last = span["min"].as_py(), span["max"].as_py()
-    if first is not None and not _FIRST_US <= first <= last <= _LAST_US:
+    if first is not None and not FIRST_US <= first <= last <= LAST_US:
         raise ValueError("a time outside the years 1 to 9999 in UTC")
     return moments
 

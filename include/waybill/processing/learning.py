@@ -1,40 +1,45 @@
-"""Learning from events: for good, where mappings are kept, or in a dry run that keeps nothing."""
+"""Learning from events, where they are met.
+
+A task, and a dry run, make room for what events bring in their own plans only (`LocalLearner`).
+What a task made of them so has no effect: the driver keeps what was learned (`learn_once`), and
+runs the batch again with the mapping that is in force then.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception_type,
-    stop_after_delay,
-    wait_random_exponential,
-)
-
-from waybill.errors import RetryError
-from waybill.mappings import InForce, NameRules, in_force, learn, learn_once, over, rules_of
-from waybill.pipelines import EventDeclaration, Pipeline, topic_of
+from waybill.mappings import InForce, NameRules, learn, rules_of
+from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.settings import DestinationSettings
-from waybill.storage import TrackerStore
 
 _LOG = logging.getLogger(__name__)
-_LONGEST_WAIT_S = 5.0
 
 
 def rules_for(pipeline: Pipeline, destinations: Mapping[str, DestinationSettings]) -> NameRules:
     """Return the name rules of a pipeline's destination; PostgreSQL's, if it is not configured."""
-    settings = destinations.get(pipeline.destination)
+    return destination_rules(pipeline.destination, destinations)
+
+
+def destination_rules(name: str, destinations: Mapping[str, DestinationSettings]) -> NameRules:
+    """Return the name rules of a destination; PostgreSQL's, if it is not configured."""
+    settings = destinations.get(name)
     return rules_of("postgres" if settings is None else settings.kind)
 
 
-class DryRunLearner:
-    """Makes room for what events bring, and tells nobody."""
+class LocalLearner:
+    """Makes room for what events bring, in this process, and tells nobody.
 
-    def __init__(self, rules: NameRules) -> None:
+    Args:
+        rules: of the destination.
+        learns: False: it makes no room any more, and only knows how many columns there may be.
+    """
+
+    def __init__(self, rules: NameRules, *, learns: bool = True) -> None:
         self._rules = rules
+        self._learns = learns
         self.most_columns = rules.most_columns
 
     def __call__(
@@ -44,76 +49,24 @@ class DryRunLearner:
         payloads: Sequence[Any],
     ) -> InForce | None:
         """See `Learner`."""
-        learned, _ = _learned(known.declaration, payloads, self._rules)
+        learned = _learned(known.declaration, payloads, self._rules) if self._learns else None
         return None if learned is None else InForce(known.number, learned)
-
-
-class TrackerLearner:
-    """Makes room for what events bring by a new version of the mapping, in the tracker.
-
-    Two who learn the same at once make one version. Killed after it was made, and before the rows
-    are written, it leaves a column that is empty until those rows come again.
-
-    Args:
-        open_tracker: asked only when there is something to learn.
-        rules: of the destination.
-        limit_s: how long it waits, with back-off, for a tracker that is away.
-    """
-
-    def __init__(
-        self, open_tracker: Callable[[], TrackerStore], rules: NameRules, *, limit_s: float
-    ) -> None:
-        self._open = open_tracker
-        self._rules = rules
-        self._limit_s = limit_s
-        self.most_columns = rules.most_columns
-
-    def __call__(
-        self, pipeline: Pipeline, known: InForce, payloads: Sequence[Any]
-    ) -> InForce | None:
-        """See `Learner`.
-
-        Raises:
-            RetryError: the tracker stayed away for ``limit_s``.
-        """
-        learned, payloads = _learned(known.declaration, payloads, self._rules)
-        if learned is None:
-            return None
-        for attempt in Retrying(
-            retry=retry_if_exception_type(RetryError),
-            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_WAIT_S),
-            stop=stop_after_delay(self._limit_s),
-            before_sleep=_say_why,
-            reraise=True,
-        ):
-            with attempt:
-                return self._once(pipeline, known, payloads)
-        raise AssertionError("Retrying ends by a value or an error")
-
-    def _once(self, pipeline: Pipeline, known: InForce, payloads: Sequence[Any]) -> InForce:
-        author = f"processing/{topic_of(pipeline)}"
-        with self._open() as tracker:
-            made = learn_once(
-                tracker, pipeline.id, known.declaration, payloads, self._rules, author
-            )
-        _LOG.info("%s, %s: mapping %d", pipeline.name, made.event_name, made.number)
-        return InForce(made.number, made.declaration)
 
 
 def _learned(
     declared: EventDeclaration, payloads: Sequence[Any], rules: NameRules
-) -> tuple[EventDeclaration | None, Sequence[Any]]:
-    """Return what is learned from payloads, and those that it was learned from.
+) -> EventDeclaration | None:
+    """Return what is learned from payloads; None: nothing.
 
     User code makes values that raise, whatever is asked of them: such a payload teaches nothing,
     and does not keep its neighbours from it.
     """
     try:
-        return learn(declared, payloads, rules), payloads
+        return learn(declared, payloads, rules)
     except Exception:  # noqa: BLE001 - they are met again, one by one
         _LOG.exception("event %r: learning one by one", declared.name)
     payloads = [payload for payload in payloads if _teaches(declared, payload, rules)]
-    return learn(declared, payloads, rules), payloads
+    return learn(declared, payloads, rules)
 
 
 def _teaches(declared: EventDeclaration, payload: Any, rules: NameRules) -> bool:
@@ -123,33 +76,3 @@ def _teaches(declared: EventDeclaration, payload: Any, rules: NameRules) -> bool
         _LOG.warning("event %r: nothing is learned from a payload: %r", declared.name, error)
         return False
     return True
-
-
-def _say_why(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome is not None else None
-    _LOG.warning("waiting for the tracker, to learn from events: %s", error)
-
-
-def mappings_in_force(tracker: TrackerStore, pipeline_id: str) -> dict[str, InForce]:
-    """Return what a pipeline's event names map to; without those that were never learned."""
-    found = in_force(tracker, [pipeline_id]).values()
-    return {one.event_name: InForce(one.number, one.declaration) for one in found}
-
-
-def mappings_once_deployed(
-    tracker: TrackerStore, active: Pipeline, proposed: Pipeline
-) -> dict[str, InForce]:
-    """Return what the event names of a version that is not deployed would map to.
-
-    Raises:
-        InputError: the version declares what cannot be laid over what was learned.
-    """
-    kept = mappings_in_force(tracker, active.id)
-    if proposed.version == active.version:
-        return kept
-    laid = {
-        name: over(event, kept[name].declaration, active.events.get(name))
-        for name, event in proposed.events.items()
-        if name in kept
-    }
-    return {name: InForce(kept[name].number + 1, event) for name, event in laid.items()}

@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from waybill.mappings import ITEM, fields_of, takes_any_item, whole_fields
 from waybill.pipelines import ChildTable, Column, EventDeclaration, TableSpec
-from waybill.processing.conversion import convert, error_code, shown
-from waybill.processing.payload_columns import PayloadColumns
+from waybill.processing.conversion import adopt, convert, error_code, shown
+from waybill.processing.payload_columns import ArrowColumns, PayloadColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +136,15 @@ class Columns:
         arrays: list[pa.Array] = []
         faults: Faults = {}
         for name, (column, field) in zip(self.names, self._columns, strict=True):
-            values = _values(rows, name)
-            try:
-                array = convert(column.type, values, field.type)
-            except Exception:  # noqa: BLE001 - it is met again, value by value
-                array = _one_by_one(column, values, field.type, faults)
+            array = _adopted(rows, name, column, field.type)
+            if array is None:
+                values = _values(rows, name)
+                try:
+                    array = convert(column.type, values, field.type)
+                except Exception:  # noqa: BLE001 - it is met again, value by value
+                    array = _one_by_one(column, values, field.type, faults)
             if array.null_count and (not column.nullable or column.name in self._keys):
-                self._refuse_nulls(column, values, faults)
+                self._refuse_nulls(column, _values(rows, name), faults)
             arrays.append(array)
         return arrays, faults
 
@@ -153,6 +155,14 @@ class Columns:
         for index, value in enumerate(values):
             if value is None:
                 faults.setdefault(index, []).append(fault)
+
+
+def _adopted(
+    rows: Sequence[dict[str, Any]], name: str, column: Column, kind: pa.DataType
+) -> pa.Array | None:
+    """Return a field of each row, where it is an Arrow array that will do as the column."""
+    array = rows.array(name) if isinstance(rows, ArrowColumns) else None
+    return None if array is None else adopt(column.type, array, kind)
 
 
 def _values(rows: Sequence[dict[str, Any]], name: str) -> Sequence[Any]:

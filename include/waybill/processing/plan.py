@@ -1,7 +1,8 @@
 """One pipeline, ready to run: its code compiled once, its mappings made once.
 
 Under ``policy: evolve`` rows that do not fit are shown to a `Learner`; where it returns a mapping
-with room for them the event's plan is made anew, and they are mapped again.
+with room for them the event's plan is made anew, and they are mapped again. The plan remembers that
+it goes on with what nobody keeps yet.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import pyarrow as pa
 
 from waybill.errors import ParkError
 from waybill.events import Event
-from waybill.mappings import InForce
-from waybill.pipelines import Pipeline
+from waybill.mappings import InForce, LearnedFields
+from waybill.pipelines import EventDeclaration, Pipeline, takes_tables
 from waybill.processing.failures import Fault
+from waybill.processing.field_types import reads_only_columns, types_of
 from waybill.processing.mapping import Mapper, MappingFault, Reading
 from waybill.processing.staged import StagedHead, staged_schema
-from waybill.processing.transformation import Transform, compile_transformation
+from waybill.processing.transformation import Code, load_code
 
 
 class Learner(Protocol):
@@ -39,8 +41,6 @@ class Learner(Protocol):
             known: what they were mapped with.
             payloads: that did not fit; some are none that any mapping takes.
 
-        Raises:
-            RetryError: where mappings are kept is away.
         """
         ...
 
@@ -109,9 +109,12 @@ class Plan:
         self.pipeline = pipeline
         self._learner = learner
         self._in_force = {name: InForce(0, event) for name, event in pipeline.events.items()}
-        self._transform: Transform | None = None
+        self._code: Code | None = None
         self._invalid = ""
         self._events: dict[tuple[str, bool], EventPlan] = {}
+        self.before_learning: dict[str, EventDeclaration] = {}
+        """By event name: what was in force when something was learned here; mostly empty."""
+        self._types: dict[str, dict[str, str]] = {}
         for name, mapping in (mappings or {}).items():
             self.take(name, mapping)
 
@@ -124,6 +127,7 @@ class Plan:
     def _go_on(self, name: str, mapping: InForce) -> EventPlan:
         """Make the plans of an event name anew, both: rows of a table keep one order in a task."""
         self._in_force[name] = mapping
+        self._types.pop(name, None)
         self._events.pop((name, True), None)
         plan = self._events[name, False] = self._made(name, by_column=False)
         return plan
@@ -133,6 +137,17 @@ class Plan:
         return EventPlan(
             self.pipeline, self._in_force[name], by_column=by_column, most_columns=most
         )
+
+    @property
+    def learned(self) -> dict[str, LearnedFields]:
+        """Return what was learned from this plan's events, by event name.
+
+        Where that is something, its rows are mapped by what is not in force.
+        """
+        return {
+            name: LearnedFields.between(before, self._in_force[name].declaration)
+            for name, before in self.before_learning.items()
+        }
 
     def prepare(self) -> None:
         """Make the plans of all event names that have none. Cost: 0.1 ms each.
@@ -152,11 +167,7 @@ class Plan:
         return found
 
     def map(self, name: str, payloads: Sequence[Any], *, by_column: bool) -> MappedRows | None:
-        """Map payloads of an event name; None when the pipeline declares none of that name.
-
-        Raises:
-            RetryError: there was something to learn, and where mappings are kept is away.
-        """
+        """Map payloads of an event name; None when the pipeline declares none of that name."""
         plan = self.event(name, by_column=by_column)
         if plan is None:
             return None
@@ -165,6 +176,7 @@ class Plan:
             odd = [payloads[index] for index in sorted(faults)]
             learned = self._learner(self.pipeline, plan.in_force, odd)
             if learned is not None:
+                self.before_learning.setdefault(name, plan.in_force.declaration)
                 plan = self._go_on(name, learned)
                 columns, faults = plan.mapper.map(payloads)
         return MappedRows(plan, columns, faults)
@@ -194,18 +206,41 @@ class Plan:
         text = f"{self.pipeline.name}\0{self.pipeline.transformation_code}"
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
-    def transform(self) -> Transform:
-        """Return the compiled transformation; loads it, in this process, once.
+    @cached_property
+    def takes_tables(self) -> bool:
+        """Tell whether the code has the batch form, as its text says."""
+        return takes_tables(self.pipeline.transformation_code)
+
+    def types(self, name: str) -> dict[str, str]:
+        """Return the column types of an event name's fields; see ``field_types``."""
+        types = self._types.get(name)
+        if types is None:
+            source = self.pipeline.source
+            given = (source.columns or {}) if name == source.event else {}
+            known = self._in_force.get(name)
+            types = types_of(None if known is None else known.declaration, given)
+            if known is not None:
+                self._types[name] = types
+        return types
+
+    def ignores_rest(self, name: str) -> bool:
+        """Tell whether all fields without a column are left out of an event name's rows."""
+        known = self._in_force.get(name)
+        if known is None or known.declaration.policy != "ignore":
+            return False
+        return reads_only_columns(known.declaration)
+
+    def code(self) -> Code:
+        """Return the loaded code; loads it, in this process, once.
 
         Raises:
             ParkError: ``code_invalid``, each time.
         """
-        if self._transform is None and not self._invalid:
-            code, name = self.pipeline.transformation_code, self.pipeline.name
+        if self._code is None and not self._invalid:
             try:
-                self._transform = compile_transformation(code, name)
+                self._code = load_code(self.pipeline.transformation_code, self.pipeline.name)
             except ParkError as error:
                 self._invalid = error.message
-        if self._transform is None:
+        if self._code is None:
             raise ParkError("code_invalid", self._invalid)
-        return self._transform
+        return self._code

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from waybill.events import Event, Heads
 from waybill.processing.failures import Fault
-from waybill.processing.staged import EventColumns, StagedPacker
+from waybill.processing.staged import EventColumns, StagedPacker, head_array
 
 COUNT_NAMES = (
     "in_first",
@@ -214,11 +214,13 @@ class Items:
                 offsets = [offsets[place] for place in places]
                 partitions = [partitions[place] for place in places]
             if isinstance(events, Heads):
-                ids, attempts = events.ids, pa.repeat(pa.scalar(0, _INT), len(events))
+                ids = head_array(events, "ids")
+                attempts = pa.repeat(pa.scalar(0, _INT), len(events))
             else:
-                ids, attempts = [e.id for e in events], pa.array([e.attempt for e in events], _INT)
+                ids = pa.array([e.id for e in events], pa.string())
+                attempts = pa.array([e.attempt for e in events], _INT)
             self._columns = EventColumns(
-                pa.array(ids, pa.string()),
+                ids,
                 attempts,
                 pa.array(offsets, pa.int64()),
                 pa.array(partitions, _INT),

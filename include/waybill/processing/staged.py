@@ -98,9 +98,9 @@ def system_columns(
     if isinstance(events, Heads):
         return [
             known.ids,
-            pa.array(events.keys, pa.string()),
-            pa.array(events.source_versions, pa.int64()),
-            pa.array(events.intake_versions, pa.int64()),
+            head_array(events, "keys"),
+            head_array(events, "source_versions"),
+            head_array(events, "intake_versions"),
             known.minutes,
             pa.repeat(pa.scalar(UPSERT), len(events)),
             is_replayed,
@@ -118,6 +118,15 @@ def system_columns(
         pa.array([e.replay_id for e in events], pa.string()),
         known.attempts,
     ]
+
+
+def head_array(heads: Heads, name: str) -> pa.Array:
+    """Return a column of `Heads` (ids, keys, source_versions, intake_versions); made once."""
+    array = heads.arrays.get(name)
+    if array is None:
+        kind = pa.string() if name in ("ids", "keys") else pa.int64()
+        array = heads.arrays[name] = pa.array(getattr(heads, name), kind)
+    return array
 
 
 @lru_cache(maxsize=1024)

@@ -1,8 +1,9 @@
-"""Run a user's ``transform`` over events, one bad event never stopping its neighbours.
+"""Load a user's code, and run its ``transform`` over events: none that fails stops its neighbours.
 
 ``transform(event)`` returns the event (changed or not), an event made by ``event.child``, a list of
 events, or None: filtered on purpose. It may change ``data``, ``name`` and ``op``; all else is what
-the event is, and stays. Code may also offer ``transform_batch(table)`` later; it does not yet.
+the event is, and stays. Code with ``transform_batch(table)`` instead has the batch form
+(``batch_form``).
 
 An endless loop is ended by ``EventTimeoutError``, raised into the code by a watchdog's signal. What
 ends the interpreter is met by ``waybill.processing.sandbox``.
@@ -30,6 +31,7 @@ import msgspec
 from waybill.back_off import BackOff
 from waybill.errors import ParkError, RetryError
 from waybill.events import Event, duplicate, error_type, refuse_wrong_name
+from waybill.pipelines import BATCH_FUNCTION, EVENT_FUNCTION
 from waybill.processing.failures import (
     CODE_FILE_PREFIX,
     EventTimeoutError,
@@ -141,11 +143,19 @@ class NoWatch:
         self.marker = c_int64(-1)
 
 
-def compile_transformation(code: str, name: str) -> Transform:
-    """Return the ``transform`` of a pipeline's source text.
+class Code(NamedTuple):
+    """A pipeline's code, loaded: the one of its functions that runs."""
+
+    transform: Transform | None
+    transform_batch: Callable[[Any], Any] | None
+
+
+def load_code(code: str, name: str) -> Code:
+    """Return the function of a pipeline's source text.
 
     Raises:
-        ParkError: ``code_invalid``; the text cannot be loaded or has no ``transform``.
+        ParkError: ``code_invalid``; the text cannot be loaded, or has neither ``transform`` nor
+            ``transform_batch``. Of both, which no deploy takes any more, ``transform`` runs.
     """
     module = ModuleType(f"waybill_pipeline_{name}")
     try:
@@ -156,10 +166,25 @@ def compile_transformation(code: str, name: str) -> Transform:
         place = describe(error).where
         words = f"transformation of {name!r}: {words_of(error)}" + (f" ({place})" if place else "")
         raise ParkError("code_invalid", words, where=place) from error
-    transform = module.__dict__.get("transform")
-    if not callable(transform):
-        raise ParkError("code_invalid", f"transformation of {name!r} has no function transform")
-    return transform  # type: ignore[no-any-return]
+    event_form, batch_form = map(module.__dict__.get, (EVENT_FUNCTION, BATCH_FUNCTION))
+    if callable(event_form):
+        return Code(event_form, None)
+    if callable(batch_form):
+        return Code(None, batch_form)
+    words = f"has no function {EVENT_FUNCTION}, nor {BATCH_FUNCTION}"
+    raise ParkError("code_invalid", f"transformation of {name!r} {words}")
+
+
+def compile_transformation(code: str, name: str) -> Transform:
+    """Return the ``transform`` of a pipeline's source text.
+
+    Raises:
+        ParkError: ``code_invalid``; the text cannot be loaded, or has the batch form.
+    """
+    transform = load_code(code, name).transform
+    if transform is None:
+        raise ParkError("code_invalid", f"transformation of {name!r} takes tables, not events")
+    return transform
 
 
 Outcome = Event | list[Event] | Fault | None

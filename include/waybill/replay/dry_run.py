@@ -31,9 +31,9 @@ from waybill.parking import (
 from waybill.pipelines import Pipeline, load_pipeline, topic_of
 from waybill.processing import (
     CodeRunner,
-    DryRunLearner,
     DryRunner,
     Fate,
+    LocalLearner,
     mappings_once_deployed,
     rules_for,
 )
@@ -371,7 +371,7 @@ class _DryRunners:
             fetch=payloads_at_once(parts.objects),
             rows=rows,
             mappings=mappings_once_deployed(parts.tracker, self.active, version),
-            learner=DryRunLearner(rules_for(version, parts.destinations)),
+            learner=LocalLearner(rules_for(version, parts.destinations)),
         )
 
 

@@ -25,7 +25,7 @@ from waybill.parking import (
     to_replay,
 )
 from waybill.pipelines import Pipeline
-from waybill.processing import CodeRunner, DryRunLearner, DryRunner, mappings_in_force, rules_for
+from waybill.processing import CodeRunner, DryRunner, LocalLearner, mappings_in_force, rules_for
 from waybill.replay.dry_run import DryRunReport, dry_run, whole
 from waybill.settings import DestinationSettings
 from waybill.storage import TrackerStore
@@ -110,7 +110,7 @@ def probe_held(
                 code=code,
                 fetch=fetch,
                 mappings=mappings_in_force(tracker, pipeline.id),
-                learner=DryRunLearner(rules_for(pipeline, destinations or {})),
+                learner=LocalLearner(rules_for(pipeline, destinations or {})),
             )
             probes.append(_probe(tracker, parking, hold, pipeline, pass_rate, runner))
     return ProbeReport(

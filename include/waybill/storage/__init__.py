@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from waybill.storage.bucket_owner import check_owner as check_owner
     from waybill.storage.bucket_owner import claim as claim
     from waybill.storage.bucket_owner import deployment_id as deployment_id
+    from waybill.storage.bucket_owner import deployment_of as deployment_of
+    from waybill.storage.bucket_owner import open_objects_of as open_objects_of
     from waybill.storage.bucket_owner import open_owned_objects as open_owned_objects
     from waybill.storage.bucket_owner import read_owner as read_owner
     from waybill.storage.bucket_owner import refuse_foreign_bucket as refuse_foreign_bucket
@@ -51,6 +53,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "check_owner",
             "claim",
             "deployment_id",
+            "deployment_of",
+            "open_objects_of",
             "open_owned_objects",
             "read_owner",
             "refuse_foreign_bucket",

@@ -14,16 +14,17 @@ import socket
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-from sqlalchemy import select
 
 from waybill.errors import InputError, RetryError
 from waybill.events import rfc3339
-from waybill.settings import Settings, TrackerSettings
+from waybill.settings import S3Settings, Settings, TrackerSettings
 from waybill.storage.objects import ObjectMissingError, ObjectStore
-from waybill.storage.tracker import deployment, open_tracker
+
+if TYPE_CHECKING:  # executors know the deployment, and have nothing that asks the tracker
+    from waybill.storage.tracker import TrackerStore
 
 _LOG = logging.getLogger(__name__)
 OWNER_KEY = "_waybill/owner.json"
@@ -76,6 +77,14 @@ def open_owned_objects(settings: Settings) -> ObjectStore:
     return ObjectStore(settings.s3, guard=partial(_guard, settings.tracker))
 
 
+def open_objects_of(settings: S3Settings, deployment: str) -> ObjectStore:
+    """Open the object store for a process that writes and knows whose the bucket must be.
+
+    As `open_owned_objects`, without a tracker.
+    """
+    return ObjectStore(settings, guard=partial(_guard_known, deployment))
+
+
 def refuse_foreign_bucket(settings: Settings) -> None:
     """Ask once more whose the bucket is, at the beginning of a run that writes or deletes.
 
@@ -96,7 +105,23 @@ def deployment_id(settings: TrackerSettings) -> str:
     Raises:
         RetryError: the tracker does not answer, or is not migrated.
     """
-    with open_tracker(settings) as tracker, tracker.transaction() as connection:
+    from waybill.storage.tracker import open_tracker
+
+    with open_tracker(settings) as tracker:
+        return deployment_of(tracker)
+
+
+def deployment_of(tracker: TrackerStore) -> str:
+    """Return the id of an open tracker's deployment.
+
+    Raises:
+        RetryError: the tracker does not answer, or is not migrated.
+    """
+    from sqlalchemy import select
+
+    from waybill.storage.tracker import deployment
+
+    with tracker.transaction() as connection:
         found = connection.execute(select(deployment.c.id)).scalar()
     if found is None:
         raise InputError(
@@ -106,14 +131,21 @@ def deployment_id(settings: TrackerSettings) -> str:
     return str(found)
 
 
-_VERIFIED: set[tuple[str, TrackerSettings]] = set()
-"""(bucket with its server, tracker): what this process has seen to belong together."""
+_VERIFIED: set[tuple[str, TrackerSettings | str]] = set()
+"""(bucket with its server, tracker or deployment): what this process has seen to belong
+together."""
 
 
 def _guard(tracker: TrackerSettings, store: ObjectStore, deletes: bool) -> None:  # noqa: FBT001
     if deletes or (store.address, tracker) not in _VERIFIED:
         check_owner(store, deployment_id(tracker))
         _VERIFIED.add((store.address, tracker))
+
+
+def _guard_known(deployment: str, store: ObjectStore, deletes: bool) -> None:  # noqa: FBT001
+    if deletes or (store.address, deployment) not in _VERIFIED:
+        check_owner(store, deployment)
+        _VERIFIED.add((store.address, deployment))
 
 
 def check_owner(store: ObjectStore, mine: str) -> BucketOwner:

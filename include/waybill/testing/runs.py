@@ -17,10 +17,10 @@ from waybill.events import IntakeClock, encode, loads, rfc3339
 from waybill.ingestion import intake_event
 from waybill.pipelines import Column, Pipeline, arrow_type, load_pipeline
 from waybill.processing import (
-    DryRunLearner,
     DryRunner,
     Fate,
     Fault,
+    LocalLearner,
     Row,
     convert,
     rules_for,
@@ -153,7 +153,7 @@ def run_pipeline(
         values.append(encode(event, content=content))
         entered.append(results[-1])
     settings = Settings() if settings is None else settings
-    learner = DryRunLearner(rules_for(pipeline, settings.destinations))
+    learner = LocalLearner(rules_for(pipeline, settings.destinations))
     runner = DryRunner(pipeline, code=shared_sandbox(settings), rows=True, learner=learner)
     for result, fate in zip(entered, runner.fates(values), strict=True):
         _tell(result, fate)

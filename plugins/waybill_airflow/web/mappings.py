@@ -49,7 +49,9 @@ class MappingOut(BaseModel):
     event: str
     number: int = Field(description="The version; 0: none is kept yet, it is what is declared.")
     in_force: bool
-    author: str = Field(description="Who deployed, or the task that met new fields.")
+    author: str = Field(
+        description="Who deployed, or the consumer whose events brought new fields."
+    )
     reason: str
     at: str = Field(description="When it was made, RFC 3339; empty for number 0.")
     destination: str

@@ -251,3 +251,18 @@ def test_a_name_that_is_no_pipeline_is_answered_with_those_there_are(folder, mon
     assert "no folder and no declared pipeline 'order'" in said
     assert f"{folder.parent} has orders; did you mean 'orders'?" in said
     assert "pipeline.yaml" not in said
+
+
+def test_code_that_takes_tables_meets_the_types_that_values_suggest(folder):
+    declare(folder)
+    (folder / "transformation.py").write_text(
+        "import pyarrow.compute as pc\n"
+        "def transform_batch(table):\n"
+        "    year = pc.year(table['placed'])\n"
+        "    debt = pc.negate(table['price'])\n"
+        "    return table.append_column('year', year).append_column('debt', debt)\n"
+    )
+    [proposal] = json.loads(infer(folder, "--json"))["proposals"]
+    kinds = {c["source"]: c["type"] for c in proposal["declaration"]["table"]["columns"]}
+    assert (kinds["id"], kinds["placed"], kinds["year"]) == ("int64", "timestamp", "int64")
+    assert kinds["debt"].startswith("decimal")

@@ -49,6 +49,19 @@ def test_what_is_written_passes_check_and_test_at_once(root):
     assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
 
 
+def test_a_pipeline_that_takes_tables_passes_check_and_test_at_once_too(root):
+    run("new", "orders", "--batch", "--key", "id,status")
+    assert sorted(path.name for path in (root / "orders").iterdir()) == FILES
+    assert "def transform_batch(table)" in load_pipeline(root / "orders").transformation_code
+    checked = CliRunner().invoke(app, ["pipelines", "check"])
+    assert (checked.exit_code, checked.stderr) == (0, "")
+    tested = json.loads(run("pipelines", "test", "orders", "--json"))
+    (one,) = tested["pipelines"]
+    assert tested["ok"], one
+    assert [event["ok"] for event in one["events"]] == [True] * 4
+    assert one["tests"]["summary"].startswith("2 passed")
+
+
 def test_its_source_is_read_and_its_records_become_rows(root):
     run("new", "orders")
     folder = root / "orders"

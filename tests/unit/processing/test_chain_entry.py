@@ -82,7 +82,7 @@ def test_broken_code_is_loaded_once_and_its_faults_do_not_pile_up() -> None:
     chain.process(chunk([encode(event(n)) for n in range(1000)]))
     assert len(chain.result.failures) == 1000
     assert len({f.fault for f in chain.result.failures}) == 1
-    assert not any(hasattr(value, "__traceback__") for value in (plan._transform, plan._invalid))
+    assert not any(hasattr(value, "__traceback__") for value in (plan._code, plan._invalid))
 
 
 def test_an_event_name_nobody_declared_is_parked_at_the_mapping_under_its_own_name() -> None:

@@ -12,7 +12,7 @@ from waybill.events import encode
 from waybill.mappings import rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import Chain, ChainResult, Plan, read_staged
-from waybill.processing.learning import DryRunLearner
+from waybill.processing.learning import LocalLearner
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "mapping.md"
 
@@ -68,7 +68,7 @@ MATRIX = [
 
 def run_through(declared: Pipeline, *payloads: dict[str, Any]) -> ChainResult:
     """Run payloads through a chain that learns, each in a chunk of its own."""
-    learner = DryRunLearner(rules_of("postgres"))
+    learner = LocalLearner(rules_of("postgres"))
     chain = Chain({"p1": Plan(declared, learner=learner)})
     for number, payload in enumerate(payloads, 1):
         chain.process(chunk([encode(event(number, {"id": number, **payload}))], number))

@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 from tests.unit.processing.made import chunk, event, faults, pipeline, rows
 
-from waybill.errors import RetryError
 from waybill.events import encode
 from waybill.mappings import InForce, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import Chain, InProcess, Plan, read_staged
 from waybill.processing.dry_runner import DryRunner
-from waybill.processing.learning import DryRunLearner
+from waybill.processing.learning import LocalLearner
 
 
-class Watched(DryRunLearner):
+class Watched(LocalLearner):
     """A learner that keeps what it was shown."""
 
     def __init__(self, *, most_columns: int = 1_000) -> None:
@@ -175,23 +174,30 @@ def test_the_limit_is_that_of_child_tables_too():
     )
 
 
-def test_a_learner_that_cannot_learn_fails_the_task_not_the_events():
-    class Away(DryRunLearner):
-        def __call__(self, *_: Any) -> Any:
-            raise RetryError("the tracker is away")
+def test_a_plan_tells_what_it_learned_and_nothing_of_what_it_was_sent():
+    plan = Plan(pipeline(policy="evolve"), learner=Watched())
+    plan.take("order", wider(4, n="int64", x="string"))
+    assert plan.learned == {}
+    for payload in ({"id": 1, "n": 2**63}, {"id": 2, "x": "a", "y": True}, {"id": 3, "n": 1.5}):
+        plan.map("order", [payload], by_column=False)
+    fields = [tuple(field) for field in plan.learned["order"].fields]
+    assert fields == [(None, "n", "decimal(38,9)"), (None, "y", "bool")]
 
-    chain = Chain({"p1": Plan(pipeline(policy="evolve"), learner=Away(rules_of("postgres")))})
-    chain.process(chunk([encode(event(1))]))
-    with pytest.raises(RetryError):
-        chain.process(chunk([encode(event(2, {"id": 2, "new": 1}))], 1))
-    assert chain.result.failures == []
+
+def test_a_learner_that_learns_no_more_parks_and_says_that_there_is_no_room():
+    rules = replace(rules_of("postgres"), most_columns=2)
+    plan = Plan(pipeline(policy="evolve"), learner=LocalLearner(rules, learns=False))
+    mapped = plan.map("order", [{"id": 1, "n": 1}, {"id": 2, "x": 1}], by_column=False)
+    assert mapped is not None
+    assert (plan.learned, mapped.columns.num_rows) == ({}, 1)
+    assert mapped.faults[1].message.endswith("there are 2, and the destination takes no more")
 
 
 def test_a_trial_learns_and_tells_nobody():
     declared = pipeline(policy="evolve")
     values = [encode(event(n, {"id": n, "x": {"a": n}})) for n in (1, 2)]
     runner = DryRunner(
-        declared, code=InProcess(), rows=True, learner=DryRunLearner(rules_of("postgres"))
+        declared, code=InProcess(), rows=True, learner=LocalLearner(rules_of("postgres"))
     )
     fates = list(runner.fates(values))
     assert [fate.rows[0].values["x"] for fate in fates] == ['{"a":1}', '{"a":2}']
@@ -207,7 +213,7 @@ def test_a_trial_gives_each_event_its_row_over_a_change_of_the_mapping():
         pipeline(policy="evolve"),
         code=InProcess(),
         rows=True,
-        learner=DryRunLearner(rules_of("postgres")),
+        learner=LocalLearner(rules_of("postgres")),
     )
     fates = list(runner.fates(values))
     assert [fate.rows[0].values["id"] for fate in fates] == list(range(1, 700))

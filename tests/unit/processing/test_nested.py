@@ -13,7 +13,7 @@ from waybill.events import encode
 from waybill.mappings import rules_of
 from waybill.pipelines import ChildTable, Column, EventDeclaration, Pipeline, Source, TableSpec
 from waybill.processing import Chain, ChainResult, Plan, read_staged
-from waybill.processing.learning import DryRunLearner
+from waybill.processing.learning import LocalLearner
 from waybill.processing.mapping import Mapper, Reading
 
 SEED = 23
@@ -66,7 +66,7 @@ def chained(one: EventDeclaration, *payloads: Any, learn: bool = True) -> ChainR
         transformation_code="def transform(event):\n    return event\n",
         destination="warehouse", schema_name="s",
     )  # fmt: skip
-    learner = DryRunLearner(rules_of("postgres")) if learn else None
+    learner = LocalLearner(rules_of("postgres")) if learn else None
     chain = Chain({"p1": Plan(pipeline, learner=learner)})
     for number, payload in enumerate(payloads, 1):
         chain.process(chunk([encode(event(number, {"id": number, **payload}))], number))

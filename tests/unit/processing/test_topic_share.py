@@ -34,7 +34,7 @@ def share(code: str, limit_s: float) -> TopicShare:
     plans, retries = {"p1": Plan(pipeline(code))}, Retries(1)
     chain = Chain(plans, code=shared_sandbox(Settings()), retries=retries)
     output = TaskOutput(topic="t", batch_id="b", known=plans, traced=True)
-    return TopicShare({}, chain, output, retries, limit_s=limit_s)
+    return TopicShare({}, chain, output, retries, learned=list, limit_s=limit_s)
 
 
 def told(given: TopicShare, objects: Any) -> dict[str, Any]:

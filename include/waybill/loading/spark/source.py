@@ -2,13 +2,16 @@
 
 Python sources have no admission control in Spark 4.0: ``latestOffset`` itself decides what a batch
 takes, and whether it is time for one (``load_sizes``).
+
+The reader asks the tracker beside the driver, whose settings it has. What an executor reads is in
+its partition already: it asks nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
@@ -27,12 +30,15 @@ from waybill.storage import open_tracker
 SCHEMA = "commit_number bigint, key string, rows bigint, bytes bigint, batch string"
 
 
-@dataclass
-class CommitRange(InputPartition):
-    """Commits after ``after``, up to ``until``."""
+Row: TypeAlias = tuple[int, str, int, int, str]
+"""Of a staged object, by ``SCHEMA``."""
 
-    after: int
-    until: int
+
+@dataclass
+class StagedObjects(InputPartition):
+    """The staged objects of a range of commits."""
+
+    rows: list[Row]
 
 
 class StagedSource(DataSource):
@@ -76,16 +82,16 @@ class StagedReader(DataSourceStreamReader):
         return {"commit": self._latest}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return one partition: names are few."""
-        return [CommitRange(start["commit"], end["commit"])]
+        """Return one partition with the staged objects of a range: names are few."""
+        found = staged_after(
+            self._open(), self._destination, after=start["commit"], until=end["commit"]
+        )
+        return [StagedObjects([(o.commit_number, o.key, o.rows, o.bytes, o.batch) for o in found])]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, str, int, int, str]]:
-        """Yield the staged objects of a range of commits."""
-        assert isinstance(partition, CommitRange)  # noqa: S101 - narrows a type
-        for item in staged_after(
-            self._open(), self._destination, after=partition.after, until=partition.until
-        ):
-            yield item.commit_number, item.key, item.rows, item.bytes, item.batch
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        """Yield the staged objects of a partition; on an executor."""
+        assert isinstance(partition, StagedObjects)  # noqa: S101 - narrows a type
+        return iter(partition.rows)
 
     def commit(self, end: dict[str, int]) -> None:
         """Do nothing: the load itself moved the tracker's position."""

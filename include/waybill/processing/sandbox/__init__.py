@@ -20,6 +20,9 @@ from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from waybill.processing.sandbox.pool import Sandbox as Sandbox
+    from waybill.processing.sandbox.pool import sandbox_with as sandbox_with
     from waybill.processing.sandbox.pool import shared_sandbox as shared_sandbox
 
-__getattr__, __dir__, __all__ = lazy_exports(__name__, {"pool": ["Sandbox", "shared_sandbox"]})
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__, {"pool": ["Sandbox", "sandbox_with", "shared_sandbox"]}
+)

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from ctypes import c_double, c_int64
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from waybill.events import Event, decode, unpack_events
 from waybill.processing.clock import Clock
 from waybill.processing.failures import Fault
 from waybill.processing.payload_columns import payloads_of
+from waybill.processing.payload_structs import PayloadReader
 from waybill.processing.sandbox.confinement import OFFLINE_ERRNO, Confinement, Limits
 from waybill.processing.sandbox.frames import (
     LENGTH,
@@ -32,10 +33,10 @@ from waybill.processing.sandbox.frames import (
 )
 from waybill.processing.transformation import (
     Again,
+    Code,
     Outcome,
     Retries,
-    Transform,
-    compile_transformation,
+    load_code,
     run,
 )
 
@@ -45,8 +46,11 @@ LOADING = 1 << 40
 """As a marker: code is being loaded."""
 _PRINTED_CHARS = 4096
 """Of what user code prints while a request is worked on; the rest is dropped."""
+_MOST_READERS = 1000
+"""Of payloads, one for each event name."""
 _YOUNG_OBJECTS = 50_000
 """Before the collector looks for cycles among them: payloads have none."""
+OutcomeT = TypeVar("OutcomeT", bound="Outcome")
 _OFFLINE = f"[Errno {OFFLINE_ERRNO}]"
 
 
@@ -59,6 +63,17 @@ class Order(msgspec.Struct, frozen=True):
     network: bool
     owner: str
     timeout_s: float
+
+
+class TableOrder(msgspec.Struct, frozen=True):
+    """As ``event_tables.TableOrder``, which needs Arrow; and how the events come."""
+
+    name: str
+    """Of the events."""
+    types: dict[str, str]
+    facts_bytes: int
+    """Where events come by column: the size of ``event_tables.packed_facts``; then come payloads,
+    a JSON array."""
 
 
 class Load(msgspec.Struct, frozen=True, tag="load"):
@@ -76,10 +91,13 @@ class Run(msgspec.Struct, frozen=True, tag="run"):
     count: int
     lengths: bytes
     """Of the messages, in bytes, as an array of unsigned 32-bit numbers. Empty: what follows is
-    `Heads.packed`. The answer is None where a payload cannot be read."""
+    `Heads.packed`, or, for tables, as `TableOrder` says. The answer is None where a payload cannot
+    be read."""
     attempts: int
     backoff_s: float
     budget_s: float
+    tables: TableOrder | None = None
+    """How tables are made of the events, for code that takes tables."""
 
 
 def main(channel: int, shared: int, order: Order) -> NoReturn:
@@ -99,7 +117,8 @@ class _Child:
         self._spent = c_double.from_buffer(memory, 8)
         self._clock = Clock(timeout_s=order.timeout_s, marker=c_int64.from_buffer(memory))
         self._network = order.network
-        self._transforms: dict[str, Transform] = {}
+        self._codes: dict[str, Code] = {}
+        self._readers: dict[tuple[tuple[str, str], ...], PayloadReader] = {}
         self._printed = _Printed()
         _leave_the_platform(order.folder, self._printed)
         confinement = Confinement(
@@ -129,7 +148,7 @@ class _Child:
         marker = self._clock.marker
         marker.value = LOADING
         try:
-            self._transforms[asked.key] = compile_transformation(asked.code, asked.name)
+            self._codes[asked.key] = load_code(asked.code, asked.name)
         except ParkError as error:
             return pack(error.message.encode("utf-8", "backslashreplace").decode())
         finally:
@@ -137,6 +156,20 @@ class _Child:
         return pack("")
 
     def _run(self, asked: Run, body: bytearray) -> bytes:
+        retries = Retries(
+            asked.attempts,
+            backoff_s=asked.backoff_s,
+            budget_s=asked.budget_s,
+            spent=self._spent,
+        )
+        try:
+            if asked.tables is not None:
+                return self._run_tables(asked, asked.tables, body, retries)
+            return self._run_events(asked, body, retries)
+        except _UnreadableError:
+            return pack(None)
+
+    def _run_events(self, asked: Run, body: bytearray, retries: Retries) -> bytes:
         fresh: Callable[[int], Event]
         try:
             if asked.lengths:
@@ -146,17 +179,14 @@ class _Child:
             else:
                 events = unpack_events(body)
                 fresh = partial(_fresh_of, body)
-        except (ParkError, ValueError, RecursionError):
-            return pack(None)
-        retries = Retries(
-            asked.attempts,
-            backoff_s=asked.backoff_s,
-            budget_s=asked.budget_s,
-            spent=self._spent,
-        )
+        except (ParkError, ValueError, RecursionError) as error:
+            raise _UnreadableError from error
         again = Again(retries, fresh) if asked.attempts else None
-        transform = self._transforms[asked.key]
-        outcomes: list[Outcome] = list(run(transform, events, self._clock, again))
+        transform = self._codes[asked.key].transform
+        if transform is None:
+            outcomes: list[Outcome] = [_OTHER_FORM] * len(events)
+        else:
+            outcomes = list(run(transform, events, self._clock, again))
         payloads = payloads_of(events, outcomes)
         printed = self._printed.take()
         if payloads is not None and (reply := pack_payloads(payloads, printed)) is not None:
@@ -164,6 +194,51 @@ class _Child:
         if not self._network:
             outcomes = [_offline(outcome) for outcome in outcomes]
         return pack_reply(*pack_outcomes(events, outcomes), printed)
+
+    def _run_tables(
+        self, asked: Run, order: TableOrder, body: bytearray, retries: Retries
+    ) -> bytes:
+        from waybill.processing.batch_form import BatchRun, is_intact
+        from waybill.processing.event_tables import EventBatch
+        from waybill.processing.event_tables import TableOrder as Tables
+        from waybill.processing.sandbox.table_frames import pack_table
+        from waybill.processing.table_results import TableResult
+
+        try:
+            if asked.lengths:
+                events = [decode(value) for value in _split(body, asked.lengths)]
+                batch = EventBatch.of_events(events)
+            else:
+                content = memoryview(body)
+                payloads = self._reader(order.types).read(content[order.facts_bytes :])
+                batch = EventBatch.of_facts(order.name, content[: order.facts_bytes], payloads)
+        except (ParkError, ValueError, RecursionError) as error:
+            raise _UnreadableError from error
+        function = self._codes[asked.key].transform_batch
+        if function is None:
+            faults = dict.fromkeys(range(asked.count), _OTHER_FORM)
+            return pack_table(TableResult(asked.count, [], [], faults), self._printed.take())
+        result = BatchRun(
+            function,
+            batch,
+            Tables(order.types),
+            self._clock,
+            retries if asked.attempts else None,
+        ).result()
+        if not is_intact():
+            raise RuntimeError("the code broke what tables need; a new process finds its row")
+        if not self._network:
+            result.faults = {index: _offline(fault) for index, fault in result.faults.items()}
+        return pack_table(result, self._printed.take())
+
+    def _reader(self, types: dict[str, str]) -> PayloadReader:
+        key = tuple(types.items())
+        reader = self._readers.get(key)
+        if reader is None:
+            if len(self._readers) >= _MOST_READERS:
+                self._readers.clear()
+            reader = self._readers[key] = PayloadReader(types)
+        return reader
 
     def _receive(self, size: int) -> bytearray | None:
         """Return so many bytes; None: there is nobody any more."""
@@ -196,7 +271,14 @@ def _split(body: bytearray, lengths: bytes) -> list[bytes]:
     return values
 
 
-def _offline(outcome: Outcome) -> Outcome:
+class _UnreadableError(Exception):
+    """A payload cannot be read here."""
+
+
+_OTHER_FORM = Fault("code_invalid", "the code has the other form than its text says")
+
+
+def _offline(outcome: OutcomeT) -> OutcomeT | Fault:
     """Say what to do where code met the closed network."""
     if isinstance(outcome, Fault) and _OFFLINE in outcome.message:
         words = f"{outcome.message}; declare `network: true` in pipeline.yaml if it needs one"

@@ -55,7 +55,7 @@ def _body(event: Event, outcome: Outcome) -> tuple[int, Any]:
     if outcome is None:
         return _FILTERED, None
     if isinstance(outcome, Fault):
-        return _FAULT, _fault_body(outcome)
+        return _FAULT, fault_body(outcome)
     if isinstance(outcome, list):
         children = [(child.name, child.op, child.data) for child in outcome]
         if len(children) == 1 and outcome[0].id == event.id:
@@ -64,10 +64,11 @@ def _body(event: Event, outcome: Outcome) -> tuple[int, Any]:
     raise TypeError(type(outcome))
 
 
-def _fault_body(fault: Fault) -> list[Any]:
+def fault_body(fault: Fault) -> list[Any]:
+    """Return a fault as it is written."""
     texts = (fault.code, fault.message, fault.where, fault.stack_hash)
     plain = [text.encode("utf-8", "backslashreplace").decode() for text in texts]
-    return [*plain, [_fault_body(other) for other in fault.others]]
+    return [*plain, [fault_body(other) for other in fault.others]]
 
 
 def unpack_outcomes(events: Sequence[Event], kinds: bytes, bodies: Sequence[Any]) -> list[Outcome]:
@@ -88,7 +89,7 @@ def _outcome(event: Event, kind: int, body: Any) -> Outcome:
     if kind == _FILTERED:
         return None
     if kind == _FAULT:
-        return _fault(body)
+        return read_fault(body)
     if kind == _SELF:
         return [_renamed(event, body)]
     if kind == _CHILDREN and body:
@@ -103,13 +104,18 @@ def _renamed(event: Event, body: Any) -> Event:
     return changed
 
 
-def _fault(body: Any) -> Fault:
+def read_fault(body: Any) -> Fault:
+    """Return what ``fault_body`` gave.
+
+    Raises:
+        Exception: it is not that.
+    """
     code, message, where, stack_hash, others = body
     if not all(type(text) is str for text in (message, where, stack_hash)):
         raise TypeError("a fault is made of texts")
     if code not in CATALOGUE:
         raise ValueError(f"no error type {code!r}")
-    return Fault(code, message, where, stack_hash, tuple(map(_fault, others)))
+    return Fault(code, message, where, stack_hash, tuple(map(read_fault, others)))
 
 
 def pack(values: Any) -> bytes:
@@ -169,13 +175,13 @@ def pack_reply(kinds: bytes, bodies: list[Any], printed: str) -> bytes:
         return content
     checked = bytearray(kinds)
     for index, body in enumerate(bodies):
-        bodies[index], fault = _written(body)
+        bodies[index], fault = written(body)
         if fault is not None:
-            checked[index], bodies[index] = _FAULT, _fault_body(fault)
+            checked[index], bodies[index] = _FAULT, fault_body(fault)
     return pack([bytes(checked), bodies, printed])
 
 
-def _written(body: Any) -> tuple[Any, Fault | None]:
+def written(body: Any) -> tuple[Any, Fault | None]:
     """Return a body that can be written, or why there is none."""
     try:
         try:

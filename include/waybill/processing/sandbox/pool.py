@@ -33,11 +33,13 @@ import msgspec
 
 from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
+from waybill.processing.batch_form import row_of, table_markers
 from waybill.processing.code_runner import Results, outcomes_of, read_payloads
+from waybill.processing.event_tables import packed_facts
 from waybill.processing.failures import Fault
-from waybill.processing.payload_columns import PayloadColumns
+from waybill.processing.payload_columns import KeptPayloads, PayloadColumns
 from waybill.processing.plan import Plan
-from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, request
+from waybill.processing.sandbox.child import SHARED_BYTES, Load, Order, Run, TableOrder, request
 from waybill.processing.sandbox.confinement import Limits
 from waybill.processing.sandbox.frames import (
     LARGEST_REPLY_BYTES,
@@ -47,6 +49,8 @@ from waybill.processing.sandbox.frames import (
     unpack_payloads,
 )
 from waybill.processing.sandbox.server import End, Start, start_command
+from waybill.processing.sandbox.table_frames import TABLE, unpack_table
+from waybill.processing.table_results import results_of
 from waybill.processing.transformation import Outcome, Retries, TooSlowError
 from waybill.settings import SandboxSettings, Settings
 
@@ -61,6 +65,8 @@ _GRACE = 3
 _TICK_S = 0.25
 _FILE_BYTES = 4096
 _CPU_S = 3600
+_ARROW_MB = 128
+"""That Arrow takes by itself; beside what user code may have."""
 _START_S = 60.0
 _MiB = 1024**2
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -99,7 +105,8 @@ class Sandbox:
     Threads take turns. A fork of this process has none of its processes, and starts its own.
 
     Cost: a server and a process an owner, 30 MB each that they mostly share; 0.2 s for the first,
-    5 ms for each other. An event: about 4 µs, and 60 µs a batch.
+    5 ms for each other. An event: about 4 µs, and 60 µs a batch. Code that takes tables has a
+    server and processes of its own: 130 MB, 1 s.
     """
 
     def __init__(self, settings: SandboxSettings, *, timeout_s: float) -> None:
@@ -108,8 +115,9 @@ class Sandbox:
         self._lock = threading.Lock()
         self._warned = False
         self._pid = os.getpid()
-        self._server: _Server | None = None
-        self._processes: OrderedDict[tuple[str, bool], _Process] = OrderedDict()
+        self._servers: dict[bool, _Server] = {}
+        """By whether Arrow is loaded; each is started for its first process."""
+        self._processes: OrderedDict[tuple[str, bool, bool], _Process] = OrderedDict()
         self._deadly: dict[str, str] = {}
         self._deadline = math.inf
 
@@ -118,9 +126,9 @@ class Sandbox:
         self._pid = os.getpid()
         for process in self._processes.values():
             process.leave()
-        if self._server is not None:
-            self._server.leave()
-        self._server = None
+        for server in self._servers.values():
+            server.leave()
+        self._servers.clear()
         self._processes.clear()
         self._deadly.clear()
 
@@ -149,10 +157,10 @@ class Sandbox:
     def close(self) -> None:
         """End all processes."""
         with self._lock:
-            server = self._server
             mine = os.getpid() == self._pid
+            servers = list(self._servers.values()) if mine else []
             self._forget()
-            if mine and server is not None:
+            for server in servers:
                 server.close()
 
     def process_of(self, plan: Plan) -> _Process:
@@ -160,44 +168,47 @@ class Sandbox:
         pipeline = plan.pipeline
         shared = self._settings.shared_by == "team"
         owner = f"team {pipeline.team}" if shared else f"pipeline {pipeline.id}"
-        process = self._process(owner, network=pipeline.network)
+        process = self._process(owner, network=pipeline.network, arrow=plan.takes_tables)
         process.deadline = self._deadline
         return process
 
-    def _process(self, owner: str, *, network: bool) -> _Process:
-        found = self._processes.get((owner, network))
+    def _process(self, owner: str, *, network: bool, arrow: bool = False) -> _Process:
+        key = owner, network, arrow
+        found = self._processes.get(key)
         if found is not None and found.pid < 0:  # it was too slow
-            del self._processes[owner, network]
+            del self._processes[key]
             found = None
         if found is None:
             if len(self._processes) >= _MOST_PROCESSES:
                 _, oldest = self._processes.popitem(last=False)
                 oldest.end()
-            found = self._start(owner, network=network)
-            self._processes[owner, network] = found
-        self._processes.move_to_end((owner, network))
+            found = self._start(owner, network=network, arrow=arrow)
+            self._processes[key] = found
+        self._processes.move_to_end(key)
         return found
 
-    def _start(self, owner: str, *, network: bool) -> _Process:
+    def _start(self, owner: str, *, network: bool, arrow: bool) -> _Process:
         settings = self._settings
         for attempt in (1, 2):
-            if self._server is None:
-                self._server = _Server()
+            server = self._servers.get(arrow)
+            if server is None:
+                server = self._servers[arrow] = _Server(arrow=arrow)
             try:
                 order = Order(
-                    self._server.folder(),
+                    server.folder(),
                     tuple(str(path) for path in settings.readable),
-                    Limits(settings.memory_mb, settings.file_mb, _CPU_S),
+                    Limits(settings.memory_mb + server.own_mb, settings.file_mb, _CPU_S),
                     network,
                     owner,
                     self._timeout_s,
                 )
-                process = _Process(self._server, order)
+                process = _Process(server, order)
                 break
             except OSError as error:
-                server, self._server = self._server, None
+                servers = list(self._servers.values())
                 self._forget()
-                server.close()
+                for server in servers:
+                    server.close()
                 if attempt == 2:  # noqa: PLR2004
                     raise RetryError(f"no process for user code can be started: {error}") from error
         if process.missing and not self._warned:
@@ -273,11 +284,12 @@ _LOGGED_CHARS = 1000
 
 def shared_sandbox(settings: Settings) -> Sandbox:
     """Return this process's sandbox; ended with it."""
-    return _shared(settings.sandbox, settings.spark.event_timeout_s)
+    return sandbox_with(settings.sandbox, settings.spark.event_timeout_s)
 
 
 @cache
-def _shared(settings: SandboxSettings, timeout_s: float) -> Sandbox:
+def sandbox_with(settings: SandboxSettings, timeout_s: float) -> Sandbox:
+    """Return this process's sandbox with these limits; ended with it. See `Sandbox`."""
     sandbox = Sandbox(settings, timeout_s=timeout_s)
     atexit.register(sandbox.close)
     return sandbox
@@ -305,15 +317,19 @@ class _Batch:
         self._culprits: dict[int, Fault] = {}
         self._careful = False
         """A process died, and it is not known at which event."""
+        self._most_rows = len(events)
+        """Of a table: fewer once a process died at one, and more again after a culprit."""
+        self._doubted = 0
+        """The end of the last table that a process died at, if no culprit was found since."""
         self._by_message = False
         """A payload could not be read there: the others go as messages, once."""
-        self._payloads: PayloadColumns | None = None
-        """Of all events, where one request was enough and all go on as themselves."""
+        self._whole: PayloadColumns | KeptPayloads | None = None
+        """Of all events, where one request was enough and none goes on as something else."""
 
     def results(self) -> Results:
         """Return what became of all events."""
         total = len(self._events)
-        while self._payloads is None and len(self._found) < total:
+        while self._whole is None and len(self._found) < total:
             at = len(self._found)
             if at in self._culprits:
                 self._found.append(self._culprits[at])
@@ -321,13 +337,15 @@ class _Batch:
                 self._found += [Fault("code_invalid", words)] * (total - at)
             else:
                 self._run_some(at, self._end_of_part(at, total))
-        return self._found if self._payloads is None else self._payloads
+        return self._found if self._whole is None else self._whole
 
     def _end_of_part(self, at: int, total: int) -> int:
         if at == self._suspect or self._careful:
             return at + 1
         stops = [index for index in (self._suspect, *self._culprits) if index > at]
-        end = min(stops, default=total)
+        doubted = self._doubted - at
+        most = self._most_rows if doubted <= 0 else max(1, doubted // 2)
+        end = min(*stops, total, at + most)
         if sum(map(len, self._values[at:end])) <= _REQUEST_BYTES:
             return end
         size = 0
@@ -345,18 +363,19 @@ class _Batch:
         values = self._values[at:end]
         retries = self._retries
         events = self._events[at:end]
-        packed = events.packed() if isinstance(events, Heads) and not self._by_message else None
+        by_column = isinstance(events, Heads) and not self._by_message
+        tables, body = self._body(events, values, by_column=by_column)
         asked = Run(
             self._plan.code_key,
             len(events),
-            array("I", map(len, values)).tobytes() if packed is None else b"",
+            b"" if by_column else array("I", map(len, values)).tobytes(),
             retries.attempts,
             retries.backoff_s,
             retries.budget_s - retries.spent_s,
+            tables,
         )
         try:
             try:
-                body = b"".join(values) if packed is None else packed
                 answer = self._sandbox.ask(process, asked, body)
             finally:
                 retries.charge(process.spent.value)
@@ -366,7 +385,7 @@ class _Batch:
                 self._by_message = True
                 return
             try:
-                found = _results(events, answer)
+                found = self._results(events, answer)
             except Exception as error:  # who runs user code may answer anything
                 raise EndedError(-1, f"the code broke its process: {error!r}") from error
         except EndedError as error:
@@ -375,12 +394,46 @@ class _Batch:
             return
         self._take(process, found, at)
 
+    def _body(
+        self, events: Sequence[Event], values: Sequence[bytes], *, by_column: bool
+    ) -> tuple[TableOrder | None, bytes]:
+        """Return how tables are made of events, if they are, and the events as they are sent."""
+        plan = self._plan
+        facts = body = b""
+        if not by_column:
+            body = b"".join(values)
+        elif isinstance(events, Heads):
+            facts = packed_facts(events) if plan.takes_tables else b""
+            body = facts + events.payloads() if facts else events.packed()
+        if not plan.takes_tables:
+            return None, body
+        name = events[0].name
+        return TableOrder(name, plan.types(name), len(facts)), body
+
+    def _results(self, events: Sequence[Event], answer: Any) -> Results:
+        """Read an answer: columns of payloads, or kinds and bodies of outcomes, or tables."""
+        kinds, body = answer
+        if self._plan.takes_tables:
+            if kinds != TABLE:
+                raise ValueError("tables are answered by tables")
+            return results_of(self._plan, events, unpack_table(body, len(events)))
+        if type(kinds) is list:
+            return unpack_payloads(kinds, body, len(events))
+        return unpack_outcomes(events, kinds, body)
+
     def _take(self, process: _Process, results: Results, at: int) -> None:
-        if isinstance(results, PayloadColumns) and len(results) == len(self._events):
-            self._payloads = results
+        size = results.count if isinstance(results, KeptPayloads) else len(results)
+        if (
+            isinstance(results, PayloadColumns | KeptPayloads)
+            and size == len(self._events)
+            and not _short_of_memory(results)
+        ):
+            self._whole = results
             self._sandbox.retire(process)
             return
-        found = outcomes_of(self._events[at : at + len(results)], results)
+        if not self._doubted:
+            self._most_rows *= 2
+        found = outcomes_of(self._events[at : at + size], results)
         short = next((i for i, one in enumerate(found) if _is_out_of_memory(one)), None)
         if short is None or at + short == self._suspect:
             self._found += found
@@ -392,23 +445,35 @@ class _Batch:
 
     def _blame(self, error: EndedError, at: int, end: int) -> None:
         """Decide who goes on alone after a process ended, or who is the culprit."""
-        index = at + error.marker if 0 <= error.marker < end - at else -1
+        marker = row_of(error.marker) if self._plan.takes_tables else error.marker
+        index = at + marker if 0 <= marker < end - at else -1
         if index < 0 and end - at == 1:
             index = at
-        if index < 0:
+        if index < 0 and self._plan.takes_tables and not error.timed_out:
+            self._most_rows, self._doubted = (end - at) // 2, end
+        elif index < 0:
             self._careful = True
         elif error.timed_out or (index == self._suspect and end - at == 1):
             self._culprits[index] = error.fault
+            if self._plan.takes_tables:  # where one is, others are near
+                self._most_rows, self._doubted = 1, 0
         else:
             self._suspect = index
 
 
-def _results(events: Sequence[Event], answer: Any) -> Results:
-    """Read an answer: names and columns of payloads, or kinds and bodies of outcomes."""
-    kinds, bodies = answer
-    if type(kinds) is list:
-        return unpack_payloads(kinds, bodies, len(events))
-    return unpack_outcomes(events, kinds, bodies)
+def _markers_of(asked: Load | Run) -> range:
+    """Return what a request's markers are, a step for each event, or table, that is done."""
+    if isinstance(asked, Load):
+        return range(0)
+    if asked.tables is None:
+        return range(asked.count)
+    return table_markers(asked.count, asked.attempts)
+
+
+def _short_of_memory(results: PayloadColumns | KeptPayloads) -> bool:
+    return isinstance(results, KeptPayloads) and any(
+        map(_is_out_of_memory, results.faults.values())
+    )
 
 
 def _is_out_of_memory(outcome: Outcome) -> bool:
@@ -421,9 +486,15 @@ def _text(content: bytes | bytearray) -> str:
 
 
 class _Server:
-    """The warm process that the others are forked from."""
+    """The warm process that the others are forked from.
 
-    def __init__(self) -> None:
+    Args:
+        arrow: with all that code that takes tables needs.
+    """
+
+    def __init__(self, *, arrow: bool) -> None:
+        self.own_mb = _ARROW_MB if arrow else 0
+        """Memory that its processes have beside what user code may have."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._folder = Path(tempfile.mkdtemp(prefix="waybill-code-"))
         self._folder.chmod(0o711)
@@ -431,7 +502,7 @@ class _Server:
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                start_command(sys.path, number, str(self._folder)),
+                start_command(sys.path, number, str(self._folder), arrow=arrow),
                 env=kept,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -513,7 +584,7 @@ class _Process:
         """When it was last seen how much it has used."""
         self.asked = 0
         """Batches that it was given."""
-        self._events = 0
+        self._markers = range(0)
         """Of the batch that it works on."""
         shared = os.memfd_create("waybill-marker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(shared, SHARED_BYTES)
@@ -541,7 +612,7 @@ class _Process:
             EndedError: the process ended; it is gone.
         """
         self.asked += isinstance(asked, Run)
-        self._events = asked.count if isinstance(asked, Run) else 0
+        self._markers = _markers_of(asked)
         self._marker.value = -1
         self.spent.value = 0.0
         limit_s = self._order.timeout_s * _GRACE
@@ -554,26 +625,33 @@ class _Process:
             raise self._ended(f"it took nothing for {limit_s:g} s", timed_out=True) from None
         except OSError:
             raise self._ended() from None
-        return self._receive(limit_s)
+        most_s = math.inf
+        if isinstance(asked, Run) and asked.tables is not None:
+            most_s = limit_s * (asked.count + 2)  # the code may count up its marker by itself
+        return self._receive(limit_s, most_s)
 
-    def _receive(self, limit_s: float) -> bytearray:
-        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s))
+    def _receive(self, limit_s: float, most_s: float = math.inf) -> bytearray:
+        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, most_s))
         if size > LARGEST_REPLY_BYTES:
             raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
         return self._read(size, limit_s)
 
-    def _read(self, size: int, limit_s: float) -> bytearray:
+    def _read(self, size: int, limit_s: float, most_s: float = math.inf) -> bytearray:
         content = bytearray(size)
         rest = memoryview(content)
         seen, since, looked = -1, time.monotonic(), time.monotonic()
+        last = since + most_s
         while rest:
             came = self._poll.poll(_TICK_S * 1000)
             now = time.monotonic()
             if now - looked >= _TICK_S:
                 looked = now
-                if seen < (marker := self._marker.value) < self._events:  # only on is further
-                    seen, since = marker, now
+                if seen < (reached := self._reached()):  # only on is further
+                    seen, since = reached, now
                 self._check_limits(now - since, limit_s)
+                if now > last:
+                    self._marker.value = -1  # whatever it says
+                    raise self._ended("its tables took too long together", timed_out=True)
             if not came:
                 continue
             try:
@@ -584,6 +662,11 @@ class _Process:
                 raise self._ended()
             rest = rest[got:]
         return content
+
+    def _reached(self) -> int:
+        """Return how far the process is; -1: nowhere that is known."""
+        marker, known = self._marker.value, self._markers
+        return (marker - known.start) // known.step if known.start <= marker < known.stop else -1
 
     def _check_limits(self, waited_s: float, limit_s: float) -> None:
         if time.monotonic() > self.deadline:
@@ -646,7 +729,7 @@ class _Process:
             return True
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS
         return (
-            pages * _PAGE > limits.memory_mb * _MiB / 2
+            pages * _PAGE > (limits.memory_mb + self._server.own_mb) * _MiB / 2
             or cpu_s > limits.cpu_s / 2
             or self._is_full()
         )

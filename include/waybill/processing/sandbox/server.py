@@ -22,6 +22,11 @@ import msgspec
 from waybill.processing.sandbox.child import Order, main
 
 _WARM = ("datetime", "decimal", "hashlib", "json", "math", "random", "re", "uuid", "zoneinfo")
+_ARROW = ("pyarrow.compute", "waybill.processing.batch_form", f"{__package__}.table_frames")
+"""What code that takes tables needs. A server of its own has it: it would change what memory other
+code may have."""
+_ARROW_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1"}
+"""Its own pool would reserve 1 GiB at its first use, all that a process may have."""
 _LARGEST_ORDER = 1 << 20
 _SHARED = 2
 """Files that come with an order: the channel and the shared memory."""
@@ -39,14 +44,11 @@ class End(msgspec.Struct, frozen=True, tag="end"):
     pid: int
 
 
-def serve(control: int, folder: str) -> None:
+def serve(control: int, folder: str, *, arrow: bool) -> None:
     """Serve until the other side of the control socket is closed; then remove the folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for name in _WARM:
-        import_module(name)
-    gc.collect()
-    gc.freeze()
+    _load(arrow=arrow)
     line = socket.socket(fileno=control)
     decode = msgspec.json.Decoder(Start | End).decode
     children: dict[int, str] = {}
@@ -84,9 +86,23 @@ def _start(order: Order, files: list[int], line: socket.socket) -> int:
         os.setsid()
         line.close()
         channel, shared = files
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            numpy_random.seed()  # or each child would draw the same numbers
         main(channel, shared, order)
     finally:
         os._exit(status)
+
+
+def _load(*, arrow: bool) -> None:
+    for name in _WARM:
+        import_module(name)
+    if arrow:
+        os.environ.update(_ARROW_ENVIRONMENT)
+        compute, *_ = [import_module(name) for name in _ARROW]
+        compute.sum(compute.cast(["1"], "int64"))  # loads pandas, where it is, as any first array
+    gc.collect()
+    gc.freeze()
 
 
 def _end(pid: int, folder: str) -> int:
@@ -98,17 +114,19 @@ def _end(pid: int, folder: str) -> int:
     return status
 
 
-def start_command(path: list[str], control: int, folder: str) -> list[str]:
+def start_command(path: list[str], control: int, folder: str, *, arrow: bool) -> list[str]:
     """Return the command that starts a server.
 
     Args:
         path: where Python finds modules.
         control: the number of its socket.
         folder: of its processes' folders; it removes it.
+        arrow: whether its processes are to run code that takes tables.
     """
     entries = [str(Path(entry).resolve()) for entry in path if entry]
     code = (
         "import sys; sys.path[:] = sys.argv[3:]; "
-        "from waybill.processing.sandbox.server import serve; serve(int(sys.argv[1]), sys.argv[2])"
+        "from waybill.processing.sandbox.server import serve; "
+        f"serve(int(sys.argv[1]), sys.argv[2], arrow={arrow})"
     )
     return [sys.executable, "-I", "-c", code, str(control), folder, *entries]

@@ -3,13 +3,16 @@
 Invariants
   I1  A consumer starts where the ledger stands; Spark's own checkpoint is new at each start.
   I2  A task writes at most one staged and one parked object a topic, under fresh keys, before it
-      returns their descriptors; only returned descriptors are committed.
+      returns their descriptors; only returned descriptors are committed. It has no way to the
+      tracker, and no settings but those that the driver sent.
   I3  A batch is committed before Spark is told that it is done.
   I4  Each topic of a batch is committed by itself, or not at all; what is wrong with one keeps no
       other from its commit.
   I5  Any doubt about a log (a hole, another topic id, a tail that was cut) stops its consumer; the
       stop is in the tracker until somebody settles it. A batch is committed only if no leader
       changed since the log was held against the ledger.
+  I6  Rows are mapped by what the tracker keeps. What events teach is kept by the driver between two
+      runs of their batch, of which the last alone is committed; there are so many and no more.
 """
 
 from typing import TYPE_CHECKING

@@ -63,6 +63,11 @@ def run_tasks(frame: DataFrame, task: Task) -> dict[str, list[Descriptor]]:
     return descriptors
 
 
+def gave_up(descriptors: Sequence[Descriptor]) -> bool:
+    """Tell whether a task took too long over a topic."""
+    return any("gave_up" in descriptor for descriptor in descriptors)
+
+
 def counts_of(descriptors: Sequence[Descriptor]) -> Counts:
     """Return the counts of all tasks."""
     counts = Counts()

@@ -3,15 +3,21 @@
 Spark runs it (``spark.python.daemon.module``) once an application. What is loaded before the fork
 is in memory once for all workers, and no worker spends a second on loading it. Only modules:
 whatever has a connection, a thread or a lock is made by the worker itself, after the fork.
+
+On ``local[n]`` it inherits the driver's environment. It drops the settings that tasks are not sent,
+before any worker is forked.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import MutableMapping
 from importlib import import_module
 
 import numpy as np
+
+from waybill.processing.spark.executor_settings import is_sent
 
 _NEEDED = ("boto3", "pandas", "pyspark.worker", "waybill.processing.spark.tasks")
 """``pandas`` is what Spark's own Arrow serializers load."""
@@ -20,8 +26,16 @@ _YOUNG_OBJECTS = 50_000
 go by the hundred without any. Costs a worker some MB where user code does make cycles."""
 
 
+def drop_settings(environment: MutableMapping[str, str]) -> None:
+    """Drop Waybill's variables but those of settings that executors are sent."""
+    for name in list(environment):
+        if name.upper().startswith("WAYBILL_") and not is_sent(name):
+            del environment[name]
+
+
 def main() -> None:
     """Load the modules and serve until Spark ends."""
+    drop_settings(os.environ)
     for name in _NEEDED:
         import_module(name)
     os.register_at_fork(after_in_child=np.random.seed)  # else all workers draw the same numbers

@@ -6,14 +6,16 @@ JSON, written down once a version by the driver, and read once a version by each
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from waybill.deployment import Mappings
-from waybill.mappings import InForce
+from waybill.mappings import InForce, LearnedFields
 from waybill.pipelines import EventDeclaration, Pipeline
 from waybill.processing import Plan
+
+if TYPE_CHECKING:  # the driver's; workers need not load what reads the tracker
+    from waybill.deployment import Mappings
 
 
 class PipelineText(NamedTuple):
@@ -83,29 +85,34 @@ class TopicPlans(Mapping[str, Plan]):
 
     Args:
         make: makes a pipeline's plan, with the mappings that it declares.
+        learns: whether these plans learn from events.
     """
 
-    def __init__(self, make: Callable[[Pipeline], Plan]) -> None:
+    def __init__(self, make: Callable[[Pipeline], Plan], *, learns: bool = True) -> None:
         self._make = make
+        self.learns = learns
         self._texts: Mapping[str, PipelineText] = {}
         self._plans: dict[str, tuple[PipelineText, Plan]] = {}
 
     def take(self, texts: Mapping[str, PipelineText]) -> None:
-        """Go on with what is active now; plans of versions that still are stay."""
+        """Go on with what is active now; plans of versions that still are stay.
+
+        But for plans that learned something in the task before: only what the driver sends is kept.
+        """
         self._texts = texts
         for ident, (text, plan) in list(self._plans.items()):
             now = texts.get(ident)
-            if now is None or now.version != text.version:
+            if now is None or now.version != text.version or plan.before_learning:
                 del self._plans[ident]
             elif now is not text:
-                self._plans[ident] = now, self._learned(plan, now, known=text)
+                self._plans[ident] = now, self._taken(plan, now, known=text)
 
     def __getitem__(self, pipeline_id: str) -> Plan:
         """Return a pipeline's plan; its code is not compiled yet."""
         if pipeline_id not in self._plans:
             text = self._texts[pipeline_id]
             plan = self._make(Pipeline.from_json(orjson.loads(text.version)))
-            self._plans[pipeline_id] = text, self._learned(plan, text)
+            self._plans[pipeline_id] = text, self._taken(plan, text)
         return self._plans[pipeline_id][1]
 
     def __contains__(self, pipeline_id: object) -> bool:
@@ -120,8 +127,15 @@ class TopicPlans(Mapping[str, Plan]):
         """Return how many pipelines there are."""
         return len(self._texts)
 
+    def learned(self) -> Iterator[tuple[str, str, LearnedFields]]:
+        """Yield (pipeline id, event name, what was learned) since `take`."""
+        for ident, (_, plan) in self._plans.items():
+            if plan.before_learning:
+                for name, fields in plan.learned.items():
+                    yield ident, name, fields
+
     @staticmethod
-    def _learned(plan: Plan, text: PipelineText, known: PipelineText | None = None) -> Plan:
+    def _taken(plan: Plan, text: PipelineText, known: PipelineText | None = None) -> Plan:
         for mapping in text.mappings:
             if known is None or mapping not in known.mappings:
                 plan.take(*read_mapping(mapping))

@@ -2,7 +2,8 @@
 
 Runs on Python workers under ``mapInArrow``. In: columns ``topic, value, partition, offset, at_us``.
 Out: a row for each topic, its descriptor as JSON (offsets seen, counts, keys of what was written)
-and the segments that it parked as a stream.
+and the segments that it parked as a stream; or, where events bring what their mapping has no room
+for, only what is to be learned from them: nothing is written then.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,24 +22,25 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waybill.mappings import LearnedFields, rules_of
 from waybill.pipelines import Pipeline
 from waybill.processing import (
     Chain,
     Chunk,
     CodeRunner,
+    LocalLearner,
     Plan,
     Retries,
     TooSlowError,
-    TrackerLearner,
-    rules_for,
-    shared_sandbox,
+    sandbox_with,
 )
+from waybill.processing.spark.executor_settings import ExecutorSettings
+from waybill.processing.spark.learning_reports import report_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.plan_cache import PipelineText, TopicPlans
 from waybill.processing.spark.task_output import TaskOutput
-from waybill.settings import Settings
-from waybill.storage import ObjectStore, PayloadReader, digest_of, open_owned_objects, open_tracker
-from waybill.tracing import Recorder, open_recorder
+from waybill.storage import ObjectStore, PayloadReader, digest_of, open_objects_of
+from waybill.tracing import Recorder
 
 DESCRIPTOR_SCHEMA = "descriptor binary, segments binary"
 Task: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -55,6 +57,8 @@ class TopicPlan:
     """Partition to the first offset that the ledger does not have."""
     pipelines: Mapping[str, PipelineText]
     """The topic's active pipelines, by id."""
+    learns: bool = True
+    """False: what events bring that their mapping has no room for parks."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class TaskPlan:
     """What a driver sends to its tasks with each batch."""
 
     topics: Mapping[str, TopicPlan]
+    settings: ExecutorSettings
     held: frozenset[str] = frozenset()
     """Ids of pipelines whose events are parked as they came."""
     limit_s: float = math.inf
@@ -73,30 +78,45 @@ class Worker:
     """What one worker process keeps between tasks."""
 
     pid: int
-    settings: Settings
+    settings: ExecutorSettings
     objects: ObjectStore
     recorder: Recorder
     topics: dict[str, TopicPlans] = field(default_factory=dict)
 
+    def plans(self, topic: str, *, learns: bool) -> TopicPlans:
+        """Return a topic's plans; new ones, if those of the batch before learned and these do not.
 
-TRACKER_AWAY_LIMIT_S = 600.0
-"""How long a task that has to learn waits for a tracker that is away before it fails (and is run
-again)."""
+        Or the other way round: a batch that no longer learns is rare.
+        """
+        plans = self.topics.get(topic)
+        if plans is None or plans.learns != learns:
+            make = partial(_plan_of, self.settings, learns=learns)
+            plans = self.topics[topic] = TopicPlans(make, learns=learns)
+        return plans
+
+
 _WORKERS: list[Worker] = []
 
 
-def this_worker() -> Worker:
-    """Return this process's worker state; made after the fork, once."""
-    if not _WORKERS or _WORKERS[0].pid != os.getpid():
-        settings = Settings()
-        worker = Worker(
-            os.getpid(),
-            settings,
-            open_owned_objects(settings),
-            open_recorder(settings.traces),
-        )
-        _WORKERS[:] = [worker]
-    return _WORKERS[0]
+def this_worker(settings: ExecutorSettings) -> Worker:
+    """Return this process's worker state; made after the fork, once.
+
+    Raises:
+        SettingsMismatchError: the settings are not for this worker.
+    """
+    known = _WORKERS[0] if _WORKERS else None
+    if (
+        known is None
+        or known.pid != os.getpid()
+        or known.settings.fingerprint != settings.fingerprint
+    ):
+        settings.refuse_mismatch(os.environ)
+        folder, most_bytes = settings.spool
+        objects = open_objects_of(settings.s3, settings.deployment)
+        recorder = Recorder(folder, disk_threshold_bytes=most_bytes)
+        known = Worker(os.getpid(), settings, objects, recorder)
+        _WORKERS[:] = [known]
+    return known
 
 
 class StageTask:
@@ -105,19 +125,15 @@ class StageTask:
     def __init__(self, plan: TaskPlan) -> None:
         self._plan = plan
 
-    def runner(self, settings: Settings) -> CodeRunner:
+    def runner(self, settings: ExecutorSettings) -> CodeRunner:
         """Return what runs user code."""
-        return shared_sandbox(settings)
+        return sandbox_with(settings.sandbox, settings.event_timeout_s)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the stages over all batches of this task and yield a descriptor for each topic."""
-        worker, shares = this_worker(), dict[str, TopicShare]()
-        parking = worker.settings.parking
-        retries = Retries(
-            parking.transient_attempts,
-            backoff_s=parking.transient_backoff_s,
-            budget_s=parking.transient_budget_s,
-        )
+        worker, shares = this_worker(self._plan.settings), dict[str, TopicShare]()
+        attempts, backoff_s, budget_s = worker.settings.transient
+        retries = Retries(attempts, backoff_s=backoff_s, budget_s=budget_s)
         for batch in batches:
             for topic, part in by_topic(batch):
                 if topic in self._plan.topics:  # of others the ledger has all
@@ -139,9 +155,7 @@ class StageTask:
 
     def _share(self, worker: Worker, topic: str, retries: Retries) -> TopicShare:
         plan, settings = self._plan.topics[topic], worker.settings
-        if topic not in worker.topics:
-            worker.topics[topic] = TopicPlans(partial(_plan_of, worker))
-        plans = worker.topics[topic]
+        plans = worker.plans(topic, learns=plan.learns)
         plans.take(plan.pipelines)
         chain = Chain(
             plans,
@@ -151,9 +165,12 @@ class StageTask:
             held=self._plan.held,
         )
         output = TaskOutput(
-            topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traces.enabled
+            topic=topic, batch_id=plan.batch_id, known=plans, traced=settings.traced
         )
-        return TopicShare(plan.starts, chain, output, retries, limit_s=self._plan.limit_s)
+        limit_s = self._plan.limit_s
+        return TopicShare(
+            plan.starts, chain, output, retries, learned=plans.learned, limit_s=limit_s
+        )
 
 
 class TopicShare:
@@ -164,6 +181,7 @@ class TopicShare:
         chain: runs the stages.
         output: collects what they make.
         retries: of the chain.
+        learned: returns (pipeline id, event name, fields) of what the chain's plans learned.
         limit_s: after this the topic is given up for this batch: others of its query wait.
     """
 
@@ -174,20 +192,19 @@ class TopicShare:
         output: TaskOutput,
         retries: Retries,
         *,
+        learned: Callable[[], Iterable[tuple[str, str, LearnedFields]]],
         limit_s: float,
     ) -> None:
         self._starts = starts
         self._chain = chain
         self._output = output
         self._retries = retries
+        self._learned = learned
         self._limit_s = limit_s
         self._seen: dict[int, SeenRecords] = {}
         self._took_s = 0.0
-
-    @property
-    def traces(self) -> list[pa.RecordBatch]:
-        """Return what is to be recorded once the objects are written."""
-        return [] if self._gave_up else self._output.traces
+        self.traces: list[pa.RecordBatch] = []
+        """To be recorded once the objects are written."""
 
     @property
     def _gave_up(self) -> bool:
@@ -207,9 +224,16 @@ class TopicShare:
         self._took_s += time.monotonic() - began
 
     def write(self, topic: str, objects: ObjectStore) -> pa.RecordBatch:
-        """Write the objects; return the topic's descriptor."""
+        """Write the objects; return the topic's descriptor.
+
+        Nothing is written of a topic that was given up, nor where something was learned: rows would
+        be mapped by what nobody keeps.
+        """
         if self._gave_up:
             return descriptor_batch({"topic": topic, "gave_up": True, "parked": None})
+        if learned := report_of(self._learned()):
+            return descriptor_batch({"topic": topic, "learned": learned, "parked": None})
+        self.traces = self._output.traces
         result = self._chain.result
         descriptor, segments = self._output.write(result, objects)
         descriptor["topic"] = topic
@@ -296,11 +320,6 @@ def chunk_of(
     return Chunk(values, partitions.tolist(), offsets.tolist(), times.tolist())
 
 
-def _plan_of(worker: Worker, pipeline: Pipeline) -> Plan:
-    settings = worker.settings
-    learner = TrackerLearner(
-        partial(open_tracker, settings.tracker),
-        rules_for(pipeline, settings.destinations),
-        limit_s=TRACKER_AWAY_LIMIT_S,
-    )
-    return Plan(pipeline, learner=learner)
+def _plan_of(settings: ExecutorSettings, pipeline: Pipeline, *, learns: bool) -> Plan:
+    rules = rules_of(settings.destination_kinds.get(pipeline.destination, "postgres"))
+    return Plan(pipeline, learner=LocalLearner(rules, learns=learns))

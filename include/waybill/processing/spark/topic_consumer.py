@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
+from sqlalchemy import Connection
+
 from waybill.deployment import ActivePipelines, DeployedOnTopic
 from waybill.errors import RetryError
 from waybill.ledger import (
@@ -22,8 +24,9 @@ from waybill.ledger import (
     release_lease,
     write_copies,
 )
+from waybill.mappings import InForce, NameRules, learn_once
 from waybill.parking import Parking, record_storm
-from waybill.processing import Counts, Storm
+from waybill.processing import Counts, Storm, destination_rules
 from waybill.processing.spark.batches import (
     Descriptor,
     HoleError,
@@ -33,13 +36,46 @@ from waybill.processing.spark.batches import (
     counts_of,
     ranges_seen,
 )
+from waybill.processing.spark.executor_settings import ExecutorSettings
+from waybill.processing.spark.learning_reports import reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, Task, TaskPlan, TopicPlan
 from waybill.settings import Settings
-from waybill.storage import KafkaLog, LogEnd, LogState, ObjectStore, TopicInfo, TrackerStore
+from waybill.storage import (
+    KafkaLog,
+    LogEnd,
+    LogState,
+    ObjectStore,
+    TopicInfo,
+    TrackerStore,
+    deployment_of,
+)
 from waybill.topics import LogFault, examine, read_stops, record_stops, settled_holes, stop_error
 
 _LOG = logging.getLogger(__name__)
+
+
+def keep_learned(
+    connection: Connection,
+    deployed: DeployedOnTopic,
+    descriptors: Sequence[Descriptor],
+    rules: NameRules,
+    author: str,
+) -> bool:
+    """Make new versions of the mappings that a topic's tasks found too narrow.
+
+    Returns:
+        True: some mapping is a later one now, whoever made it.
+    """
+    later = False
+    for name, learned in reports_by_name(descriptors).items():
+        pipeline_id, event_name = name
+        declared = deployed.pipelines[pipeline_id].events[event_name]
+        known = deployed.mappings.get(name) or InForce(0, declared)
+        made = learn_once(connection, pipeline_id, known.declaration, learned, rules, author)
+        later |= made.number > known.number
+        _LOG.info("%s, %s: mapping %d", pipeline_id, event_name, made.number)
+    return later
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +83,8 @@ class ProcessingParts:
     """What the consumers of one application share."""
 
     settings: Settings
+    executor_settings: ExecutorSettings
+    """What tasks get of them."""
     tracker: TrackerStore
     log: KafkaLog
     parking: Parking
@@ -64,9 +102,14 @@ class ProcessingParts:
         *,
         task: Callable[[TaskPlan], Task] | None = None,
     ) -> Self:
-        """Return the parts that stand on these servers; ``task`` None: stages."""
+        """Return the parts that stand on these servers; ``task`` None: stages.
+
+        Raises:
+            RetryError: the tracker does not answer.
+        """
+        own = ExecutorSettings.of(settings, deployment_of(tracker))
         parking, pipelines = Parking(tracker, objects), ActivePipelines(tracker)
-        return cls(settings, tracker, log, parking, pipelines, task or StageTask)
+        return cls(settings, own, tracker, log, parking, pipelines, task or StageTask)
 
 
 class TopicConsumer:
@@ -88,6 +131,7 @@ class TopicConsumer:
         self._log = parts.log
         self._parking = parts.parking
         self._destination = destination
+        self._rules = destination_rules(destination, parts.settings.destinations)
         self._texts = TaskTexts()
         self.topic = topic
         self.name = f"processing/{topic.name}"
@@ -134,13 +178,33 @@ class TopicConsumer:
             if end > self._positions.get(int(number), 0)
         }
 
-    def plan(self, ranges: Ranges, deployed: DeployedOnTopic) -> TopicPlan:
+    def plan(self, ranges: Ranges, deployed: DeployedOnTopic, *, learns: bool = True) -> TopicPlan:
         """Return what tasks need of this topic; each plan is of a batch of its own."""
         return TopicPlan(
             batch_id=str(uuid.uuid4()),
             starts={number: start for number, (start, _) in ranges.items()},
             pipelines=self._texts.of(deployed.pipelines, deployed.mappings),
+            learns=learns,
         )
+
+    def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Descriptor]) -> bool:
+        """Keep what the tasks of a batch learned, in one transaction.
+
+        A process that dies behind it, and before the batch is committed, leaves columns that are
+        empty until those events come again.
+
+        Args:
+            deployed: what the tasks were sent.
+            descriptors: of the topic's tasks.
+
+        Returns:
+            True: some mapping is a later one now, whoever made it. False: there is no more room.
+
+        Raises:
+            RetryError: the tracker does not answer.
+        """
+        with self._tracker.transaction() as connection:
+            return keep_learned(connection, deployed, descriptors, self._rules, self.name)
 
     def check_same_log(self, state: LogState) -> None:
         """Refuse a batch while whose records were read the log may have become another one.

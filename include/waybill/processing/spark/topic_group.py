@@ -1,8 +1,9 @@
 """One streaming query that serves the consumers of some topics, with a FAIR pool of its own.
 
 Each micro-batch: offsets against the ledger, one Spark action over all topics, one tracker
-transaction a topic. A topic whose share is not committed is left out of the batches that follow;
-the application then gives it to another query (`TopicGroups`).
+transaction a topic. The action runs again for topics whose events taught something, once that is
+kept, and for those with a storm. A topic whose share is not committed is left out of the batches
+that follow; the application then gives it to another query (`TopicGroups`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import math
 import shutil
 import threading
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -25,7 +28,14 @@ from waybill.deployment import DeployedOnTopic
 from waybill.errors import RetryError, StopError, WaybillError
 from waybill.parking import held_pipelines
 from waybill.processing import Storm, find_storms
-from waybill.processing.spark.batches import Ranges, read_offsets, run_tasks
+from waybill.processing.spark.batches import (
+    Descriptor,
+    Ranges,
+    gave_up,
+    read_offsets,
+    run_tasks,
+)
+from waybill.processing.spark.learning_reports import learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.tasks import TaskPlan
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
@@ -41,6 +51,10 @@ BESIDE_OTHERS_S = 20.0
 a second. Then the topic is given up, and read again by a query of its own."""
 _LARGE_SHARE = 0.25
 """A topic with more of a long, or of a full, batch than this is read by a query of its own."""
+_LEARNING_RUNS = 3
+"""Runs of a batch that learn from its events; one more parks what still has no room. The second
+meets what the first could not tell (a report is bounded, tasks may differ over a type), the third
+what user code made anew."""
 _KAFKA_ANSWER_MS = "15000"
 
 
@@ -160,54 +174,87 @@ class TopicGroup:
         self.errors.update(errors)
 
     def _take_effect(self, frame: DataFrame, ranges: Mapping[str, Ranges]) -> None:
-        """Run a batch and commit it; once more for topics with a storm, its pipeline held.
+        """Run a batch and commit it; again for topics that taught something, or with a storm.
 
-        What the run before wrote of these is garbage: no row names its objects, nor its batch the
+        What the runs before wrote of these is garbage: no row names its objects, nor its batch the
         traces.
         """
         began = time.monotonic()
         deployed = self._parts.pipelines.read_mapped(ranges)
-        held = held_pipelines(self._parts.tracker)
-        storms: dict[str, list[Storm]] = {topic: [] for topic in ranges}
+        context = RunContext(deployed, held_pipelines(self._parts.tracker))
         pending = set(ranges)
         while pending:
             records = self._records_of(frame, pending, ranges)
             fresh = {topic: ranges[topic] for topic in sorted(pending)}
-            batches = self._run(records, fresh, deployed, held)
-            pending = set()
-            for topic, batch in batches.items():
-                for storm in self._storms(batch, held):
-                    _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
-                    storms[topic].append(storm)
-                    pending.add(topic)
-            held |= {storm.pipeline_id for topic in pending for storm in storms[topic]}
+            batches, learned = self._run(records, fresh, context)
+            pending = self._hold(batches, context)
             decided = {topic: batch for topic, batch in batches.items() if topic not in pending}
-            self._commit(decided, storms, began=began)
+            if decided:
+                self._commit(decided, context.storms, began=began)
+            pending |= self._learn(learned, context)
+
+    def _hold(self, batches: Mapping[str, TopicBatch], context: RunContext) -> set[str]:
+        """Hold pipelines with a storm; return their topics, which run again."""
+        stormy = set()
+        for topic, batch in batches.items():
+            for storm in self._storms(batch, context.held):
+                _LOG.warning("%s: held, the batch runs again: %s", topic, storm)
+                context.storms[topic].append(storm)
+                stormy.add(topic)
+        context.held |= {storm.pipeline_id for topic in stormy for storm in context.storms[topic]}
+        return stormy
+
+    def _learn(self, learned: Mapping[str, Sequence[Descriptor]], context: RunContext) -> set[str]:
+        """Keep what tasks learned; return the topics that run again, with what is in force now.
+
+        One that cannot be learned for keeps no other from it.
+        """
+        kept = set()
+        for topic, descriptors in learned.items():
+            with self._left_out_if_it_fails(topic, "what its events taught was not kept"):
+                if context.learning_runs[topic] <= 0:
+                    raise StopError(f"{topic}: a task learned that was told not to learn any more")
+                later = self._consumers[topic].learn(context.deployed[topic], descriptors)
+                context.learning_runs[topic] = context.learning_runs[topic] - 1 if later else 0
+                kept.add(topic)
+        if kept:
+            context.deployed |= self._parts.pipelines.read_mapped(kept)
+        return kept
 
     def _run(
-        self,
-        records: DataFrame,
-        ranges: Mapping[str, Ranges],
-        deployed: Mapping[str, DeployedOnTopic],
-        held: frozenset[str],
-    ) -> dict[str, TopicBatch]:
-        """Run the stages over a batch's records; return {topic: what its tasks tell}."""
+        self, records: DataFrame, ranges: Mapping[str, Ranges], context: RunContext
+    ) -> tuple[dict[str, TopicBatch], dict[str, list[Descriptor]]]:
+        """Run the stages over a batch's records.
+
+        Returns:
+            {topic: what its tasks tell}, and of topics that taught something {topic: descriptors};
+            neither of topics that were given up.
+        """
         plans = {
-            topic: self._consumers[topic].plan(own, deployed[topic])
+            topic: self._consumers[topic].plan(
+                own, context.deployed[topic], learns=context.learning_runs[topic] > 0
+            )
             for topic, own in ranges.items()
         }
         limit_s = BESIDE_OTHERS_S if len(self._consumers) > 1 else math.inf
-        plan = TaskPlan(plans, held, limit_s)
+        plan = TaskPlan(plans, self._parts.executor_settings, context.held, limit_s)
         descriptors = run_tasks(records, self._parts.task(plan))
-        batches = {
-            topic: TopicBatch.of(ranges[topic], own, deployed[topic], descriptors.get(topic, ()))
-            for topic, own in plans.items()
-            if not any("gave_up" in item for item in descriptors.get(topic, ()))
+        given_up = {topic for topic in plans if gave_up(descriptors.get(topic, ()))}
+        learned = {
+            topic: found
+            for topic, found in descriptors.items()
+            if topic not in given_up and any(map(learned_of, found))
         }
-        given_up = plans.keys() - batches.keys()
+        batches = {
+            topic: TopicBatch.of(
+                ranges[topic], own, context.deployed[topic], descriptors.get(topic, ())
+            )
+            for topic, own in plans.items()
+            if topic not in given_up and topic not in learned
+        }
         self._left_out |= given_up
         self._apart.extend(given_up | self._topics_apart(batches))
-        return batches
+        return batches, learned
 
     def _topics_apart(self, batches: Mapping[str, TopicBatch]) -> set[str]:
         """Return the topics that much of a batch was made of, if it was a long or a full one.
@@ -267,12 +314,34 @@ class TopicGroup:
             if isinstance(state, WaybillError):
                 self._leave_out({topic: state})
                 continue
-            try:
+            with self._left_out_if_it_fails(topic, "its share of a batch was not committed"):
                 consumer.check_same_log(state)
                 took_ms = round((time.monotonic() - began) * 1000)
                 consumer.commit(batch, storms[topic], took_ms=took_ms)
-            except WaybillError as error:
-                self._leave_out({topic: error})
-            except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
-                _LOG.exception("%s: its share of a batch was not committed", topic)
-                self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})
+
+    @contextmanager
+    def _left_out_if_it_fails(self, topic: str, message: str) -> Iterator[None]:
+        """Leave a topic out where something fails that is its own."""
+        try:
+            yield
+        except WaybillError as error:
+            self._leave_out({topic: error})
+        except Exception as error:  # noqa: BLE001 - one topic's defect is not its neighbours'
+            _LOG.exception("%s: %s", topic, message)
+            self._leave_out({topic: StopError(f"{type(error).__name__}: {error}")})
+
+
+@dataclass(slots=True)
+class RunContext:
+    """What the runs of one batch go on with."""
+
+    deployed: dict[str, DeployedOnTopic]
+    """By topic; read again where something was learned."""
+    held: frozenset[str]
+    """Ids of pipelines whose events park as they came."""
+    storms: defaultdict[str, list[Storm]] = field(default_factory=lambda: defaultdict(list))
+    """By topic: those that were found."""
+    learning_runs: defaultdict[str, int] = field(
+        default_factory=lambda: defaultdict(lambda: _LEARNING_RUNS)
+    )
+    """By topic: how many runs may still learn."""

@@ -338,8 +338,8 @@ mapping_versions = Table(
 )
 """What an event name maps to: the declaration with all that was learned from events since.
 
-``declaration``: an ``EventDeclaration`` as JSON. ``author``: who deployed, or the task that met new
-fields. The greatest number is in force; rows never change."""
+``declaration``: an ``EventDeclaration`` as JSON. ``author``: who deployed, or the consumer
+whose events brought new fields. The greatest number is in force; rows never change."""
 
 destination_states = Table(
     "destination_states",

@@ -1,0 +1,188 @@
+"""What executors know of the settings: what their tasks need, by name, and nothing else.
+
+The driver sends it inside of each task, in memory. So an executor needs no settings of its own, and
+holds no way into the tracker, Airflow or a destination: `SENT` is all that there is.
+
+A worker refuses what is not meant for it (`refuse_mismatch`), before it reads or writes anything:
+it runs another version of Waybill than the driver, or its own environment says otherwise about a
+setting that was sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, SecretStr, ValidationError
+
+import waybill
+from waybill.errors import InputError
+from waybill.settings import (
+    ParkingSettings,
+    S3Settings,
+    SandboxSettings,
+    Settings,
+    SparkSettings,
+    TraceSettings,
+)
+
+SENT: Mapping[str, tuple[type[BaseModel], tuple[str, ...]]] = {
+    "s3": (S3Settings, ("endpoint_url", "bucket", "region", "access_key", "secret_key")),
+    "sandbox": (SandboxSettings, ("shared_by", "memory_mb", "file_mb", "readable", "strict")),
+    "spark": (SparkSettings, ("event_timeout_s",)),
+    "traces": (TraceSettings, ("enabled", "spool_dir", "disk_threshold_bytes")),
+    "parking": (
+        ParkingSettings,
+        ("transient_attempts", "transient_backoff_s", "transient_budget_s"),
+    ),
+}
+"""By section: its model, and the settings of it that are sent; beside them only kinds of
+destinations, and the deployment's id."""
+
+
+def is_sent(variable: str) -> bool:
+    """Tell whether a variable of the environment is of settings that are sent, or of a section."""
+    section, _, name = variable.upper().removeprefix("WAYBILL_").partition("__")
+    names = next((names for one, (_, names) in SENT.items() if one.upper() == section), ())
+    return bool(names) and (not name or name.lower() in names)
+
+
+class SettingsMismatchError(InputError):
+    """A worker was sent settings that are not for it."""
+
+
+@dataclass(frozen=True)
+class ExecutorSettings:
+    """Settings of the driver as tasks have them.
+
+    Made by `of`. Secrets are hidden where it is shown; its pickle holds them.
+    """
+
+    values: Mapping[str, Mapping[str, Any]] = field(repr=False)
+    """By section and name, as `SENT` lists them; paths are absolute."""
+    destination_kinds: Mapping[str, str]
+    """By name; kinds say how columns may be named."""
+    deployment: str
+    """Id of the deployment whose bucket it is."""
+    fingerprint: str = field(default="", repr=False)
+    """SHA-256 of all that, and of the version of Waybill; not to be shown: it is of secrets."""
+
+    @classmethod
+    def of(cls, settings: Settings, deployment: str) -> Self:
+        """Return what of the driver's settings its executors get."""
+        values = {
+            section: {name: _absolute(getattr(getattr(settings, section), name)) for name in names}
+            for section, (_, names) in SENT.items()
+        }
+        kinds = {name: one.kind for name, one in settings.destinations.items()}
+        made = cls(values, kinds, deployment)
+        return replace(made, fingerprint=made._digest())
+
+    @property
+    def s3(self) -> S3Settings:
+        """Return where the object store is."""
+        return S3Settings(**self.values["s3"])
+
+    @property
+    def sandbox(self) -> SandboxSettings:
+        """Return what processes of user code may use."""
+        return SandboxSettings(**self.values["sandbox"])
+
+    @property
+    def event_timeout_s(self) -> float:
+        """Return the longest time that user code may take for one event."""
+        return float(self.values["spark"]["event_timeout_s"])
+
+    @property
+    def traced(self) -> bool:
+        """Tell whether traces are kept."""
+        return bool(self.values["traces"]["enabled"])
+
+    @property
+    def spool(self) -> tuple[Path, int]:
+        """Return the folder of trace files, and how many bytes it may hold."""
+        traces = self.values["traces"]
+        return traces["spool_dir"], traces["disk_threshold_bytes"]
+
+    @property
+    def transient(self) -> tuple[int, float, float]:
+        """Return attempts of an event, the first wait and the budget of a task, in seconds."""
+        parking = self.values["parking"]
+        attempts, backoff_s, budget_s = (parking[name] for name in SENT["parking"][1])
+        return attempts, backoff_s, budget_s
+
+    def refuse_mismatch(self, environment: Mapping[str, str]) -> None:
+        """Refuse what is not for this worker. Reads only variables of settings that were sent.
+
+        Args:
+            environment: of the worker.
+
+        Raises:
+            SettingsMismatchError: the worker runs another version than the driver, or its own
+                environment has other values; names them, and shows none.
+        """
+        if self.fingerprint != self._digest():
+            raise SettingsMismatchError(
+                "the settings that the driver sent are not what this worker makes of them (by "
+                f"their fingerprint; it runs Waybill {waybill.__version__}): driver and workers "
+                "run different versions. Install the driver's version on the workers and start "
+                "them again"
+            )
+        if others := sorted(self._others(environment)):
+            raise SettingsMismatchError(
+                f"this worker's environment has {', '.join(others)} with another value than the "
+                "driver: it belongs to another deployment, or was started before the settings "
+                "were changed. Executors get these from the driver: take WAYBILL_* out of the "
+                "workers' environment, or give them the driver's values, and start them again"
+            )
+
+    def _digest(self) -> str:
+        content = [waybill.__version__, self.values, self.destination_kinds, self.deployment]
+        names = {section: list(names) for section, (_, names) in SENT.items()}
+        text = json.dumps([names, content], default=_revealed, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _others(self, environment: Mapping[str, str]) -> Iterator[str]:
+        """Yield the variables that say otherwise."""
+        variables = {name.upper(): name for name in environment if name[:8].upper() == "WAYBILL_"}
+        for section, (model, names) in SENT.items():
+            prefix = f"WAYBILL_{section}".upper()
+            whole = _parsed(environment[variables[prefix]]) if prefix in variables else None
+            own = dict(whole) if isinstance(whole, dict) else {}
+            for name in names:
+                variable = f"{prefix}__{name}".upper()
+                if variable in variables:
+                    own[name] = environment[variables[variable]]
+                if name in own and not _same(model, name, own[name], self.values[section][name]):
+                    yield variable if variable in variables else f"{prefix} ({name})"
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, Path):
+        return value.absolute()
+    return tuple(map(_absolute, value)) if isinstance(value, tuple) else value
+
+
+def _revealed(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _same(model: type[BaseModel], name: str, given: Any, sent: Any) -> bool:
+    """Tell whether a worker's own value of a setting is the one that was sent."""
+    value = _parsed(given) if isinstance(sent, tuple) and isinstance(given, str) else given
+    try:
+        found = getattr(model.model_validate({name: value}), name)
+    except ValidationError:
+        return False
+    return bool(_absolute(found) == sent) or (isinstance(found, Path) and found.resolve() == sent)

@@ -1,0 +1,81 @@
+"""The campaign's own tools: failpoints, and its judgement of an assignment's versions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+from tests import servers
+from tests.faults import failpoints
+from tests.faults.processing_campaign import follows
+
+from waybill.clusters import Assignment, Move, Placement
+
+CODE = """
+from tests.faults.failpoints import behind, before, note, take_role
+class Work:
+    def begin(self): print("begun", flush=True)
+    def end(self): note("ended")
+take_role("worker")
+before(Work, "begin", "not begun")
+behind(Work, "end", "ended")
+work = Work()
+work.begin()
+work.end()
+print("over", flush=True)
+"""
+
+
+@pytest.fixture
+def armed(tmp_path, monkeypatch):
+    failpoints.put_up(monkeypatch, tmp_path / "failpoints")
+    return failpoints.arm
+
+
+def started() -> subprocess.Popen:
+    return subprocess.Popen([sys.executable, "-c", CODE], stdout=subprocess.PIPE, text=True)
+
+
+def stopped(failpoint: str) -> psutil.Process:
+    process = psutil.Process(servers.wait_for(lambda: failpoints.caught("worker", failpoint)))
+    servers.wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+    return process
+
+
+def test_a_process_stops_at_the_failpoints_that_are_armed_for_its_role_once(armed):
+    armed("other", "ended")
+    assert started().communicate(timeout=60)[0] == "begun\nover\n"
+    assert failpoints.noted("ended") == 1
+    armed("worker", "not begun")
+    armed("worker", "ended")
+    child = started()
+    assert stopped("not begun").pid == child.pid
+    os.kill(child.pid, signal.SIGCONT)
+    assert stopped("ended").pid == child.pid
+    assert failpoints.noted("ended") == 2
+    child.kill()
+    assert child.communicate(timeout=60)[0] == "begun\n"
+    assert started().communicate(timeout=60)[0] == "begun\nover\n"
+
+
+def version(number: int, places: dict[str, str], *moves: tuple[str, str | None, str]) -> Assignment:
+    placements = {team: Placement(at, 0.0, "asked", "") for team, at in places.items()}
+    return Assignment(number, placements, tuple(Move(*one, "asked", "") for one in moves))
+
+
+def test_a_version_that_is_not_the_one_before_and_its_moves_is_known():
+    first = version(1, {"red": "a", "blue": "a"})
+    assert follows(first, version(2, {"red": "b", "blue": "a"}, ("red", "a", "b")))
+    assert follows(first, version(2, {"red": "a", "blue": "a", "new": "b"}, ("new", None, "b")))
+    for wrong in (
+        version(2, {"red": "b", "blue": "a"}),
+        version(2, {"red": "b"}, ("red", "a", "b")),
+        version(2, {"red": "a", "blue": "a"}, ("red", "a", "b")),
+        version(2, {"red": "b", "blue": "a"}, ("red", "a", "b"), ("red", "a", "b")),
+        version(3, {"red": "b", "blue": "a"}, ("red", "a", "b")),
+    ):
+        assert not follows(first, wrong)
