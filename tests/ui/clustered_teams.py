@@ -73,6 +73,14 @@ class ClusteredTeams:
             at=json.dumps(at), moves=json.dumps(moves), by=by, ago=ago,
         )  # fmt: skip
 
+    def others(self) -> int:
+        """Return how many teams other tests left: they are in ``default``, without a load."""
+        [[number]] = self.lot.sql(
+            "SELECT count(DISTINCT team) FROM pipelines JOIN pipeline_versions ON pipeline_id = id "
+            "WHERE team NOT LIKE 'cl-%'"
+        )
+        return int(number)
+
     def forget(self) -> None:
         """Leave the one cluster that there was, and nothing measured."""
         for table in ("cluster_pins", "cluster_assignments", "cluster_loads", "team_loads"):
