@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support import children, evolving
@@ -26,13 +26,15 @@ from waybill import services
 from waybill.access.personal import personal_of
 from waybill.deployment import ActivePipelines, active_pipeline
 from waybill.errors import InputError
+from waybill.ledger import FencedError
 from waybill.mappings import rules_of
 from waybill.mappings.versions import history, in_force
 from waybill.parking import read_directory
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.processing import DryRunner, InProcess, LocalLearner, mappings_once_deployed
 from waybill.settings import DestinationSettings, Settings, TraceSettings, TrackerSettings
-from waybill.storage import TrackerStore, open_objects, open_tracker
+from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
+from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves
 NAME = ("test-evolving", "order")
@@ -281,3 +283,23 @@ def test_a_trial_of_a_proposed_version_maps_as_its_deploy_will(settings, tracker
     deployed = in_force(tracker)[NAME]
     assert (deployed.number, deployed.declaration) == (tried.number, tried.declaration)
     assert mappings_once_deployed(tracker, proposed, proposed)["order"].number == tried.number
+
+
+def test_an_application_whose_topic_was_taken_over_keeps_nothing_of_what_its_tasks_learned(
+    settings: Settings, tracker: TrackerStore
+) -> None:
+    nowhere = cast("KafkaLog", None)  # nobody asks it
+    parts = ProcessingParts.over(settings, tracker, nowhere, open_objects(settings.s3))
+    name, deployed = deployed_now(settings)
+    topic = TopicInfo(name, "cluster", "topic", 1)
+    late, new = (
+        TopicConsumer(parts, topic, destination="warehouse", holder=holder)
+        for holder in ("late", "new")
+    )
+    told = [run_task(settings, [order(1, amount=1, note="new")])]
+    before = versions(tracker)
+    with pytest.raises(FencedError):
+        late.learn(deployed, told)
+    assert versions(tracker) == before
+    assert new.learn(deployed, told)
+    assert columns(tracker)["note"] == "string"

@@ -26,6 +26,7 @@ from waybill.pipelines import topic_of
 from waybill.processing import read_staged
 from waybill.processing.spark import tasks, topic_consumer
 from waybill.processing.spark.executor_settings import ExecutorSettings
+from waybill.processing.spark.learning_reports import reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.settings import Settings
 from waybill.storage import ObjectStore, deployment_id, open_objects, open_tracker
@@ -134,7 +135,11 @@ def run_batch(
             return told
         with open_tracker(settings.tracker) as tracker, tracker.transaction() as connection:
             topic_consumer.keep_learned(
-                connection, deployed, told, rules_of("postgres"), f"processing/{topic}"
+                connection,
+                deployed,
+                reports_by_name(told),
+                rules_of("postgres"),
+                f"processing/{topic}",
             )
         _, deployed = deployed_now(settings)
     raise AssertionError("there is always something more to learn")

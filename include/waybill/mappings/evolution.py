@@ -71,11 +71,6 @@ class LearnedField(NamedTuple):
     type: str
     """Of the column."""
 
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes as JSON."""
-        return len((self.child or "").encode()) + len(self.source.encode()) + 32
-
 
 @dataclass(frozen=True, slots=True)
 class LearnedFields:

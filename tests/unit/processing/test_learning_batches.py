@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from waybill.processing.code_runner import InProcess
 from waybill.processing.spark import tasks, topic_group
 from waybill.processing.spark.batches import read_descriptor
 from waybill.processing.spark.executor_settings import ExecutorSettings
-from waybill.processing.spark.learning_reports import reports_by_name
+from waybill.processing.spark.learning_reports import report_of, reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, TopicPlan
 from waybill.processing.spark.topic_consumer import TopicBatch
@@ -295,6 +296,27 @@ def test_code_that_brings_other_fields_each_time_runs_four_times_and_parks(appli
     assert made.parked("t") == [("mapping", "unknown_column", 1)] * 2
     made.group.run({"t": [messages({"n": 3})]})
     assert made.runs == [{"t"}] * 8, "each batch is bounded"
+
+
+def test_runs_whose_reports_are_cut_do_not_use_up_those_that_learn(application, monkeypatch):
+    monkeypatch.setattr(tasks, "report_of", partial(report_of, most_bytes=10))
+    made = application(t=evolving())
+    fields = {f"field_{number}": number for number in range(12)}
+    made.group.run({"t": [messages(fields, fields)]})
+    assert made.parked("t") == []
+    assert [len(row) for row in made.rows("t")] == [14, 14]
+    assert len(made.runs) == 13, "one field is told a run"
+    assert made.group.take_apart() == set()
+
+
+def test_reports_that_are_cut_for_ever_end_too(application, monkeypatch):
+    monkeypatch.setattr(tasks, "report_of", partial(report_of, most_bytes=10))
+    made = application(t=evolving())
+    payload = {f"field_{number}": number for number in range(100)}
+    made.group.run({"t": [messages(payload)]})
+    assert len(made.runs) == 20 + 3 + 1
+    assert made.parked("t") == [("mapping", "unknown_column", 1)]
+    assert made.group.take_apart() == {"t"}, "its neighbours wait no more"
 
 
 def test_where_nothing_more_can_be_kept_the_next_run_is_the_last(application, monkeypatch):

@@ -90,3 +90,15 @@ def test_a_plan_goes_on_with_what_was_learned_before_and_after_it_was_read():
     assert worker.plans["p1"] is plan
     assert plan.event("order", by_column=False).in_force == third
     assert len(worker.read) == 1
+
+
+def test_a_plan_whose_mapping_is_declared_again_is_read_anew():
+    """A field was learned, then deployed as a column, then deployed away: what is declared counts."""
+    worker, version = Workers(), pipeline(policy="evolve")
+    third = learned(3, n="int64", x="string")
+    worker.plans.take(worker.texts.of({"p1": version}, {("p1", "order"): third}))
+    plan = worker.plans["p1"]
+    assert plan.event("order", by_column=False).in_force == third
+    worker.plans.take(worker.texts.of({"p1": version}, {}))
+    again = worker.plans["p1"]
+    assert again.event("order", by_column=False).in_force.declaration == version.events["order"]

@@ -631,16 +631,16 @@ class _Process:
         return self._receive(limit_s, most_s)
 
     def _receive(self, limit_s: float, most_s: float = math.inf) -> bytearray:
-        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, most_s))
+        last = time.monotonic() + most_s
+        (size,) = LENGTH.unpack(self._read(LENGTH.size, limit_s, last))
         if size > LARGEST_REPLY_BYTES:
             raise self._ended(f"its results have {size:,} bytes; {LARGEST_REPLY_BYTES:,} may pass")
-        return self._read(size, limit_s)
+        return self._read(size, limit_s, last)
 
-    def _read(self, size: int, limit_s: float, most_s: float = math.inf) -> bytearray:
+    def _read(self, size: int, limit_s: float, last: float) -> bytearray:
         content = bytearray(size)
         rest = memoryview(content)
         seen, since, looked = -1, time.monotonic(), time.monotonic()
-        last = since + most_s
         while rest:
             came = self._poll.poll(_TICK_S * 1000)
             now = time.monotonic()

@@ -10,32 +10,43 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from waybill.mappings import LearnedFields
+import orjson
+
+from waybill.mappings import LearnedField, LearnedFields
 
 LARGEST_REPORT_BYTES = 256 * 1024
-"""Of what one task tells of one topic, about; each event name has an equal part, one field at
+"""Of what one task tells of one topic, as JSON; each event name has an equal part, one field at
 least."""
+_MOST_NAMES = 100
+"""Event names of which one task tells of one topic."""
 EventName = tuple[str, str]
 """(pipeline id, event name)."""
 
 
 def report_of(
     learned: Iterable[tuple[str, str, LearnedFields]], *, most_bytes: int = LARGEST_REPORT_BYTES
-) -> list[Any]:
-    """Return what plans learned as JSON: [pipeline id, event name, fields] of each."""
+) -> tuple[list[Any], bool]:
+    """Return what plans learned as JSON, and whether something was left out.
+
+    Of each event name: [pipeline id, event name, fields].
+    """
     found = list(learned)
-    part_bytes = most_bytes // max(1, len(found))
-    return [
-        [ident, name, LearnedFields(fields.reading, tuple(_within(fields, part_bytes))).to_json()]
-        for ident, name, fields in found
+    told = found[:_MOST_NAMES]
+    part_bytes = most_bytes // max(1, len(told))
+    kept = [(*name, fields, list(_within(fields, part_bytes))) for *name, fields in told]
+    left_out = len(told) < len(found) or any(len(k) < len(f.fields) for _, _, f, k in kept)
+    report = [
+        [ident, name, LearnedFields(fields.reading, tuple(some)).to_json()]
+        for ident, name, fields, some in kept
     ]
+    return report, left_out
 
 
-def _within(fields: LearnedFields, most_bytes: int) -> Iterator[Any]:
+def _within(fields: LearnedFields, most_bytes: int) -> Iterator[LearnedField]:
     """Yield the first field, and those behind it that fit as well."""
     size_bytes = 0
     for number, field in enumerate(fields.fields):
-        size_bytes += field.size_bytes
+        size_bytes += len(orjson.dumps(field))
         if number and size_bytes > most_bytes:
             return
         yield field
@@ -56,3 +67,8 @@ def learned_of(descriptor: Mapping[str, Any]) -> Sequence[Any]:
     """Return a task's report; empty: it learned nothing, and what it wrote counts."""
     report: Sequence[Any] = descriptor.get("learned", ())
     return report
+
+
+def is_cut(descriptor: Mapping[str, Any]) -> bool:
+    """Tell whether a task learned more than its report says."""
+    return bool(descriptor.get("learned_more"))

@@ -78,6 +78,14 @@ def read_mapping(text: bytes) -> tuple[str, InForce]:
     return event_name, InForce(number, EventDeclaration.from_json(declaration))
 
 
+def _is_declared_again(now: PipelineText, before: PipelineText) -> bool:
+    """Tell whether a mapping that was sent before is what the version declares now."""
+    if now.mappings == before.mappings:
+        return False
+    names = [{orjson.loads(mapping)[0] for mapping in one.mappings} for one in (now, before)]
+    return not names[0].issuperset(names[1])
+
+
 class TopicPlans(Mapping[str, Plan]):
     """A topic's pipelines in one worker process: each is read when its first event comes.
 
@@ -102,7 +110,12 @@ class TopicPlans(Mapping[str, Plan]):
         self._texts = texts
         for ident, (text, plan) in list(self._plans.items()):
             now = texts.get(ident)
-            if now is None or now.version != text.version or plan.before_learning:
+            if (
+                now is None
+                or now.version != text.version
+                or plan.before_learning
+                or _is_declared_again(now, text)
+            ):
                 del self._plans[ident]
             elif now is not text:
                 self._plans[ident] = now, self._taken(plan, now, known=text)

@@ -231,8 +231,10 @@ class TopicShare:
         """
         if self._gave_up:
             return descriptor_batch({"topic": topic, "gave_up": True, "parked": None})
-        if learned := report_of(self._learned()):
-            return descriptor_batch({"topic": topic, "learned": learned, "parked": None})
+        learned, more = report_of(self._learned())
+        if learned:
+            told = {"topic": topic, "learned": learned, "learned_more": more, "parked": None}
+            return descriptor_batch(told)
         self.traces = self._output.traces
         result = self._chain.result
         descriptor, segments = self._output.write(result, objects)

@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NoReturn, Self
 
 from sqlalchemy import Connection
@@ -18,13 +19,14 @@ from waybill.ledger import (
     OffsetRange,
     StagedObject,
     acquire_lease,
+    check_lease,
     commit_batch,
     count_entries,
     read_positions,
     release_lease,
     write_copies,
 )
-from waybill.mappings import InForce, NameRules, learn_once
+from waybill.mappings import InForce, LearnedFields, NameRules, learn_once
 from waybill.parking import Parking, record_storm
 from waybill.processing import Counts, Storm, destination_rules
 from waybill.processing.spark.batches import (
@@ -37,7 +39,7 @@ from waybill.processing.spark.batches import (
     ranges_seen,
 )
 from waybill.processing.spark.executor_settings import ExecutorSettings
-from waybill.processing.spark.learning_reports import reports_by_name
+from waybill.processing.spark.learning_reports import EventName, reports_by_name
 from waybill.processing.spark.plan_cache import TaskTexts
 from waybill.processing.spark.tasks import StageTask, Task, TaskPlan, TopicPlan
 from waybill.settings import Settings
@@ -53,22 +55,31 @@ from waybill.storage import (
 from waybill.topics import LogFault, examine, read_stops, record_stops, settled_holes, stop_error
 
 _LOG = logging.getLogger(__name__)
+_NAMES_AT_ONCE = 100
+"""Event names that one transaction learns for: each is a lock, and deploys wait for it."""
 
 
 def keep_learned(
     connection: Connection,
     deployed: DeployedOnTopic,
-    descriptors: Sequence[Descriptor],
+    reports: Mapping[EventName, Sequence[LearnedFields]],
     rules: NameRules,
     author: str,
 ) -> bool:
     """Make new versions of the mappings that a topic's tasks found too narrow.
 
+    Args:
+        connection: an open transaction.
+        deployed: what the tasks were sent.
+        reports: of the tasks, in the order of their names.
+        rules: of the destination.
+        author: whose tasks they are.
+
     Returns:
         True: some mapping is a later one now, whoever made it.
     """
     later = False
-    for name, learned in reports_by_name(descriptors).items():
+    for name, learned in reports.items():
         pipeline_id, event_name = name
         declared = deployed.pipelines[pipeline_id].events[event_name]
         known = deployed.mappings.get(name) or InForce(0, declared)
@@ -188,7 +199,7 @@ class TopicConsumer:
         )
 
     def learn(self, deployed: DeployedOnTopic, descriptors: Sequence[Descriptor]) -> bool:
-        """Keep what the tasks of a batch learned, in one transaction.
+        """Keep what the tasks of a batch learned, in transactions of some event names each.
 
         A process that dies behind it, and before the batch is committed, leaves columns that are
         empty until those events come again.
@@ -202,9 +213,14 @@ class TopicConsumer:
 
         Raises:
             RetryError: the tracker does not answer.
+            FencedError: another application has the topic.
         """
-        with self._tracker.transaction() as connection:
-            return keep_learned(connection, deployed, descriptors, self._rules, self.name)
+        later, names = False, iter(reports_by_name(descriptors).items())
+        while some := dict(islice(names, _NAMES_AT_ONCE)):
+            with self._tracker.transaction() as connection:
+                check_lease(connection, self.name, self._epoch)
+                later |= keep_learned(connection, deployed, some, self._rules, self.name)
+        return later
 
     def check_same_log(self, state: LogState) -> None:
         """Refuse a batch while whose records were read the log may have become another one.

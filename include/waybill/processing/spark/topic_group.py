@@ -13,7 +13,7 @@ import math
 import shutil
 import threading
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +35,7 @@ from waybill.processing.spark.batches import (
     read_offsets,
     run_tasks,
 )
-from waybill.processing.spark.learning_reports import learned_of
+from waybill.processing.spark.learning_reports import is_cut, learned_of
 from waybill.processing.spark.memory import give_memory_back
 from waybill.processing.spark.tasks import TaskPlan
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicBatch, TopicConsumer
@@ -53,8 +53,10 @@ _LARGE_SHARE = 0.25
 """A topic with more of a long, or of a full, batch than this is read by a query of its own."""
 _LEARNING_RUNS = 3
 """Runs of a batch that learn from its events; one more parks what still has no room. The second
-meets what the first could not tell (a report is bounded, tasks may differ over a type), the third
-what user code made anew."""
+meets what tasks differed over, such as a type, the third what user code made anew. A run after
+which tasks had more to tell than a report holds does not count,"""
+_CUT_RUNS = 20
+"""but for these: so many event names and fields at once have time until the next batches."""
 _KAFKA_ANSWER_MS = "15000"
 
 
@@ -215,8 +217,10 @@ class TopicGroup:
                 if context.learning_runs[topic] <= 0:
                     raise StopError(f"{topic}: a task learned that was told not to learn any more")
                 later = self._consumers[topic].learn(context.deployed[topic], descriptors)
-                context.learning_runs[topic] = context.learning_runs[topic] - 1 if later else 0
+                context.learned(topic, later=later, cut=any(map(is_cut, descriptors)))
                 kept.add(topic)
+        # others of the query wait for who learns for ever
+        self._apart.extend(topic for topic in kept if context.learning_runs[topic] <= 0)
         if kept:
             context.deployed |= self._parts.pipelines.read_mapped(kept)
         return kept
@@ -345,3 +349,19 @@ class RunContext:
         default_factory=lambda: defaultdict(lambda: _LEARNING_RUNS)
     )
     """By topic: how many runs may still learn."""
+    cut_runs: Counter[str] = field(default_factory=Counter)
+    """By topic: runs after which a report was cut."""
+
+    def learned(self, topic: str, *, later: bool, cut: bool) -> None:
+        """Count a run that learned.
+
+        Args:
+            topic: whose events taught something.
+            later: whether something of it was kept.
+            cut: whether tasks had more to tell.
+        """
+        self.cut_runs[topic] += cut
+        if not later:
+            self.learning_runs[topic] = 0
+        elif not cut or self.cut_runs[topic] > _CUT_RUNS:
+            self.learning_runs[topic] -= 1
