@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 PROBE_EVERY = 100
+SCHEMA = "latency"
+"""Of the pipeline."""
 _ASK_S = 0.02
 _WARM_S = 15.0
 _LIMIT_S = 120.0
@@ -119,12 +121,12 @@ class Asker:
         ends = time.monotonic() + limit_s
         while time.monotonic() < ends:
             try:
-                [count] = self._rows("SELECT count(*) FROM bench.orders")
+                [count] = self._rows(f"SELECT count(*) FROM {SCHEMA}.orders")
             except psycopg.errors.UndefinedTable:
                 count = 0
             if count == number:
                 self._connection.execute(
-                    f"CREATE INDEX ON bench.orders (number) WHERE customer = '{_PROBE}'"
+                    f"CREATE INDEX ON {SCHEMA}.orders (number) WHERE customer = '{_PROBE}'"
                 )
                 return
             time.sleep(0.2)
@@ -133,7 +135,7 @@ class Asker:
     def follow(self, first: int) -> None:
         """Ask until all probes from ``first`` on are shown."""
         lowest = -(-first // PROBE_EVERY) * PROBE_EVERY
-        query = f"SELECT number FROM bench.orders WHERE customer = '{_PROBE}' AND number >= {{}}"
+        query = f"SELECT number FROM {SCHEMA}.orders WHERE customer = '{_PROBE}' AND number >= {{}}"
         while self.end is None or lowest < self.end:
             found = self._rows(query.format(lowest))
             now = time.monotonic()
