@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 PROBE_EVERY = 100
-SCHEMA = "latency"
-"""Of the pipeline."""
+TEAM = "latency"
+"""Of the pipeline; so is its schema called."""
 _ASK_S = 0.02
 _WARM_S = 15.0
 _LIMIT_S = 120.0
@@ -63,8 +63,6 @@ class Sender:
     """Sends orders through the lossless producer; keeps when each probe was taken."""
 
     def __init__(self, settings: Any, per_s: float) -> None:
-        from tests.benchmarks.processing import TEAM
-
         from waybill.producer import LosslessProducer
         from waybill.storage import open_log
 
@@ -83,7 +81,8 @@ class Sender:
         while (now := time.monotonic() - began) < seconds:
             while self.number - first < now * self._per_s:
                 is_probe = self.number % PROBE_EVERY == 0
-                key, value = message(self.number, customer=_PROBE if is_probe else "")
+                customer = _PROBE if is_probe else ""
+                key, value = message(self.number, team=TEAM, customer=customer)
                 if is_probe:
                     self.sent[self.number] = time.monotonic()
                 self._producer.produce(self._topic, value, key)
@@ -121,12 +120,12 @@ class Asker:
         ends = time.monotonic() + limit_s
         while time.monotonic() < ends:
             try:
-                [count] = self._rows(f"SELECT count(*) FROM {SCHEMA}.orders")
+                [count] = self._rows(f"SELECT count(*) FROM {TEAM}.orders")
             except psycopg.errors.UndefinedTable:
                 count = 0
             if count == number:
                 self._connection.execute(
-                    f"CREATE INDEX ON {SCHEMA}.orders (number) WHERE customer = '{_PROBE}'"
+                    f"CREATE INDEX ON {TEAM}.orders (number) WHERE customer = '{_PROBE}'"
                 )
                 return
             time.sleep(0.2)
@@ -135,7 +134,7 @@ class Asker:
     def follow(self, first: int) -> None:
         """Ask until all probes from ``first`` on are shown."""
         lowest = -(-first // PROBE_EVERY) * PROBE_EVERY
-        query = f"SELECT number FROM {SCHEMA}.orders WHERE customer = '{_PROBE}' AND number >= {{}}"
+        query = f"SELECT number FROM {TEAM}.orders WHERE customer = '{_PROBE}' AND number >= {{}}"
         while self.end is None or lowest < self.end:
             found = self._rows(query.format(lowest))
             now = time.monotonic()

@@ -39,7 +39,8 @@ from typing import Any
 
 import psutil
 from tests.benchmarks.home import opened_home
-from tests.benchmarks.latency import SCHEMA, measure
+from tests.benchmarks.latency import TEAM as LATENCY_TEAM
+from tests.benchmarks.latency import measure
 from tests.benchmarks.rivals import Memory, run_loop, start_udf, waited
 
 ROUNDS = 3
@@ -219,8 +220,10 @@ class Bench:
         folder = self._work / "latency"
         folder.mkdir(parents=True)
         settings = self._servers.stack_settings(*self._parts, folder)
-        schema = "schema: bench", f"schema: {SCHEMA}"  # its tables have no rows yet
-        own = declared(folder / "pipelines" / "orders", CODE, DECLARATION.replace(*schema))
+        declaration = DECLARATION  # its topic and its table are empty
+        for what in ("team", "schema"):
+            declaration = declaration.replace(f"{what}: bench", f"{what}: {LATENCY_TEAM}")
+        own = declared(folder / "pipelines" / "orders", CODE, declaration)
         settings = settings.model_copy(update={"pipelines_dir": own.parent})
         return measure(settings, own, per_s=half, seconds=seconds)
 

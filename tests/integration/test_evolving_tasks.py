@@ -32,8 +32,8 @@ from waybill.mappings.versions import history, in_force
 from waybill.parking import read_directory
 from waybill.pipelines import load_pipeline, topic_of
 from waybill.processing import DryRunner, InProcess, LocalLearner, mappings_once_deployed
-from waybill.settings import DestinationSettings, Settings, TraceSettings, TrackerSettings
 from waybill.processing.spark.topic_consumer import ProcessingParts, TopicConsumer
+from waybill.settings import DestinationSettings, Settings, TraceSettings, TrackerSettings
 from waybill.storage import KafkaLog, TopicInfo, TrackerStore, open_objects, open_tracker
 
 pytestmark = pytest.mark.serves

@@ -33,12 +33,11 @@ def report_of(
     found = list(learned)
     told = found[:_MOST_NAMES]
     part_bytes = most_bytes // max(1, len(told))
-    kept = [(*name, fields, list(_within(fields, part_bytes))) for *name, fields in told]
-    left_out = len(told) < len(found) or any(len(k) < len(f.fields) for _, _, f, k in kept)
-    report = [
-        [ident, name, LearnedFields(fields.reading, tuple(some)).to_json()]
-        for ident, name, fields, some in kept
-    ]
+    report, left_out = list[Any](), len(told) < len(found)
+    for ident, name, fields in told:
+        kept = tuple(_within(fields, part_bytes))
+        left_out |= len(kept) < len(fields.fields)
+        report.append([ident, name, LearnedFields(fields.reading, kept).to_json()])
     return report, left_out
 
 
@@ -46,7 +45,7 @@ def _within(fields: LearnedFields, most_bytes: int) -> Iterator[LearnedField]:
     """Yield the first field, and those behind it that fit as well."""
     size_bytes = 0
     for number, field in enumerate(fields.fields):
-        size_bytes += len(orjson.dumps(field))
+        size_bytes += len(orjson.dumps(list(field)))
         if number and size_bytes > most_bytes:
             return
         yield field
