@@ -23,6 +23,8 @@ SHOWN = {
         "processing_events_per_s", "vs_identity", "sandbox_cost", "identity_events_per_s",
         "in_worker_events_per_s", "loading_rows_per_s", "in_worker_cpu_us_per_event",
         "processing_cpu_us_per_event", "identity_cpu_us_per_event", "loading_cpu_us_per_row",
+        "vs_identity_batch_form", "vs_udf", "vs_loop", "trace_overhead", "failing_10pct_vs_clean",
+        "topics_100_vs_1", "latency_p50_s", "latency_p99_s", "peak_rss_mb",
     ),
     "bench-producer": (
         "throughput_ratio_100b", "throughput_ratio_1kb", "throughput_ratio_10kb",
