@@ -497,17 +497,23 @@ def fill(
     return size
 
 
+_LAST_SEEN: dict[tuple[int, float], float] = {}
+"""(pid, when it was started) to the CPU seconds that were last seen of it."""
+
+
 def cpu_seconds() -> float:
-    """CPU seconds of this process and all its children: driver, JVM, Python workers."""
+    """CPU seconds of this process and all its children: driver, JVM, Python workers.
+
+    Of those that have ended since: what was last seen of them, so that it never becomes less.
+    """
     me = psutil.Process()
-    total = 0.0
     for process in (me, *me.children(recursive=True)):
         try:
             times = process.cpu_times()
+            _LAST_SEEN[process.pid, process.create_time()] = times.user + times.system
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system
-    return total
+    return sum(_LAST_SEEN.values())
 
 
 def rivals_of(
