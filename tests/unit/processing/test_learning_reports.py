@@ -23,7 +23,10 @@ def test_a_report_is_no_larger_than_it_may_be_and_each_name_has_something(names)
     report, more = report_of(learned, most_bytes=4_000)
     assert [name for _, name, _ in report] == [name for _, name, _ in learned]
     one_each = sum(len(orjson.dumps(found[0])) + 32 for found in names)
-    assert sum(len(orjson.dumps(list(f))) for *_, (_, kept) in report for f in kept) <= 4_000 + one_each
+    assert (
+        sum(len(orjson.dumps(list(f))) for *_, (_, kept) in report for f in kept)
+        <= 4_000 + one_each
+    )
     assert more is any(len(k) < len(f) for f, (_, _, (_, k)) in zip(names, report, strict=True))
     for found, (_, _, (_, kept)) in zip(names, report, strict=True):
         assert [field[1] for field in kept] == found[: len(kept)]
