@@ -55,12 +55,12 @@ from tests.faults.processing_failpoints import (
     TASK,
 )
 from tests.support import children
+from tests.support.clustered import assignment_versions
 from tests.support.evolving import DECLARATION
 
 from waybill import services
 from waybill.access import Decision
 from waybill.clusters import Assignment, AssignmentWatcher, ClusterRequest, PlaceRequest
-from waybill.clusters.records import read_history
 from waybill.events import Event, decode, encode
 from waybill.parking import Parking
 from waybill.parking.reading import read_segment_events, segments_in_order
@@ -455,7 +455,7 @@ class Campaign:
         """Kill the coordinator amid a round that has a team to place; then let it do two rounds."""
         team = f"late-{self.tally.coordinator_kills}"
         services.run_deploy(self.settings, self._written(team), who="campaign")
-        known = len(self._versions())
+        known = len(assignment_versions(self._tracker))
         child = children.start(self.settings, failpoints.ROUND)
         try:
             self._stopped("coordinator", next(self._round_steps))
@@ -464,13 +464,10 @@ class Campaign:
         for _ in range(2):
             services.run_coordinator(self.settings)
         self.tally.coordinator_kills += 1
-        moved = Counter(move.team for one in self._versions()[known:] for move in one.moves)
+        moved = Counter(
+            move.team for one in assignment_versions(self._tracker)[known:] for move in one.moves
+        )
         self.tally.misplaced += moved[team] != 1 or max(moved.values()) > 1
-
-    def _versions(self) -> list[Assignment]:
-        """Return all versions of the assignment, the oldest first."""
-        with self._tracker.transaction() as connection:
-            return [one.assignment for one in reversed(read_history(connection, limit=1000))]
 
     def end(self) -> None:
         """Wait until all that was sent is committed; stop; count what is staged."""
@@ -492,7 +489,7 @@ class Campaign:
         self._count_staged()
         self._count_parked()
         self.tally.fenced = failpoints.noted(FENCED)
-        versions = pairwise(self._versions())
+        versions = pairwise(assignment_versions(self._tracker))
         self.tally.misplaced += sum(not follows(*pair) for pair in versions)
 
     def _count_staged(self) -> None:

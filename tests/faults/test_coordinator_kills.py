@@ -9,11 +9,10 @@ from tests import servers
 from tests.faults import failpoints
 from tests.faults.processing_campaign import follows
 from tests.support import children
-from tests.support.clustered import LogInMemory, deploy_teams
+from tests.support.clustered import LogInMemory, assignment_versions, deploy_teams
 
 from waybill.access import Decision
 from waybill.clusters import ClusterRequest, DryRunInfra, coordinate, create_cluster
-from waybill.clusters.records import read_history
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import open_tracker
 
@@ -54,24 +53,19 @@ def killed_at(settings, failpoint):
         children.kill(child)
 
 
-def versions(tracker):
-    with tracker.transaction() as connection:
-        return [one.assignment for one in reversed(read_history(connection, limit=100))]
-
-
 def test_a_kill_anywhere_in_a_round_leaves_the_decision_to_the_next_one_and_moves_nobody_twice(
     settings, tracker, tmp_path
 ):
     coordinate(tracker, LogInMemory(), DryRunInfra())
     deploy_teams(tracker, tmp_path, "late")
-    [before] = versions(tracker)
+    [before] = assignment_versions(tracker)
     *amid, last = sorted(failpoints.COORDINATOR, key="decision committed".__eq__)
     for failpoint in amid:
         killed_at(settings, failpoint)
-        assert versions(tracker) == [before], failpoint
+        assert assignment_versions(tracker) == [before], failpoint
     killed_at(settings, last)
     reports = [coordinate(tracker, LogInMemory(), DryRunInfra()) for _ in range(2)]
-    [_, after] = versions(tracker)
+    [_, after] = assignment_versions(tracker)
     assert [move.team for move in after.moves] == ["late"]
     assert [report.moves for report in reports] == [(), ()]
-    assert all(follows(*pair) for pair in pairwise(versions(tracker)))
+    assert all(follows(*pair) for pair in pairwise(assignment_versions(tracker)))

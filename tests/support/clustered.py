@@ -6,13 +6,15 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 from tests.support import orders
 
+from waybill.clusters import Assignment, Move, Placement
 from waybill.deployment import deploy
 from waybill.errors import RetryError, WaybillError
 from waybill.ledger import BatchCommit, OffsetRange, acquire_lease, commit_batch
 from waybill.storage import TopicInfo, TopicSpan, TrackerStore
+from waybill.storage.tracker import cluster_assignments
 
 
 def deploy_teams(tracker: TrackerStore, folder: Path, *teams: str) -> None:
@@ -141,3 +143,19 @@ def set_load(tracker: TrackerStore, team: str, *, cores: float, lag_s: float = 0
         connection.execute(text("DELETE FROM team_loads WHERE team = :team"), {"team": team})
         connection.execute(insert, {"team": team, "lag": lag_s, "core_s": cores * 60})
         connection.execute(known, {"topic": topic_of(team), "lag": lag_s})
+
+
+def assignment_versions(tracker: TrackerStore) -> list[Assignment]:
+    """Return all versions of the assignment that are kept, the oldest first."""
+    query = select(cluster_assignments).order_by(cluster_assignments.c.version)
+    with tracker.transaction() as connection:
+        return [
+            Assignment(
+                int(row.version),
+                {team: Placement(**at) for team, at in row.placements.items()},
+                tuple(Move(**move) for move in row.moves),
+                tuple(row.waiting),
+                tuple(row.problems),
+            )
+            for row in connection.execute(query)
+        ]
