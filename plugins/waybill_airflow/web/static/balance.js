@@ -5,9 +5,9 @@ import { Breaches } from "./breaches.js";
 import { ask } from "./client.js";
 import { fill, h, icon } from "./dom.js";
 import { Heat, legend } from "./heat.js";
+import { live, spanChoice } from "./live_page.js";
 import { named } from "./names.js";
 import { problem } from "./notices.js";
-import { followTheme } from "./theme.js";
 import { ago, count, many } from "./words.js";
 
 const AGAIN_MS = 20_000;
@@ -20,8 +20,6 @@ const view = { span: "6h", pipeline: "" };
 const heat = new Heat();
 let world = null;
 let breaches = null;
-let asked = null;
-let timer = 0;
 let parts = null;
 
 function read() {
@@ -46,40 +44,20 @@ function show() {
   tellOuter();
   parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), state: h("div", {}), crumbs: h("div", {}) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state, breaches.element,
-    h("div", { class: "heat-bar" }, spans(), legend()), heat.element);
+    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), legend()), heat.element);
   return load();
 }
 
-function spans() {
-  return h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Time range"), SPANS.map(([span, words]) =>
-    h("label", {}, h("input", { type: "radio", name: "span", value: span, checked: span === view.span, onchange: () => go({ span }).then(() => page.querySelector(`[value="${span}"]`)?.focus()) }), h("span", {}, words))));
-}
-
 /** Ask for the view's numbers; an answer that a later question made stale is dropped. */
-async function load() {
-  clearTimeout(timer);
-  asked?.abort();
-  const own = new AbortController();
-  asked = own;
-  try {
-    const { signal } = own;
-    const query = { span: view.span };
-    const whole = ask("/balance", { query, signal });
-    const rows = view.pipeline ? ask(`/balance/${encodeURIComponent(view.pipeline)}/minutes`, { query: { ...query, limit: 200 }, signal }) : null;
-    const [found, own_rows] = await Promise.all([whole, rows]);
-    if (asked !== own) return;
-    world.teams = new Map(found.pipelines.map((one) => [one.id, one.team]));
-    const open = await breaches.load(view.pipeline, signal);
-    if (asked !== own) return;
-    draw(found, own_rows, open);
-  } catch (error) {
-    if (error.name !== "AbortError") fill(parts.state, problem(error, load));
-  } finally {
-    if (asked === own) {
-      page.removeAttribute("aria-busy");
-      timer = setTimeout(() => (document.hidden ? null : load()), AGAIN_MS);
-    }
-  }
+async function numbers(signal, isCurrent) {
+  const query = { span: view.span };
+  const whole = ask("/balance", { query, signal });
+  const rows = view.pipeline ? ask(`/balance/${encodeURIComponent(view.pipeline)}/minutes`, { query: { ...query, limit: 200 }, signal }) : null;
+  const [found, own_rows] = await Promise.all([whole, rows]);
+  if (!isCurrent()) return;
+  world.teams = new Map(found.pipelines.map((one) => [one.id, one.team]));
+  const open = await breaches.load(view.pipeline, signal);
+  if (isCurrent()) draw(found, own_rows, open);
 }
 
 function draw(found, rows, open) {
@@ -139,18 +117,9 @@ function eventRow(one) {
   return { key: one.event_name, name: one.event_name || "(empty)", label: h("span", { class: "event-name" }, named(one.event_name)), cells: one.cells };
 }
 
-async function start() {
-  try {
-    world = { me: await ask("/me"), teams: new Map() };
-    breaches = new Breaches(world, load);
-    await show();
-  } catch (error) {
-    fill(page, problem(error, start));
-    page.removeAttribute("aria-busy");
-  }
+async function prepare() {
+  world = { me: await ask("/me"), teams: new Map() };
+  breaches = new Breaches(world, load);
 }
 
-followTheme();
-addEventListener("popstate", () => world && show());
-document.addEventListener("visibilitychange", () => !document.hidden && world && load());
-start();
+const load = live(page, { againMs: AGAIN_MS, prepare, show, load: numbers, failed: (error, again) => fill(parts.state, problem(error, again)) });

@@ -4,9 +4,9 @@ import { tellOuter } from "./address.js";
 import { ask } from "./client.js";
 import { card, decisionList, problemList, span as words } from "./cluster_card.js";
 import { fill, h, icon } from "./dom.js";
+import { live, spanChoice } from "./live_page.js";
 import { problem } from "./notices.js";
 import { TeamTable } from "./team_table.js";
-import { followTheme } from "./theme.js";
 import { count } from "./words.js";
 
 const AGAIN_MS = 20_000;
@@ -15,8 +15,6 @@ const SPANS = [["1h", "1 h"], ["6h", "6 h"], ["24h", "24 h"]];
 const page = document.getElementById("page");
 const view = { span: "6h", cluster: "" };
 let world = null;
-let asked = null;
-let timer = 0;
 let parts = null;
 let table = null;
 
@@ -43,35 +41,16 @@ function show() {
   table = view.cluster ? new TeamTable() : null;
   parts = { title: h("h1", {}), words: h("p", { class: "muted" }), totals: h("div", { class: "totals", "aria-live": "polite" }), crumbs: h("div", {}), state: h("div", { class: "states" }), cards: h("div", { class: "clusters" }), teams: h("div", {}), decisions: h("section", { class: "decided", "aria-labelledby": "decided" }) };
   fill(page, parts.crumbs, h("header", { class: "head" }, h("div", {}, parts.title, parts.words), parts.totals), parts.state,
-    h("div", { class: "heat-bar" }, spans(), h("p", { class: "muted mark-key" }, h("i", {}), "a team came or went")), parts.cards, parts.teams, parts.decisions);
+    h("div", { class: "heat-bar" }, spanChoice(page, SPANS, view.span, (span) => go({ span })), h("p", { class: "muted mark-key" }, h("i", {}), "a team came or went")), parts.cards, parts.teams, parts.decisions);
   return load();
 }
 
-function spans() {
-  return h("fieldset", { class: "spans" }, h("legend", { class: "sr-only" }, "Time range"), SPANS.map(([span, words]) =>
-    h("label", {}, h("input", { type: "radio", name: "span", value: span, checked: span === view.span, onchange: () => go({ span }).then(() => page.querySelector(`[value="${span}"]`)?.focus()) }), h("span", {}, words))));
-}
-
 /** Ask for the view's numbers; an answer that a later question made stale is dropped. */
-async function load() {
-  clearTimeout(timer);
-  asked?.abort();
-  const own = new AbortController();
-  asked = own;
-  try {
-    const { signal } = own;
-    const [found, history] = await Promise.all([ask("/clusters", { signal }), ask("/cluster-history", { query: { span: view.span }, signal })]);
-    if (asked !== own) return;
-    draw(found, history);
-    await table?.load(view.span, signal);
-  } catch (error) {
-    if (error.name !== "AbortError") fill(parts.state, problem(error, load));
-  } finally {
-    if (asked === own) {
-      page.removeAttribute("aria-busy");
-      timer = setTimeout(() => (document.hidden ? null : load()), AGAIN_MS);
-    }
-  }
+async function numbers(signal, isCurrent) {
+  const [found, history] = await Promise.all([ask("/clusters", { signal }), ask("/cluster-history", { query: { span: view.span }, signal })]);
+  if (!isCurrent()) return;
+  draw(found, history);
+  await table?.load(view.span, signal);
 }
 
 function draw(found, history) {
@@ -109,17 +88,8 @@ function stale(found) {
   return h("div", { class: "callout warning", role: "status" }, icon("alert"), h("div", {}, h("p", {}, words, " Its DAG is ", h("code", {}, "coordinate"), ": see that it is not paused.")));
 }
 
-async function start() {
-  try {
-    world = { me: await ask("/me") };
-    await show();
-  } catch (error) {
-    fill(page, problem(error, start));
-    page.removeAttribute("aria-busy");
-  }
+async function prepare() {
+  world = { me: await ask("/me") };
 }
 
-followTheme();
-addEventListener("popstate", () => world && show());
-document.addEventListener("visibilitychange", () => !document.hidden && world && load());
-start();
+const load = live(page, { againMs: AGAIN_MS, prepare, show, load: numbers, failed: (error, again) => fill(parts.state, problem(error, again)) });

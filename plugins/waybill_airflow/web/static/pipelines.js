@@ -6,9 +6,9 @@ import { ask } from "./client.js";
 import { rate, span } from "./cluster_card.js";
 import { fill, h, icon } from "./dom.js";
 import { stageClass, waiting } from "./list.js";
+import { live } from "./live_page.js";
 import { named } from "./names.js";
 import { notice, problem } from "./notices.js";
-import { followTheme } from "./theme.js";
 import { ago, count, many, time } from "./words.js";
 
 const AGAIN_MS = 30_000;
@@ -23,8 +23,6 @@ const page = document.getElementById("page");
 let view = { ...DEFAULTS };
 let before = []; // where the pages before this one began
 let world = null;
-let asked = null;
-let timer = 0;
 let parts = null;
 let toldRates = false;
 
@@ -72,34 +70,24 @@ function finder() {
 }
 
 /** Ask for the page of the view, then for its rates; a stale answer is dropped. */
-async function load() {
-  clearTimeout(timer);
-  asked?.abort();
-  const own = new AbortController();
-  asked = own;
+async function numbers(signal, isCurrent) {
   parts.table.setAttribute("aria-busy", "true");
   try {
-    const found = await ask("/pipelines", { query: view, signal: own.signal });
-    if (asked !== own) return;
+    const found = await ask("/pipelines", { query: view, signal });
+    if (!isCurrent()) return;
     draw(found);
     parts.table.removeAttribute("aria-busy");
-    if (found.pipelines.length) await loadRates(found.pipelines, own);
-  } catch (error) {
-    if (error.name !== "AbortError") fill(parts.table, problem(error, load));
+    if (found.pipelines.length) await loadRates(found.pipelines, signal, isCurrent);
   } finally {
-    if (asked === own) {
-      parts.table.removeAttribute("aria-busy");
-      page.removeAttribute("aria-busy");
-      timer = setTimeout(() => (document.hidden ? null : load()), AGAIN_MS);
-    }
+    if (isCurrent()) parts.table.removeAttribute("aria-busy");
   }
 }
 
 /** Rates may take longer than the lines, or not come at all: the lines stay. */
-async function loadRates(rows, own) {
+async function loadRates(rows, signal, isCurrent) {
   try {
-    const found = await ask("/pipeline-rates", { query: { pipeline: rows.map((one) => one.id) }, signal: own.signal });
-    if (asked !== own) return;
+    const found = await ask("/pipeline-rates", { query: { pipeline: rows.map((one) => one.id) }, signal });
+    if (!isCurrent()) return;
     for (const line of parts.table.querySelectorAll("tr[data-id]")) drawRates(line, found.pipelines[line.dataset.id], found.since);
     toldRates = false;
   } catch (error) {
@@ -177,18 +165,9 @@ function drawPager(found) {
     step("Next page", "next", found.next ? next : null));
 }
 
-async function start() {
-  try {
-    const [me, catalogue] = await Promise.all([ask("/me"), ask("/catalogue")]);
-    world = { me, titles: new Map(catalogue.error_types.map((one) => [one.code, one.title])) };
-    await show();
-  } catch (error) {
-    fill(page, problem(error, start));
-    page.removeAttribute("aria-busy");
-  }
+async function prepare() {
+  const [me, catalogue] = await Promise.all([ask("/me"), ask("/catalogue")]);
+  world = { me, titles: new Map(catalogue.error_types.map((one) => [one.code, one.title])) };
 }
 
-followTheme();
-addEventListener("popstate", () => world && show());
-document.addEventListener("visibilitychange", () => !document.hidden && world && load());
-start();
+const load = live(page, { againMs: AGAIN_MS, prepare, show, load: numbers, failed: (error, again) => fill(parts.table, problem(error, again)) });
