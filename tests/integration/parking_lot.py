@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
+from tests.support.children import was_killed
 
 from waybill.parking import Packer, ParkedEvent, Parking, new_key
 from waybill.settings import TrackerSettings
@@ -204,7 +205,4 @@ def run_and_kill(lot, work, kill_at):
             os._exit(0)
         finally:
             os._exit(1)
-    _, status = os.waitpid(child, 0)
-    killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert killed or os.WEXITSTATUS(status) == 0
-    return killed
+    return was_killed(child)

@@ -15,6 +15,7 @@ import pytest
 from tests.integration import test_replay_from_source as from_source
 from tests.integration.test_replay_from_source import MENDED, ROWS, World, parked_children
 from tests.support import refusals
+from tests.support.children import was_killed
 
 from waybill import services
 from waybill.access import Decision
@@ -54,8 +55,7 @@ def killed_replay(world: World, run: str, point: tuple[type, str, int], **change
             world.replay(run, **changes)
         finally:
             os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "it was to be killed"
+    assert was_killed(child), "it was to be killed"
 
 
 def cancel(world: World) -> None:

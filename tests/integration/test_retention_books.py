@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.audited import PIPELINE, Way
 from tests.support.books import open_books
+from tests.support.children import was_killed
 from tests.support.many_batches import ManyBatches, fill
 
 from waybill.reconciliation.balance_report import balance
@@ -130,12 +131,14 @@ def killed_at(way: Way, point: int) -> bool:
     dsn = way.tracker.engine.url.set(drivername="postgresql").render_as_string(False)
     child = os.fork()
     if child == 0:
-        tracker = _Mortal(TrackerSettings(dsn=dsn))
-        tracker.left = point
-        trim_rows(tracker, kept_s=KEPT_S)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+        try:
+            tracker = _Mortal(TrackerSettings(dsn=dsn))
+            tracker.left = point
+            trim_rows(tracker, kept_s=KEPT_S)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return was_killed(child)
 
 
 def test_a_kill_between_any_two_transactions_changes_no_book(

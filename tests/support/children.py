@@ -54,6 +54,17 @@ def run_and_kill(settings: Settings, code: str, after_s: float) -> bool:
     return False
 
 
+def was_killed(pid: int) -> bool:
+    """Wait for a forked child. True: it died of SIGKILL; False: it went to its end.
+
+    Any other end (a segmentation fault, an exception) fails the test: it is neither.
+    """
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in {-signal.SIGKILL, 0}, f"the child ended with {code}"
+    return code != 0
+
+
 def kill(child: subprocess.Popen[bytes]) -> None:
     """SIGKILL the child's whole session, if it is still there, and reap it."""
     if child.poll() is None:

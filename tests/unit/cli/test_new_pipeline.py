@@ -8,6 +8,7 @@ import os
 import signal
 
 import pytest
+from tests.support.children import was_killed
 from typer.testing import CliRunner
 
 from waybill.cli import app
@@ -270,8 +271,7 @@ def test_killed_at_any_moment_it_leaves_a_whole_pipeline_or_none(root, moment):
             write_new(root, NewPipeline(name="orders"))
         finally:
             os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status)
+    assert was_killed(child)
     whole = moment == 7
     assert set(load_pipelines(root)) == ({"orders"} if whole else set())
     assert (root / "orders").exists() is whole
