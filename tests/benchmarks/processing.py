@@ -1,15 +1,17 @@
 """``make bench-processing``: events/s through processing and loading, against a job without stages.
 
 A: Kafka to Arrow batches to decode, transform (three edits), map to typed columns, staged objects
-in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session, topic,
-object store and tracker transaction, but the messages' bytes go out as they came. A and B alternate
-on the same topic; medians. ``batch`` is A with the same function in the batch form. C (``in_worker``) is A with user code in Spark's own Python workers, as
-no installation runs it: what the processes of user code cost; ``untraced`` is A without the event
-tracker, ``failing`` with user code that raises for each tenth event. Two more rivals, once: ``udf``,
-a row-at-a-time Python UDF into Parquet on the local disk, and ``loop``, a plain confluent-kafka
-loop in a process a core (``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share of A's batches that commits take, ``peak_rss_mb``
-the memory of driver, JVM, workers and processes of user code together (proportional set size).
-Then the staged objects of the last A are loaded into PostgreSQL.
+in S3, tracker commit. B (the rival, ``identity``): the same consumer, the same Spark session,
+topic, object store and tracker transaction, but the messages' bytes go out as they came. A and B
+alternate on the same topic; medians. ``batch`` is A with the same function in the batch form. C
+(``in_worker``) is A with user code in Spark's own Python workers, as no installation runs it: what
+the processes of user code cost; ``untraced`` is A without the event tracker, ``failing`` with user
+code that raises for each tenth event. Two more rivals, once: ``udf``, a row-at-a-time Python UDF
+into Parquet on the local disk, and ``loop``, a plain confluent-kafka loop in a process a core
+(``tuned_loop``: by the thousand, with orjson). ``ledger_overhead`` is the share of A's batches that
+commits take, ``peak_rss_mb`` the memory of driver, JVM, workers and processes of user code together
+(proportional set size), in a run of A of its own: looking costs CPU. Then the staged objects of the
+last A are loaded into PostgreSQL.
 
 Latency: the real applications with default settings, at half of what both can do together on the
 machine; from the lossless producer to a row that the warehouse shows.
@@ -18,7 +20,8 @@ What does not depend on events: A once more with 5,000 pipelines deployed that s
 topic and none of these events (``pipelines_5000_vs_5``: CPU an event against A), and as many events
 over 100 topics, of 100 teams, in one application, with the time that these 100 consumers take to
 start: ``topics_100_cold_vs_1`` the first time that workers meet these teams, with a process of user
-code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew. ``QUICK=1`` takes fewer events, pipelines and topics.
+code to start for each; ``topics_100_vs_1`` when all is read once more, by an application anew.
+``QUICK=1`` takes fewer events, pipelines and topics.
 """
 
 from __future__ import annotations
@@ -181,7 +184,9 @@ class Bench:
         # the first warms up JVM, workers and page cache; it counts for nobody
         self._process(self._settings("warm-up"), log, topic, "stages")
         for number in range(1, rounds + 1):
-            for kind, found in runs.items():
+            # there and back: the JVM becomes faster all the time, and nobody is always behind the same
+            for kind in list(runs)[:: 1 if number % 2 else -1]:
+                found = runs[kind]
                 loaded = kind == "stages" and number == rounds
                 settings = self._first if loaded else self._settings(f"{kind}-{number}")
                 figures = self._process(settings, log, topic, kind)
@@ -190,6 +195,8 @@ class Bench:
         many = self._process(
             self._settings("many-pipelines"), log, topic, "stages", beside=pipelines
         )
+        look = self._memory.look
+        self._process(self._settings("memory"), log, topic, "stages", look=look)
         rivals = self._rivals(settings, log, topic)
         names = [f"events.{TEAM}-{place}.warehouse" for place in range(topics)]
         each = self._events // topics
@@ -240,9 +247,25 @@ class Bench:
         return {"udf": udf, "loop": plain["per_s"], "tuned_loop": tuned["per_s"]}
 
     def _process(
-        self, settings: Any, log: Any, topic: Any, kind: str, *, beside: int = 0
+        self,
+        settings: Any,
+        log: Any,
+        topic: Any,
+        kind: str,
+        *,
+        beside: int = 0,
+        look: Callable[[], object] = bool,
     ) -> dict[str, float]:
-        """Run a fresh consumer over the topic, with so many other pipelines deployed beside."""
+        """Run a fresh consumer over the topic.
+
+        Args:
+            settings: with a tracker of its own.
+            log: Kafka.
+            topic: full of events.
+            kind: of tasks and user code.
+            beside: other pipelines that are deployed.
+            look: is called about once a second meanwhile.
+        """
         from tests.benchmarks.identity import IdentityTask, InWorkerTask, UntracedTask
         from tests.support.topic_queries import start_query
 
@@ -270,7 +293,7 @@ class Bench:
             checkpoint = settings.spark.work_dir / "checkpoint"
             with timed_commits() as commits:
                 figures = self._follow(
-                    lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint)
+                    lambda: start_query(self._spark, parts, topic, checkpoint=checkpoint), look
                 )
             return figures | {"commits_s": sum(commits)}
 
@@ -328,10 +351,10 @@ class Bench:
             consumer.close()
         return {**figures, "per_s": self._events / figures["seconds"]}
 
-    def _follow(self, start: Any) -> dict[str, float]:
+    def _follow(self, start: Any, look: Callable[[], object]) -> dict[str, float]:
         """Run a query over the whole topic; its own trigger times are the wall time."""
         cpu = cpu_seconds()
-        rate = waited(start(), self._events, self._memory.look)
+        rate = waited(start(), self._events, look)
         return {
             "per_s": rate,
             "seconds": self._events / rate,
