@@ -26,7 +26,7 @@ from typing import Any
 from tests.faults.producer_child import names_of_page
 from tests.support import topics
 
-from waybill.producer.checkpoint import CheckpointFile
+from waybill.producer.checkpoint import Checkpoint, CheckpointFile
 from waybill.producer.client import HEADER, read_stamp
 
 CHILD = Path(__file__).with_name("producer_child.py")
@@ -145,10 +145,15 @@ class Campaign:
         self.moments[moment] += 1
         self.note_window()
 
-    def note_window(self) -> Window:
-        """Take down what the log holds in doubt, now that its process is dead."""
+    def checkpoint(self) -> Checkpoint:
+        """Return the log's checkpoint as it is on disk."""
         checkpoint, damaged = CheckpointFile(self.home / "wal").load()
         assert not damaged, "a kill tore the checkpoint"
+        return checkpoint
+
+    def note_window(self) -> Window:
+        """Take down what the log holds in doubt, now that its process is dead."""
+        checkpoint = self.checkpoint()
         files = (self.home / name for name in ("said", "tracker"))  # messages and marks
         records = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
         unsaid = self.variant.threads * self._runs  # appended, killed before it was said

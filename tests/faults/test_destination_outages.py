@@ -79,7 +79,7 @@ def test_a_destination_that_is_away_holds_up_no_other(loads, settings):
         stage(loads, "other", some(first, 5))
     services.start_application(settings, "loading", "default")
     children.wait_until(
-        lambda: ids_in(settings, "other") == list(range(1, 11)), limit_s=120, what="the other"
+        lambda: ids_in(settings, "other") == list(range(1, 11)), limit_s=300, what="the other"
     )
     children.wait_until(
         lambda: set(all_waiting(loads.tracker)) == {"warehouse", "nowhere"},
