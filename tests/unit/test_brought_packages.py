@@ -10,7 +10,7 @@ from waybill.destinations import is_experimental, open_destination
 from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector
 from waybill.mappings import rules_of
-from waybill.pipelines import DeclarationError, load_pipeline
+from waybill.pipelines import DeclarationError, check, load_pipeline
 from waybill.settings import DestinationSettings
 
 MODULE = """
@@ -90,7 +90,7 @@ def test_a_connector_of_another_package_is_declared_and_opened_with_its_options(
 
 
 def test_a_connector_that_no_package_brings_is_a_mistake_with_those_there_are(tmp_path):
-    with pytest.raises(DeclarationError, match="csv, lines"):
+    with pytest.raises(DeclarationError, match="csv.*, lines"):
         declared(tmp_path / "texts", "line")
 
 
@@ -99,6 +99,17 @@ def test_a_connector_whose_package_is_broken_says_which(tmp_path):
     source = declared(folder, "gone").source
     with pytest.raises(InputError, match="brought_no_more:Lines"):
         open_connector(source, folder)
+
+
+def test_check_says_what_a_connector_has_against_its_options(tmp_path):
+    folder = tmp_path / "texts"
+    declared(folder, "lines")
+    assert check(folder, (), open_connector) == []
+    file = folder / "pipeline.yaml"
+    file.write_text(file.read_text().replace("texts: ", "text: "))
+    [problem] = check(folder, (), open_connector)
+    assert "connector 'lines' refuses them: KeyError('texts')" in problem.message
+    assert problem.line == 6
 
 
 def test_waybills_own_connector_takes_no_options_and_needs_a_path(tmp_path):

@@ -57,9 +57,11 @@ _SEND_BACK = frozenset({"probe_held_pipelines", "replay"})
 
 @app.command()
 def check(directory: Directory = None, *, as_json: AsJson = False) -> None:
-    """Find every mistake in declarations and transformations; runs none of their code."""
+    """Find every mistake in declarations and transformations; runs no transformation."""
+    from waybill.ingestion.connectors import open_connector
+
     folder = _folder(directory)
-    problems = find_problems(folder, Settings().sources.roots)
+    problems = find_problems(folder, Settings().sources.roots, open_connector)
     names = [] if problems else sorted(load_pipelines(folder))
     warnings = check_sources(folder)
     if as_json:

@@ -72,6 +72,8 @@ def _refuse_impossible(text: str) -> None:
 
 CONNECTORS = ("csv",)
 """That are part of Waybill."""
+OF_FILES = ("csv",)
+"""Those of them that read a file: they have a path, all others have options."""
 ENTRY_POINTS = "waybill.connectors"
 """Group under which other packages bring connectors."""
 PACKAGE = "package:"
@@ -246,15 +248,15 @@ class SourceForm(_Form):
         examples=list(CSV_TYPES),
     )
     options: dict[FieldName, bool | int | float | str] = Field(
-        default={}, max_length=100, description="what the connector of another package asks for"
+        default={}, max_length=100, description="what the connector asks for"
     )
 
     @model_validator(mode="after")
     def _check_own(self) -> Self:
         """Refuse fields that the built-in connector lacks, or has no use for."""
-        if self.connector in CONNECTORS and not self.path:
+        if self.connector in OF_FILES and not self.path:
             raise ValueError("path is missing: a file's path, or package:<name>/<path inside it>")
-        if self.connector in CONNECTORS and self.options:
+        if self.connector in OF_FILES and self.options:
             raise ValueError(f"connector {self.connector} has no options")
         return self
 

@@ -143,7 +143,7 @@ class Source(_Model):
     connector: str
     event: str
     path: str = ""
-    """Of a file; "": the connector, one that another package brings, reads none."""
+    """Of a file; "": the connector reads none."""
     page_rows: int = Field(10_000, ge=1)
     order_by: tuple[str, ...] = ()
     null_values: tuple[str, ...] = ("",)
@@ -151,7 +151,7 @@ class Source(_Model):
     columns: dict[str, ColumnType] | None = None
     """Types of the source's columns; a column that is not here gets the type its values suggest."""
     options: dict[str, bool | int | float | str] = {}
-    """What the connector of another package asks for; shown as it is, so no place for secrets."""
+    """What the connector asks for; shown as it is, so no place for secrets."""
 
 
 class Pipeline(_Model):

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from waybill.errors import InputError
 from waybill.pipelines.document import read_document, yaml_text
-from waybill.pipelines.form import CONNECTORS, brought_connectors, check_shape
+from waybill.pipelines.form import CONNECTORS, OF_FILES, brought_connectors, check_shape
 from waybill.pipelines.problems import Path as Place
 from waybill.pipelines.problems import hint, shown_name
 from waybill.pipelines.rules import check_rules
@@ -273,11 +273,11 @@ destination: {{ name: {yaml_text(destination)}, schema: {yaml_text(schema)} }}
 
 
 def _source(new: NewPipeline) -> str:
-    return "  path: records.csv" if new.connector in CONNECTORS else "  options: {}"
+    return "  path: records.csv" if new.connector in OF_FILES else "  options: {}"
 
 
 def _types(new: NewPipeline, columns: Sequence[str]) -> str:
-    return "  columns:\n" + _lines(4, columns) + "\n" if new.connector in CONNECTORS else ""
+    return "  columns:\n" + _lines(4, columns) + "\n" if new.connector in OF_FILES else ""
 
 
 def _lines(indent: int, lines: Sequence[str]) -> str:
@@ -290,7 +290,7 @@ def _files(new: NewPipeline, declaration: str) -> Iterator[tuple[str, str]]:
     yield DECLARATION, declaration
     yield "transformation.py", (_batch_code if new.batch else _code)(*names[-2:])
     no_status = "record_invalid" if new.batch else "null_value"
-    if new.connector in CONNECTORS:
+    if new.connector in OF_FILES:
         rows = [names, *(_record(names, number) for number in (1, 2))]
         yield "records.csv", "".join(",".join(map(_csv, row)) + "\n" for row in rows)
     yield (

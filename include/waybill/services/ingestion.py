@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 def run_deploy(settings: Settings, directory: Path, *, who: str) -> DeployReport:
     """Deploy the declaration in a folder."""
+    from waybill.ingestion.connectors import open_connector
+
+    pipeline, roots = load_pipeline(directory), settings.sources.roots
+    open_connector(pipeline.source, directory, roots)  # refuses wrong options; nothing is read
     with open_tracker(settings.tracker) as tracker:
-        rules = rules_for(load_pipeline(directory), settings.destinations)
-        roots = settings.sources.roots
+        rules = rules_for(pipeline, settings.destinations)
         return deploy(tracker, directory, who=who, rules=rules, source_roots=roots)
 
 

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 from waybill.cli import app
 from waybill.errors import InputError
 from waybill.ingestion.connectors import open_connector
-from waybill.pipelines import NewPipeline, load_pipeline, load_pipelines, write_new
+from waybill.pipelines import NewPipeline, form, load_pipeline, load_pipelines, write_new
 from waybill.settings import Settings
 from waybill.testing import read_examples, run_pipeline
 
+CONNECTORS = ", ".join(form.CONNECTORS)
 FILES = ["events.jsonl", "pipeline.yaml", "records.csv", "test_orders.py", "transformation.py"]
 
 
@@ -133,7 +134,7 @@ def test_a_folder_that_would_be_passed_over_is_refused(root):
     ("options", "words"),
     [
         (("--destination", "warehous"), "the settings have warehouse; did you mean 'warehouse'?"),
-        (("--connector", "cvs"), "there are csv; did you mean 'csv'?"),
+        (("--connector", "cvs"), f"there are {CONNECTORS}; did you mean 'csv'?"),
         (("--schedule", "@hurly"), "--schedule: expected null"),
         (("--schedule", "{{ 1 }}"), "--schedule: expected null"),
         (("--team", "a b"), "--team: expected text"),
@@ -183,7 +184,7 @@ def test_a_connector_of_another_package_gets_no_records_but_runs(root, tmp_path,
     made = json.loads(run("new", "orders", "--connector", "lines", "--json"))
     assert sorted(made["files"]) == [name for name in FILES if name != "records.csv"]
     assert load_pipeline(root / "orders").source.connector == "lines"
-    assert "there are csv, lines; did you mean 'lines'?" in run(
+    assert f"there are {CONNECTORS}, lines; did you mean 'lines'?" in run(
         "new", "x", "--connector", "line", code=1
     )
     examples = read_examples(root / "orders")

@@ -16,6 +16,7 @@ CODE = r'"([a-z][a-z0-9_]+)"'
 SAID = (
     re.compile(rf"ParkError\(\s*{CODE}"),
     re.compile(rf"\b(?:MappingFault|Fault)\(\s*{CODE}"),
+    re.compile(rf"\bBadRow\([^\"()]*{CODE}"),
     re.compile(rf"\bcode = {CODE}"),
     re.compile(rf"\berror_(?:type|code)={CODE}"),
     re.compile(

@@ -1,7 +1,8 @@
 """Connectors: how and when the data of a source is fetched.
 
 A connector turns a source into pages of rows. A row is a dict of plain JSON values: None, bools,
-integers, floats, text; times are RFC 3339 in UTC, dates ISO 8601, decimals text with all digits.
+integers, floats, text, and lists and objects of these; times are RFC 3339 in UTC, dates ISO 8601,
+decimals text with all digits.
 What cannot become a row becomes a ``BadRow`` with its raw bytes, and is parked by ingestion.
 
 Invariants

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from waybill.errors import InputError
+from waybill.errors import InputError, WaybillError
 from waybill.ingestion.connectors.base import Connector
 from waybill.ingestion.connectors.csv_file import CsvConnector
 from waybill.pipelines import Source, brought_connectors
@@ -30,10 +30,21 @@ def open_connector(source: Source, base_dir: Path, roots: Sequence[Path] = ()) -
         roots: folders outside of it that sources may lie in (``sources.roots`` of the settings).
 
     Raises:
-        InputError: no such connector, or the package that brings it cannot be imported.
+        InputError: no such connector, the package that brings it cannot be imported, or it refuses
+            the declaration.
     """
-    opener = CONNECTORS.get(source.connector) or _brought(source.connector)
-    return opener(source, base_dir, roots)
+    own = CONNECTORS.get(source.connector)
+    if own is not None:
+        return own(source, base_dir, roots)
+    opener = _brought(source.connector)
+    try:
+        return opener(source, base_dir, roots)
+    except WaybillError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"source.options: connector {source.connector!r} refuses them: {error!r}"
+        ) from error
 
 
 def _brought(name: str) -> Opener:
