@@ -388,8 +388,8 @@ class Application:
     def rows(self) -> int:
         """Return how many records all queries have read."""
         for query in self._queries:
-            if not query.isActive:
-                raise SystemExit(f"a query ended: {query.exception()}")
+            if not query.isActive and (error := query.exception()) is not None:
+                raise SystemExit(f"a query ended: {error}")
         return sum(p.numInputRows for query in self._queries for p in query.recentProgress)
 
     def _open(self, topic: str) -> Any:

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from datetime import time as clock_time
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -26,7 +27,7 @@ from tests.unit.processing.made import chained, event, faults, pipeline, results
 from waybill.errors import StopError
 from waybill.events import decode_head, encode, read_heads
 from waybill.processing import Fault, InProcess, Plan, Retries, outcomes_of
-from waybill.processing.sandbox import Sandbox, confinement
+from waybill.processing.sandbox import Sandbox, confinement, pool
 from waybill.processing.sandbox.frames import pack, pack_reply, unpack
 from waybill.settings import SandboxSettings
 
@@ -196,10 +197,13 @@ def test_all_processes_end_with_who_uses_them() -> None:
     if pid == 0:
         box = Sandbox(SandboxSettings(), timeout_s=20)
         threading.Thread(target=ran, args=(code_of("time.sleep(60)"), 1, box)).start()
-        time.sleep(1)
-        family = [process.pid for process in psutil.Process().children(recursive=True)]
-        folder = psutil.Process(family[1]).cwd()
-        os.write(writing, " ".join([folder, *map(str, family)]).encode())
+        folders: dict[int, str] = {}
+        while len(set(folders.values())) < 2:  # of the server, and of the process of the code
+            time.sleep(0.05)
+            family = psutil.Process().children(recursive=True)
+            folders = {process.pid: process.cwd() for process in family}
+        *_, folder = folders.values()
+        os.write(writing, " ".join([folder, *map(str, folders)]).encode())
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(writing)
     with os.fdopen(reading) as pipe:
@@ -344,6 +348,27 @@ def test_a_team_reaches_nothing_of_another() -> None:
     assert second.data["x"][1] != pid
     if os.getuid() == 0:
         assert second.data["x"][2] != uid != 0
+
+
+@pytest.mark.parametrize(("available", "kept"), [(900, True), (100, False)])
+def test_processes_of_more_teams_wait_while_there_is_memory(
+    monkeypatch: pytest.MonkeyPatch, available: int, *, kept: bool
+) -> None:
+    monkeypatch.setattr(pool, "_FEW_PROCESSES", 2)
+    monkeypatch.setattr(pool, "_MOST_PROCESSES", 4)
+    memory = SimpleNamespace(available=available, total=1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    box = Sandbox(SandboxSettings(), timeout_s=20)
+
+    def pid_of(team: str) -> int:
+        [(_, [found], _)] = ran(code_of("event.data['n'] = os.getpid()"), 1, box, team=team)
+        return found.data["n"]
+
+    first = {team: pid_of(team) for team in "abcd"}
+    assert (pid_of("a") == first["a"]) == kept
+    pid_of("e")
+    assert pid_of("b") != first["b"], "one that waited longest made room"
+    box.close()
 
 
 @pytest.mark.parametrize(("shared_by", "alike"), [("team", True), ("pipeline", False)])

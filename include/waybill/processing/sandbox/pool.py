@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 
 from waybill.errors import RetryError, StopError
 from waybill.events import Event, Heads
@@ -55,9 +56,12 @@ from waybill.processing.transformation import Outcome, Retries, TooSlowError
 from waybill.settings import SandboxSettings, Settings
 
 _LOG = logging.getLogger(__name__)
-_MOST_PROCESSES = 64
-"""That wait for work at once, 4 MB each; the one that waits longest is ended for another. A task
-meets the teams of one query, ``WAYBILL_SPARK__TOPICS_PER_QUERY`` at most."""
+_FEW_PROCESSES, _MOST_PROCESSES = 64, 256
+"""That wait for work at once, 4 MB each: always as many as the first, as the second while there is
+memory. A worker meets the teams of all queries, in turn; the process that waits longest is ended
+for another, which costs as much as some 1,000 events."""
+_FREE_SHARE = 0.25
+"""Of the machine's memory; with less, few processes wait."""
 _REQUEST_BYTES = 16 * 1024**2
 """Of the messages that one request holds, unless one alone is larger."""
 _GRACE = 3
@@ -179,13 +183,20 @@ class Sandbox:
             del self._processes[key]
             found = None
         if found is None:
-            if len(self._processes) >= _MOST_PROCESSES:
+            if self._has_enough():
                 _, oldest = self._processes.popitem(last=False)
                 oldest.end()
             found = self._start(owner, network=network, arrow=arrow)
             self._processes[key] = found
         self._processes.move_to_end(key)
         return found
+
+    def _has_enough(self) -> bool:
+        count = len(self._processes)
+        if count < _FEW_PROCESSES:
+            return False
+        memory = psutil.virtual_memory()
+        return count >= _MOST_PROCESSES or memory.available < _FREE_SHARE * memory.total
 
     def _start(self, owner: str, *, network: bool, arrow: bool) -> _Process:
         settings = self._settings
