@@ -105,7 +105,7 @@ venv: $(STAMP)  ## .venv with exactly the pinned packages
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: apt-get install -y python3.11 python3.11-venv, or make PYTHON=<path>"; exit 1; }
-	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv \
+	@[ -x $(BIN)/uv ] || $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv \
 		|| { rm -rf .venv; echo "Python's venv is missing: apt-get install -y python3-venv"; exit 1; }
 	@$(BIN)/uv --version 2>/dev/null | grep -q "^uv $(UV_VERSION)" \
 		|| $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
