@@ -62,6 +62,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 SOURCE, INTAKE = "_waybill_source_version", "_waybill_intake_version"
 _BOUNDED = (pa.types.is_integer, pa.types.is_string, pa.types.is_date)
 _CHUNK_ROWS = 65_536
+_NONE_HELD = np.iinfo(np.int64).min
 
 
 @dataclass(slots=True)
@@ -128,7 +129,7 @@ class Judge:
         rows = len(self._source)
         nothing = np.zeros(rows, np.bool_)
         self._distinct: bool | None = None
-        self._held = np.full((2, rows), np.iinfo(np.int64).min)
+        self._held = np.full(rows, _NONE_HELD)
         self._verdicts = Verdicts(np.zeros(rows, np.int8), nothing, nothing.copy(), {})
         self._keys = pa.table(
             [*(batch.columns[name] for name in self._key), pa.array(np.arange(rows))],
@@ -231,7 +232,7 @@ class Judge:
                 numbers[files == file].tolist()
             )
         met = _met(found)
-        self._held[:, met.n[met.known]] = met.source[met.known], met.intake[met.known]
+        self._held[met.n[met.known]] = met.source[met.known]
         self._weigh(met, self._contents)
 
     def _against_tombstones(self, rows: pa.Table) -> None:
@@ -246,10 +247,10 @@ class Judge:
             f"SELECT s.n AS n, t.{SOURCE} AS source, t.{INTAKE} AS intake, true AS known, "
             "true AS deleted, 0 AS file FROM open_keys s JOIN tombstones t ON s.key = t.key"
         )
-        source, intake = self._held[:, found["n"].to_numpy()]
-        theirs, later = found["source"].to_numpy(), found["intake"].to_numpy()
-        newer = (theirs > source) | ((theirs == source) & (later > intake))
-        self._weigh(_met(found.filter(pa.array(newer))), self._contents)
+        # A delete takes the row away with its commit: beside an older row, the commit never came,
+        # as when its loader died after the tombstones and the commit was parked.
+        absent = self._held[found["n"].to_numpy()] == _NONE_HELD
+        self._weigh(_met(found.filter(pa.array(absent))), self._contents)
 
     def _weigh(self, met: _Met, contents: Callable[[Numbers], set[int]]) -> None:
         """Judge rows against what the table has of their keys."""

@@ -127,6 +127,29 @@ def test_a_loader_that_dies_before_any_commit_is_repeated_in_any_batching(lake, 
         one.close()
 
 
+@pytest.mark.parametrize(
+    "later", [[], [Order(1, 3, 15, "newer")]], ids=["alone", "after an upsert"]
+)
+def test_a_delete_whose_loader_died_and_whose_commit_was_parked_is_applied_by_its_replay(
+    lake, later
+):
+    load_all(lake, [first()])
+    gone = Order(1, 4, 11, None, op="delete")
+    destination = lake.open()
+    destination.hook, _ = dying(2)  # the tombstone is there, the table's commit is not
+    with pytest.raises(Killed):
+        destination.load([Commit(2, (rows_of([gone], OTHER),))], never_park)
+    load_all(lake, [[Commit(3, (rows_of([Order(2, 3, 12, "new"), *later], OTHER),))]])
+    assert {row["id"]: row["what"] for row in lake.rows(OTHER)}[1] == (
+        later or [Order(1, 2, 1, "old")]
+    )[0].what
+    (found,) = lake.open().load([Commit(4, (rows_of([gone], OTHER),))], never_park)
+    assert found.rows["outcome"].to_pylist() == ["delivered"]
+    assert 1 not in {row["id"] for row in lake.rows(OTHER)}
+    (again,) = lake.open().load([Commit(5, (rows_of([gone], OTHER),))], never_park)
+    assert again.rows["outcome"].to_pylist() == ["duplicate"]
+
+
 def test_what_one_table_parked_before_the_loader_died_is_named_with_what_the_next_parks(lake):
     strict = [
         spec_of(name, Column(name="id", type="int64"), Column(name="what", type="string", nullable=False))
