@@ -9,7 +9,7 @@ from tests.ui.web_server import Web
 
 PLUGIN = "/plugin/waybill-parked"
 PAGE = "/waybill/parked"
-_TIMEOUT_MS = 15_000
+_TIMEOUT_MS = 60_000
 expect.set_options(timeout=_TIMEOUT_MS)
 
 
