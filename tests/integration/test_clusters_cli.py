@@ -77,11 +77,10 @@ def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> Non
     assert "'big' serves red: `waybill clusters drain big`" in refused("delete", "big")
     run("move", "red", "default")
     words = refused("delete", "big")
-    assert "applications at work (processing): set the Airflow variable waybill_stream_big" in words
+    assert "applications at work (processing): `waybill clusters stop big` ends them" in words
     with tracker.transaction() as connection:
         connection.execute(
-            text("UPDATE consumers SET seen_at = now() - interval '2 minutes' WHERE name = :name"),
-            {"name": "application/processing/big"},
+            text("UPDATE applications SET heartbeat_at = now() - interval '2 minutes'")
         )
     assert run("delete", "big", "--why", "empty") == "big: deleted\n"
     assert run("delete", "big") == "big: there is no such cluster; nothing changed\n"
