@@ -1,7 +1,8 @@
-"""The supervising task, with real processes found through the library's own registry."""
+"""The supervising task and its trigger, with real processes and the real tracker."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import textwrap
@@ -12,44 +13,34 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.books import open_books
 
-from waybill.back_off import BackOff
+from waybill.access import Decision
 
-FAST = BackOff(first_s=0.1, longest_s=0.5, healthy_s=5.0)
-
-
-class Store:
-    """Airflow's task_state_store: survives the tries of a task."""
-
-    def __init__(self):
-        self.values = {}
-
-    def get(self, key, default=None):
-        return self.values.get(key, default)
-
-    def set(self, key, value):
-        self.values[key] = value
+pytestmark = pytest.mark.serves
+SLEEPER = """
+import os, sys, time
+print("up", os.getpid(), sys.argv[1:], flush=True)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A folder with entry points that only sleep: the library starts them as it would Spark's."""
+def checkout(tmp_path, monkeypatch, postgres):
+    """A folder with entry points that only sleep, and a tracker: they never report."""
     (tmp_path / "dags").mkdir()
     jobs = tmp_path / "spark_jobs"
     jobs.mkdir()
     for kind in ("processing", "loading"):
-        (jobs / f"{kind}.py").write_text(
-            textwrap.dedent(
-                """
-                import os, sys, time
-                print("up", os.getpid(), sys.argv[1:], flush=True)
-                time.sleep(60)
-                """
-            )
-        )
+        (jobs / f"{kind}.py").write_text(textwrap.dedent(SLEEPER))
     monkeypatch.setenv("WAYBILL_DAGS_DIR", str(tmp_path / "dags"))
     monkeypatch.delenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", raising=False)
-    yield tmp_path
+    with open_books(postgres, "supervised") as books:
+        monkeypatch.setenv("WAYBILL_TRACKER__DSN", books.dsn.get_secret_value())
+        from waybill_airflow.triggers import applications
+
+        monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+        yield tmp_path, books
     for pid in running_pids():
         os.kill(pid, signal.SIGKILL)
 
@@ -66,124 +57,200 @@ def running_pids():
 def operator(**options):
     from waybill_airflow.operators.spark_application import SparkApplicationOperator
 
-    options = {"shift": timedelta(seconds=1), "poll_s": 0.05, "back_off": FAST, **options}
+    options = {"shift": timedelta(seconds=1), "poll_s": 0.05, **options}
     return SparkApplicationOperator(task_id="processing", kind="processing", **options)
 
 
-def run(task, store):
-    return task.execute_resumable({"task_state_store": store})
+async def fired(trigger):
+    """Run a trigger as the triggerer does: made anew from what it says of itself."""
+    from airflow.sdk.module_loading import import_string
+
+    where, arguments = trigger.serialize()
+    async for event in import_string(where)(**arguments).run():
+        return event.payload
+    return None
+
+
+def run(task, events=None):
+    """Run a task until it ends, over all its deferrals; ``events``: what woke it."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    call, arguments = task.execute, {}
+    while True:
+        try:
+            return call({}, **arguments)
+        except TaskDeferred as deferred:
+            event = asyncio.run(fired(deferred.trigger))
+            if events is not None:
+                events.append(event["reason"])
+            call = getattr(task, deferred.method_name)
+            arguments = {**(deferred.kwargs or {}), "event": event}
+
+
+def first_look(task):
+    """Run a task until it waits: here its worker, or the triggerer, may be killed."""
+    from airflow.sdk.exceptions import TaskDeferred
+
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute({})
+    return deferred.value
+
+
+def pid_of(result):
+    return int(result["external_id"].rpartition(":")[2])
 
 
 def test_the_application_outlives_the_shift_and_the_next_shift_adopts_it(checkout):
-    first = run(operator(), Store())
-    assert running_pids() == [first["pid"]]
-    second = run(operator(), Store())
+    first = run(operator())
+    assert running_pids() == [pid_of(first)]
+    assert (first["epoch"], first["starts"]) == (1, 1)
+    second = run(operator())
     assert second == {**first, "starts": 0}
-    assert running_pids() == [first["pid"]]
+    assert running_pids() == [pid_of(first)]
 
 
-def test_a_retry_after_a_worker_crash_attaches_to_what_runs(checkout):
-    store = Store()
-    pid = operator().submit_job({"task_state_store": store})
-    store.set("spark_application_pid", pid)  # and here the worker is killed
-    again = run(operator(), store)
-    assert again["pid"] == pid
-    assert again["starts"] == 0
+def test_a_task_that_waits_holds_nothing_and_whoever_comes_next_goes_on_from_the_row(checkout):
+    first_look(operator())
+    [pid] = running_pids()
+    again = run(operator())  # a retry on any worker: the first task is gone
+    assert (pid_of(again), again["starts"]) == (pid, 0)
 
 
-def test_a_crash_before_the_pid_was_stored_starts_no_second_one(checkout):
-    pid = operator().submit_job({"task_state_store": Store()})
-    again = run(operator(), Store())
-    assert again["pid"] == pid
-    assert again["starts"] == 0
+def test_a_killed_application_is_started_again_each_time(checkout, monkeypatch):
+    from waybill.clusters import applications
 
+    monkeypatch.setattr(applications, "ARRIVAL_S", 0.3)  # they do not report: ask soon
+    monkeypatch.setattr("waybill_airflow.operators.spark_application._QUIET_S", 0.1)
+    task = operator(shift=timedelta(seconds=15))
+    pids, failures, events = [], [], []
 
-def test_a_killed_application_is_started_again_each_time(checkout):
-    store = Store()
-    task = operator(shift=timedelta(seconds=30))
-    pids, failures = [], []
-
-    def kill_three_times():
+    def kill_twice():
         try:
-            for _ in range(3):
+            for _ in range(2):
                 pid = wait_for(lambda: next((p for p in running_pids() if p not in pids), None))
                 pids.append(pid)
                 os.kill(pid, signal.SIGKILL)
             wait_for(lambda: next((p for p in running_pids() if p not in pids), None))
-            wait_for(lambda: store.get("spark_application_pid") not in pids)
         except Exception as error:
             failures.append(error)
-        task.shift = timedelta(0)
 
-    killer = threading.Thread(target=kill_three_times)
+    killer = threading.Thread(target=kill_twice)
     killer.start()
-    result = run(task, store)
+    result = run(task, events)
     killer.join()
     assert failures == []
-    assert len(set(pids)) == 3
-    assert result["starts"] == 4
-    assert running_pids() == [result["pid"]] == [store.get("spark_application_pid")]
+    assert len(set(pids)) == 2
+    assert (result["starts"], result["epoch"]) == (3, 3)
+    assert running_pids() == [pid_of(result)]
+    assert "look" in events
 
 
-def test_a_retry_that_finds_it_dead_starts_it(checkout):
-    store = Store()
-    pid = operator().submit_job({"task_state_store": store})
-    store.set("spark_application_pid", pid)
-    os.kill(pid, signal.SIGKILL)
-    again = run(operator(), store)
-    assert again["pid"] != pid
-    assert running_pids() == [again["pid"]]
+def test_a_silent_application_that_lives_is_left_alone(checkout, monkeypatch):
+    from waybill.clusters import applications
+
+    monkeypatch.setattr(applications, "ARRIVAL_S", 0.1)
+    monkeypatch.setattr(applications, "LEASE_S", 0.1)
+    monkeypatch.setattr("waybill_airflow.operators.spark_application._QUIET_S", 0.3)
+    events = []
+    result = run(operator(shift=timedelta(seconds=2)), events)
+    assert (result["starts"], result["epoch"]) == (1, 1)
+    assert running_pids() == [pid_of(result)]
+    assert 2 <= len(events) <= 8, "asked after, but not all the time"
 
 
 def test_ending_the_task_leaves_the_application_running(checkout):
-    from airflow.sdk.exceptions import AirflowException
-
-    task = operator(shift=None, poll_s=5.0)
-    store = Store()
-    threading.Timer(0.5, task.on_kill).start()
-    started = time.monotonic()
-    with pytest.raises(AirflowException, match="left running"):
-        run(task, store)
-    assert time.monotonic() - started < 5.0, "SIGKILL comes five seconds after SIGTERM"
-    assert running_pids() == [store.get("spark_application_pid")]
+    deferred = first_look(operator(shift=None, poll_s=5.0))
+    [pid] = running_pids()
+    operator().on_kill()
+    asyncio.run(deferred.trigger.on_kill())
+    asyncio.run(deferred.trigger.cleanup())
+    assert running_pids() == [pid]
 
 
 def test_the_variable_stops_it_and_starts_it_again(checkout, monkeypatch):
-    from waybill_airflow.operators import spark_application
-
-    monkeypatch.setattr(spark_application, "_REQUEST_MAX_AGE_S", 0.0)
-    first = run(operator(), Store())
-    assert running_pids() == [first["pid"]]
+    first = run(operator())
+    assert running_pids() == [pid_of(first)]
     monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
-    stopped = run(operator(), Store())
+    stopped = run(operator())
     assert running_pids() == []
-    assert stopped == {**first, "pid": None, "starts": 0}
-    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "run")
-    run(operator(), Store())
+    assert stopped == {**first, "external_id": None, "starts": 0}
+    monkeypatch.delenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT")
+    run(operator())
     assert len(running_pids()) == 1
+
+
+def test_the_variable_wakes_a_task_that_waits(checkout, monkeypatch):
+    deferred = first_look(operator(shift=None))
+    monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stop")
+    assert asyncio.run(fired(deferred.trigger)) == {"reason": "look"}
+
+
+def test_that_there_is_no_variable_does_not_undo_what_a_person_said(checkout):
+    from waybill.clusters import start_cluster, stop_cluster
+
+    _, tracker = checkout
+    ann = Decision("ann", "maintenance")
+    run(operator())
+    stop_cluster(tracker, "default", ann)
+    assert run(operator())["external_id"] is None
+    assert run(operator())["external_id"] is None
+    assert running_pids() == []
+    start_cluster(tracker, "default", ann)
+    assert run(operator())["epoch"] == 2
 
 
 def test_an_unknown_request_changes_nothing_and_is_said(checkout, monkeypatch, caplog):
     monkeypatch.setenv("AIRFLOW_VAR_WAYBILL_STREAM_DEFAULT", "stopp")
-    run(operator(), Store())
+    run(operator())
     assert len(running_pids()) == 1
 
 
 def test_an_entry_point_that_is_missing_fails_the_task_with_what_to_do(checkout):
     from waybill.errors import InputError
 
-    (checkout / "spark_jobs" / "processing.py").unlink()
+    folder, _ = checkout
+    (folder / "spark_jobs" / "processing.py").unlink()
     with pytest.raises(InputError, match="WAYBILL_DAGS_DIR"):
-        run(operator(), Store())
+        run(operator())
 
 
 def test_the_started_application_is_no_child_that_dies_with_the_tasks_session(checkout):
-    pid = operator().submit_job({"task_state_store": Store()})
+    first_look(operator())
+    [pid] = running_pids()
     assert os.getsid(pid) != os.getsid(0)
     streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
     assert streams[0] == "/dev/null"
     assert all(stream.endswith("spark-processing-default.log") for stream in streams[1:])
     wait_for(lambda: psutil.Process(pid).cmdline()[-2:] == ["--cluster", "default"])
+    assert psutil.Process(pid).cmdline()[-4:-2] == ["--epoch", "1"]
+
+
+def test_a_tracker_that_is_away_starts_nothing_and_keeps_the_task_waiting(checkout, monkeypatch):
+    monkeypatch.setenv("WAYBILL_TRACKER__DSN", "postgresql://nobody@127.0.0.1:1/none")
+    monkeypatch.setenv("WAYBILL_TRACKER__CONNECT_TIMEOUT_S", "1")
+    deferred = first_look(operator(shift=None))
+    assert deferred.trigger.quiet_s > 1
+    deferred.trigger.quiet_s, deferred.trigger.until_s = 0.0, time.time() + 0.5
+    assert asyncio.run(fired(deferred.trigger)) == {"reason": "shift"}, "it never asked for a look"
+    assert running_pids() == []
+
+
+def test_the_triggers_of_a_process_read_the_rows_in_one_query(checkout, monkeypatch):
+    from waybill_airflow.triggers import applications
+
+    run(operator())
+    monkeypatch.setattr(applications, "ROWS", applications.SharedRows())
+    until_s = time.time() + 1.0
+    made = [
+        applications.ApplicationTrigger("processing", "default", until_s, 0.0, 0.2)
+        for _ in range(50)
+    ]
+
+    async def all_of_them():
+        return await asyncio.gather(*(fired(one) for one in made))
+
+    assert {one["reason"] for one in asyncio.run(all_of_them())} == {"shift"}
+    assert 1 <= applications.ROWS.reads <= 8
 
 
 def wait_for(condition, limit_s=20.0):
