@@ -28,7 +28,6 @@ from airflow.sdk import BaseOperator
 
 from waybill_airflow.failures import read_settings
 from waybill_airflow.supervision import look_at
-from waybill_airflow.triggers.applications import ApplicationTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,6 +105,8 @@ class SparkApplicationOperator(BaseOperator):
         return until_s is not None and time.time() >= until_s
 
     def _wait(self, until_s: float | None, starts: int, *, quiet_s: float) -> NoReturn:
+        from waybill_airflow.triggers.applications import ApplicationTrigger
+
         self.defer(
             trigger=ApplicationTrigger(
                 self.kind, self.virtual_cluster, until_s, quiet_s, self.poll_s
