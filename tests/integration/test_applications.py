@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from waybill.clusters import (
     stop_cluster,
     supervise,
 )
-from waybill.clusters.applications import served_clusters
+from waybill.clusters.applications import begin_start, served_clusters
 from waybill.clusters.supervision import Word
 from waybill.errors import InputError, RetryError
 from waybill.ledger import FencedError
@@ -55,6 +56,8 @@ class Machine:
         """Where a supervisor is killed: before or after the start."""
         self.error: Exception | None = None
         self.stopped: list[str] = []
+        self.meanwhile: list[Callable[[], object]] = []
+        """Done while a supervisor waits for an answer."""
 
     def start(self, application: Application) -> str:
         if self.dies == "before":
@@ -68,6 +71,12 @@ class Machine:
         return f"m-{application.epoch}"
 
     def ask(self, application: Application) -> Word:
+        word = self._word(application)
+        if self.meanwhile:
+            self.meanwhile.pop()()
+        return word
+
+    def _word(self, application: Application) -> Word:
         if self.word == "no answer":
             raise RetryError("the machine does not answer")
         if self.word:
@@ -145,6 +154,47 @@ def test_supervisors_that_look_at_once_start_one_application(
         list(pool.map(one, range(8)))
     assert machine.starts == [1, 2]
     assert (row(tracker).epoch, row(tracker).failures, row(tracker).external_id) == (2, 1, "m-2")
+
+
+def test_a_death_that_another_supervisor_answered_meanwhile_starts_nothing(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    machine.alive.clear()
+    machine.meanwhile.append(lambda: look(tracker, machine))
+    assert look(tracker, machine).action == "wait"
+    assert machine.starts == [1, 2]
+    assert (row(tracker).epoch, row(tracker).ended_s) == (2, None)
+
+
+def test_one_that_comes_while_a_supervisor_gives_it_up_is_kept(
+    tracker: TrackerStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waybill.clusters.applications.LEASE_S", 0.0)
+    machine.dies = "after"
+    with pytest.raises(Died):
+        look(tracker, machine)
+    machine.dies = ""
+    machine.meanwhile.append(lambda: lease(tracker, 1))
+    assert look(tracker, machine).action == "wait"
+    own = ApplicationLease(tracker, "processing", "default", 1)
+    assert own.renew(), "its lease is as it was"
+    assert (row(tracker).epoch, row(tracker).ended_s) == (1, None)
+
+
+def test_a_start_is_of_the_report_it_was_decided_on(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    own = lease(tracker, 1)
+    seen = row(tracker)
+    assert begin_start(tracker, replace(seen, wanted="running"), backend="machine") == 2
+    with pytest.raises(FencedError):
+        own.renew()
+    newer = lease(tracker, 2)
+    seen = row(tracker)
+    newer.renew()
+    assert begin_start(tracker, seen, backend="machine") is None
 
 
 def test_an_older_application_may_not_report_and_one_that_comes_late_does_not_begin(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, Self
 
-from sqlalchemy import Connection, case, func, select, true, update
+from sqlalchemy import Connection, Double, case, cast, func, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 
 from waybill import __version__
@@ -75,7 +75,7 @@ class Application:
     heartbeat_s: float | None = None
     """When it reported last; None: not yet."""
     ended_s: float | None = None
-    """When its end was confirmed by the backend, or its lease ran out; None: it was not."""
+    """When its end was confirmed by the backend, or its lease ran out; a report takes it back."""
     failures: int = 0
     """Deaths in a row, each soon after its start."""
     tracker_since_s: float = 0.0
@@ -114,6 +114,14 @@ class Application:
     def is_unwanted(self) -> bool:
         """Tell whether this start of it should end, for good or for another one."""
         return self.wanted == "stopped" or self.epoch <= self.restart_epoch
+
+    def is_same_report(self, other: Application) -> bool:
+        """Tell whether nothing was heard of it since, and it was not started anew."""
+        return (self.epoch, self.heartbeat_s, self.external_id) == (
+            other.epoch,
+            other.heartbeat_s,
+            other.external_id,
+        )
 
     def waits_s(self, back_off: BackOff = RESTARTS) -> float:
         """Return how long its next start waits from ``now_s`` on; 0: not at all.
@@ -247,6 +255,16 @@ def _of(kind: str, cluster: str) -> Any:
     return (applications.c.cluster == cluster) & (applications.c.kind == kind)
 
 
+def _as_seen(seen: Application) -> Any:
+    """Return what holds while nothing was heard of an application since, nor another start made."""
+    reported = cast(func.extract("epoch", applications.c.heartbeat_at), Double)
+    return (
+        _of(seen.kind, seen.cluster)
+        & (applications.c.epoch == seen.epoch)
+        & reported.is_not_distinct_from(seen.heartbeat_s)
+    )
+
+
 def _ensure(connection: Connection, kind: str, cluster: str) -> None:
     row = insert(applications).values(cluster=cluster, kind=kind)
     connection.execute(row.on_conflict_do_nothing())
@@ -271,15 +289,15 @@ def begin_start(tracker: TrackerStore, seen: Application, *, backend: str) -> in
         backend: what it will run on.
 
     Returns:
-        The epoch to start it with; None: somebody else started it, or asked it to stop, since.
+        The epoch to start it with; None: since then it reported, somebody else started it, or it is
+        to be stopped.
 
     Raises:
         RetryError: the tracker does not answer.
     """
-    unchanged = (applications.c.epoch == seen.epoch) & (applications.c.wanted == "running")
     statement = (
         update(applications)
-        .where(_of(seen.kind, seen.cluster), unchanged)
+        .where(_as_seen(seen), applications.c.wanted == "running")
         .values(**_BEGUN, backend=backend, external_id="")
         .returning(applications.c.epoch)
     )
@@ -301,15 +319,14 @@ def note_started(tracker: TrackerStore, begun: Application, external_id: str) ->
 def note_ended(tracker: TrackerStore, ended: Application, *, back_off: BackOff = RESTARTS) -> None:
     """Write down that a start is over, once, and how many died soon in a row.
 
-    One that was asked to end did not fail.
+    One that was asked to end did not fail; one that reported meanwhile is not over.
     """
     lived_s = (ended.heartbeat_s or 0.0) - (ended.started_s or 0.0)
     failures = 0 if ended.is_unwanted else back_off.failures(ended.failures, lived_s)
-    mine = _of(ended.kind, ended.cluster) & (applications.c.epoch == ended.epoch)
     with tracker.transaction() as connection:
         connection.execute(
             update(applications)
-            .where(mine, applications.c.ended_at.is_(None))
+            .where(_as_seen(ended), applications.c.ended_at.is_(None))
             .values(ended_at=_NOW, failures=failures)
         )
 
@@ -404,7 +421,12 @@ class ApplicationLease:
             which = _of(kind, cluster)
         else:
             known = case((applications.c.external_id == "", own), else_=applications.c.external_id)
-            taken = {"heartbeat_at": _NOW, "code_version": __version__, "external_id": known}
+            taken = {
+                "heartbeat_at": _NOW,
+                "code_version": __version__,
+                "external_id": known,
+                "ended_at": None,
+            }
             which = _of(kind, cluster) & (applications.c.epoch == epoch)
         statement = update(applications).where(which).values(**taken)
         with tracker.transaction() as connection:
@@ -425,7 +447,7 @@ class ApplicationLease:
         statement = (
             update(applications)
             .where(_of(self.kind, self.cluster), applications.c.epoch == self.epoch)
-            .values(heartbeat_at=_NOW, at_work=applications.c.at_work | at_work)
+            .values(heartbeat_at=_NOW, at_work=applications.c.at_work | at_work, ended_at=None)
             .returning(applications.c.wanted, applications.c.restart_epoch)
         )
         with self.tracker.transaction() as connection:

@@ -3,9 +3,9 @@
 Invariants
   S1  Nothing is started because reports stay away: the backend confirms the death first. Only where
       nobody can ask (a process of another host, a start whose starter died) the lease decides.
-  S2  A start takes the next epoch from exactly the row that it was decided on, in one statement:
-      of supervisors that look at once, one starts. What it starts carries the epoch, and whatever
-      has an older one is fenced by it, alive or not.
+  S2  A start takes the next epoch from exactly the start, and the last report, that the backend was
+      asked about, in one statement: of supervisors that look at once, one starts. What it starts
+      carries the epoch, and whatever has an older one is fenced by it, alive or not.
   S3  A supervisor may die at any line. Before the epoch is taken, nothing happened; after it, the
       application either comes and says who it is, or its lease runs out; what comes later than
       another start has an older epoch, and ends itself.
@@ -151,7 +151,10 @@ def supervise(
     if before.epoch and before.ended_s is None and _is_over(before, word):
         words = backend.last_words(before) if backend else ""
         note_ended(tracker, before, back_off=back_off)
-        before = _read(tracker, kind, cluster)
+        again = _read(tracker, kind, cluster)
+        if not again.is_same_report(before):  # it came, or another start did: the word is not of it
+            return Look(again, "unknown", "wait")
+        before = again
     action = decide(before, word, back_off=back_off)
     if action == "start":
         look = _start(tracker, backends[start_on], start_on, before, back_off)

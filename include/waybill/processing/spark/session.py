@@ -42,8 +42,8 @@ def open_session(
     Args:
         settings: of Spark.
         name: of the application.
-        max_cores: most cores of a cluster that it takes; ``None``: all that are free. Of no effect
-            on a master ``local[n]``.
+        max_cores: most cores of a cluster that it takes; ``None``: as the settings say. Of no
+            effect on a master ``local[n]``.
         memory_mb: of an executor, in MiB; ``None``: Spark's default.
         conf: more of Spark's configuration, of a virtual cluster.
 
@@ -74,8 +74,7 @@ def open_session(
         "spark.task.maxFailures": "4",
         "spark.speculation": "false",
     }
-    if max_cores is not None:
-        options["spark.cores.max"] = str(max_cores)
+    options["spark.cores.max"] = str(max_cores or settings.processing_max_cores)
     if memory_mb is not None:
         options["spark.executor.memory"] = f"{memory_mb}m"
     if taken := sorted({"spark.master", *options} & (conf or {}).keys()):
