@@ -13,9 +13,10 @@ from tests.support.books import open_books
 from tests.support.clustered import LogInMemory, deploy_teams, set_load, topic_of
 from typer.testing import CliRunner
 
+from waybill import __version__
 from waybill.access import read_audit
 from waybill.cli import app
-from waybill.clusters import DryRunInfra, coordinate
+from waybill.clusters import ApplicationLease, DryRunInfra, coordinate
 from waybill.settings import Settings, TrackerSettings
 from waybill.storage import TrackerStore
 
@@ -90,6 +91,26 @@ def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> Non
     assert entries.count("delete_cluster") == 1
     assert run("create", "big").endswith("created\n")
     assert as_json("show", "big")["history"] == []
+
+
+def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerStore) -> None:
+    lease = ApplicationLease.acquire(tracker, "loading", "default")
+    lease.renew(at_work=True)
+    shown = run("show", "default")
+    assert f"loading: at work; start 1 on process, Waybill {__version__}; " in shown
+    [loading] = [
+        one for one in as_json("show", "default")["clusters"][0]["applications"]
+        if one["kind"] == "loading"
+    ]  # fmt: skip
+    assert (loading["state"], loading["epoch"], loading["wanted"]) == ("at work", 1, "running")
+    assert "processing and loading start anew" in run("restart", "default", "--who", "ann")
+    assert "default: no application runs" in run("restart", "default")
+    assert "its applications end" in run("stop", "default", "--who", "ann", "--why", "late")
+    assert "were to be stopped already" in run("stop", "default")
+    assert "; stopped by ann" in run("show", "default")
+    assert not lease.renew()
+    assert "its applications are to run" in run("start", "default")
+    assert "there is no cluster 'gone'" in refused("stop", "gone")
 
 
 def test_lists_are_read_by_people(tracker: TrackerStore) -> None:
