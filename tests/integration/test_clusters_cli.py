@@ -96,6 +96,14 @@ def test_a_cluster_is_deleted_once_nobody_is_in_it(tracker: TrackerStore) -> Non
 def test_applications_are_shown_stopped_started_and_replaced(tracker: TrackerStore) -> None:
     lease = ApplicationLease.acquire(tracker, "loading", "default")
     lease.renew(at_work=True)
+    with tracker.transaction() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO cluster_loads (cluster, teams, needed_cores, demand_cores) "
+                "VALUES ('default', 1, 3, 1.5)"
+            )
+        )
+    assert as_json("show", "default")["history"][0]["needed_cores"] == 3
     shown = run("show", "default")
     assert f"loading: at work; start 1 on process, Waybill {__version__}; " in shown
     [loading] = [
