@@ -9,13 +9,14 @@ from typing import Literal
 import psutil
 
 ProcessState = Literal["alive", "dead", "unknown"]
-_PARTS = 4
+_PARTS = 5
 
 
 def process_identity(pid: int) -> str:
-    """Return ``<host>:<pid namespace>:<boot id>:<start>:<pid>`` of a process of this host.
+    """Return ``<host>:<machine id>:<pid namespace>:<boot id>:<start>:<pid>`` of a process here.
 
     Containers of one machine share the boot, and count pids for themselves: hence the namespace.
+    Hosts may share a name: hence the machine.
 
     Raises:
         psutil.NoSuchProcess: there is none.
@@ -26,18 +27,22 @@ def process_identity(pid: int) -> str:
 def process_state(identity: str) -> ProcessState:
     """Tell whether a process lives; ``unknown``: it is not of this host, or the text names none.
 
-    A pid that was given to another process since, and a boot since then, are a death.
+    A pid that was given to another process since, and a boot since then, are a death. A process
+    that this user may not look at is not known.
     """
     parts = identity.rsplit(":", _PARTS)
     if len(parts) <= _PARTS or not parts[-1].isdecimal():
         return "unknown"
-    host, namespace, boot, start, pid = parts
-    place = _place().rsplit(":", 2)
-    if [host, namespace] != place[:2]:
+    *place, boot, start, pid = parts
+    *own_place, own_boot = _place().rsplit(":", 3)
+    if place != own_place:
         return "unknown"
-    if boot != place[2]:
+    if boot != own_boot:
         return "dead"
-    return "alive" if _lives(int(pid), start) else "dead"
+    try:
+        return "alive" if _lives(int(pid), start) else "dead"
+    except psutil.AccessDenied:
+        return "unknown"
 
 
 def _lives(pid: int, start: str) -> bool:
@@ -49,13 +54,20 @@ def _lives(pid: int, start: str) -> bool:
 
 
 def _place() -> str:
-    """Return ``<host>:<pid namespace>:<boot id>``; what a system does not tell is empty."""
+    """Return ``<host>:<machine id>:<pid namespace>:<boot id>``; what is not told is empty."""
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink()).strip("pid:[]")
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        namespace = boot = ""
-    return f"{socket.gethostname()}:{namespace}:{boot}"
+        namespace = ""
+    machine, boot = _told("/etc/machine-id"), _told("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}:{machine}:{namespace}:{boot}"
+
+
+def _told(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
 
 
 def _start(pid: int) -> str:
