@@ -109,7 +109,9 @@ consumers = Table(
     Column("holder", Text, nullable=False),
     time_column("acquired_at", now=True),
     time_column("seen_at", now=True),
+    CheckConstraint("NOT starts_with(name, 'application/')", name="name"),
 )
+"""``application/…``: the lease of an application of releases before ``applications``."""
 
 topic_offsets = Table(
     "topic_offsets",

@@ -15,7 +15,7 @@ def text_column(name: str, default: str = "''") -> sa.Column[object]:
 
 
 def upgrade() -> None:
-    """Apply; an application of an earlier release is fenced by it, and ends itself."""
+    """Apply; an application of an earlier release is fenced by it, ends, and cannot start again."""
     op.create_table(
         "applications",
         sa.Column("cluster", sa.Text(), nullable=False),
@@ -41,4 +41,7 @@ def upgrade() -> None:
         sa.CheckConstraint("wanted IN ('running', 'stopped')", name=op.f("ck_applications_wanted")),
         sa.PrimaryKeyConstraint("cluster", "kind", name=op.f("pk_applications")),
     )
-    op.execute("DELETE FROM consumers WHERE name LIKE 'application/%'")
+    op.execute("DELETE FROM consumers WHERE starts_with(name, 'application/')")
+    op.create_check_constraint(
+        op.f("ck_consumers_name"), "consumers", "NOT starts_with(name, 'application/')"
+    )
