@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from waybill.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from waybill.clusters.applications import PROCESS as PROCESS
     from waybill.clusters.applications import Application as Application
     from waybill.clusters.applications import ApplicationKind as ApplicationKind
     from waybill.clusters.applications import ApplicationLease as ApplicationLease
@@ -103,6 +104,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ApplicationKind",
             "ApplicationLease",
             "Heartbeat",
+            "PROCESS",
             "application_state",
             "ask_restart",
             "read_application",

@@ -31,6 +31,8 @@ _LOG = logging.getLogger(__name__)
 ApplicationKind = Literal["processing", "loading"]
 KINDS: tuple[ApplicationKind, ...] = ("processing", "loading")
 Wanted = Literal["running", "stopped"]
+PROCESS = "process"
+"""Name of the backend whose applications are processes of a worker's host."""
 HEARTBEAT_S = 5.0
 """Time between two reports of an application."""
 STALE_S = 15.0
@@ -39,8 +41,9 @@ ARRIVAL_S = 60.0
 """For so long one that was just started is not asked after, before its first report."""
 LEASE_S = 60.0
 """After so long without a report, one that nobody can ask after may be replaced."""
-_HANGS_S = 1_800.0
-"""An application whose loop did not come round for so long is not at work any more."""
+HANGS_S = 1_800.0
+"""A loop that did not come round for so long hangs: it reports no more, and is killed when it was
+silent for as long again."""
 RESTARTS = BackOff(1.0, 300.0)
 """Waits between a death and the next start."""
 _NOW = func.clock_timestamp()
@@ -85,7 +88,8 @@ class Application:
     def silence_s(self) -> float:
         """Return for how long nothing was heard of it; below 0: the clock was set back since."""
         heard = self.started_s if self.heartbeat_s is None else self.heartbeat_s
-        return self.now_s - max(0.0 if heard is None else heard, self.tracker_since_s)
+        since_s = min(self.tracker_since_s, self.now_s)
+        return self.now_s - max(0.0 if heard is None else heard, since_s)
 
     @property
     def is_silent(self) -> bool:
@@ -98,7 +102,12 @@ class Application:
 
         A report in the future is of before the clock was set back, and as good as none.
         """
-        return self.is_silent or self.silence_s < -HEARTBEAT_S
+        return self.is_silent or self.is_ahead
+
+    @property
+    def is_ahead(self) -> bool:
+        """Tell whether its last report lies in the future: the clock was set back since."""
+        return self.silence_s < -HEARTBEAT_S
 
     @property
     def is_expired(self) -> bool:
@@ -331,19 +340,30 @@ def note_ended(tracker: TrackerStore, ended: Application, *, back_off: BackOff =
         )
 
 
+def note_clock(tracker: TrackerStore, ahead: Application) -> None:
+    """Take a report in the future as one of now: else no lease ends until the clock is there."""
+    with tracker.transaction() as connection:
+        connection.execute(update(applications).where(_as_seen(ahead)).values(heartbeat_at=_NOW))
+
+
 # What people want
 
 
 def want_application(
     connection: Connection, kind: ApplicationKind, cluster: str, wanted: Wanted, *, by: str
 ) -> bool:
-    """Have an application run, or be stopped and kept so; False: that was wanted already."""
+    """Have an application run, or be stopped and kept so; False: that was wanted already.
+
+    Who said so last is who may take it back.
+    """
     _ensure(connection, kind, cluster)
+    mine = _of(kind, cluster)
     changed = connection.execute(
         update(applications)
-        .where(_of(kind, cluster), applications.c.wanted != wanted)
-        .values(wanted=wanted, wanted_by=text_value(by), wanted_at=_NOW)
+        .where(mine, applications.c.wanted != wanted)
+        .values(wanted=wanted, wanted_at=_NOW)
     )
+    connection.execute(update(applications).where(mine).values(wanted_by=text_value(by)))
     return bool(changed.rowcount)
 
 
@@ -375,6 +395,7 @@ def retire_applications(connection: Connection, cluster: str) -> None:
             wanted="stopped",
             wanted_by="the cluster was deleted",
             wanted_at=_NOW,
+            external_id="",
             ended_at=_NOW,
             at_work=False,
         )
@@ -392,6 +413,8 @@ class ApplicationLease:
     kind: ApplicationKind
     cluster: str
     epoch: int
+    started_at: datetime
+    """Of the start: a tracker that was restored gives an epoch out again."""
 
     @classmethod
     def acquire(
@@ -417,7 +440,7 @@ class ApplicationLease:
         """
         own = process_identity(os.getpid())
         if epoch is None:
-            taken = {**_BEGUN, "heartbeat_at": _NOW, "backend": "process", "external_id": own}
+            taken = {**_BEGUN, "heartbeat_at": _NOW, "backend": PROCESS, "external_id": own}
             which = _of(kind, cluster)
         else:
             known = case((applications.c.external_id == "", own), else_=applications.c.external_id)
@@ -432,10 +455,11 @@ class ApplicationLease:
         with tracker.transaction() as connection:
             if epoch is None:
                 _ensure(connection, kind, cluster)
-            now = connection.execute(statement.returning(applications.c.epoch)).scalar()
-        if now is None:
+            returned = statement.returning(applications.c.epoch, applications.c.started_at)
+            row = connection.execute(returned).one_or_none()
+        if row is None:
             raise FencedError(f"{kind} of {cluster!r} was started anew: epoch {epoch} is over")
-        return cls(tracker, kind, cluster, int(now))
+        return cls(tracker, kind, cluster, row.epoch, row.started_at)
 
     def renew(self, *, at_work: bool = False) -> bool:
         """Report; returns whether the application should go on.
@@ -446,7 +470,11 @@ class ApplicationLease:
         """
         statement = (
             update(applications)
-            .where(_of(self.kind, self.cluster), applications.c.epoch == self.epoch)
+            .where(
+                _of(self.kind, self.cluster),
+                applications.c.epoch == self.epoch,
+                applications.c.started_at == self.started_at,
+            )
             .values(heartbeat_at=_NOW, at_work=applications.c.at_work | at_work, ended_at=None)
             .returning(applications.c.wanted, applications.c.restart_epoch)
         )
@@ -481,7 +509,7 @@ class Heartbeat:
         stop: Callable[[], None] = lambda: None,
         *,
         every_s: float = HEARTBEAT_S,
-        hangs_s: float = _HANGS_S,
+        hangs_s: float = HANGS_S,
     ) -> None:
         self._lease = lease
         self._stop = stop
@@ -511,7 +539,8 @@ class Heartbeat:
                 continue
             try:
                 self._renew()
-            except FencedError:  # the loop's next beat ends the application
+            except FencedError:
+                self._stop()
                 return
             except RetryError as error:
                 _LOG.info("the tracker was not told that this application is at work: %s", error)
@@ -526,11 +555,13 @@ class Heartbeat:
 
 
 def older_code(application: Application, version: str = __version__) -> bool:
-    """Tell whether an application runs an older version of Waybill than this.
+    """Tell whether an application runs an older version of Waybill than what would be started.
 
-    A newer one is left alone: while workers are upgraded one by one, they would take turns.
+    A newer one is left alone: while workers are upgraded one by one, they would take turns. Only a
+    process is started with this version; what a cluster runs has that of the cluster's image.
     """
-    return application.code_version != "" and _number(application.code_version) < _number(version)
+    known = application.backend == PROCESS and application.code_version != ""
+    return known and _number(application.code_version) < _number(version)
 
 
 def _number(version: str) -> tuple[int, ...]:

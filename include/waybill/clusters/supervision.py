@@ -2,7 +2,8 @@
 
 Invariants
   S1  Nothing is started because reports stay away: the backend confirms the death first. Only where
-      nobody can ask (a process of another host, a start whose starter died) the lease decides.
+      nobody can ask (a process of another host, a start whose starter died) the lease decides;
+      then whoever lives has 15 s more to report: an outage of the tracker is over for both.
   S2  A start takes the next epoch from exactly the start, and the last report, that the backend was
       asked about, in one statement: of supervisors that look at once, one starts. What it starts
       carries the epoch, and whatever has an older one is fenced by it, alive or not.
@@ -10,7 +11,8 @@ Invariants
       application either comes and says who it is, or its lease runs out; what comes later than
       another start has an older epoch, and ends itself.
   S4  Nothing is known of a supervisor between two looks: waits between restarts are in the row.
-  S5  All times are the database's. A clock that is set back delays a takeover, and no more.
+  S5  All times are the database's. A clock that is set back delays a takeover by a lease, and an
+      end by force by as much as it was set back.
   S6  A supervisor that ends leaves applications running.
 """
 
@@ -23,11 +25,14 @@ from typing import Literal, Protocol
 from waybill import __version__
 from waybill.back_off import BackOff
 from waybill.clusters.applications import (
+    HANGS_S,
     RESTARTS,
+    STALE_S,
     Application,
     ApplicationKind,
     ask_restart,
     begin_start,
+    note_clock,
     note_ended,
     note_started,
     older_code,
@@ -41,7 +46,7 @@ Word = Literal["alive", "dead", "unknown", "no answer"]
 process of another host); ``no answer``: it could not be asked now."""
 Action = Literal["start", "stop", "kill", "wait"]
 KILL_S = 60.0
-"""An application that was asked to end is killed after so long."""
+"""Where a backend's ``stop`` does not wait for the end, an application is killed after so long."""
 
 
 class Backend(Protocol):
@@ -55,7 +60,7 @@ class Backend(Protocol):
 
         Raises:
             InputError: it cannot be started as things are.
-            RetryError: it may be started later.
+            RetryError: it was not started, or nobody knows; the lease decides.
         """
 
     def ask(self, application: Application) -> Word:
@@ -99,10 +104,23 @@ def decide(application: Application, word: Word, *, back_off: BackOff = RESTARTS
         return "wait"
     if _is_over(application, word):
         is_due = application.wanted == "running" and application.waits_s(back_off) == 0
-        return "start" if is_due else "wait"
-    if word != "alive" or not application.is_unwanted:
+        return "start" if is_due and not _may_report(application, word) else "wait"
+    return _end_of(application) if word == "alive" else "wait"
+
+
+def _end_of(living: Application) -> Action:
+    if living.silence_s >= HANGS_S:
+        return "kill"
+    if not living.is_unwanted:
         return "wait"
-    return "kill" if application.now_s - application.wanted_s >= KILL_S else "stop"
+    return "kill" if living.now_s - living.wanted_s >= KILL_S else "stop"
+
+
+def _may_report(application: Application, word: Word) -> bool:
+    """Tell whether what nobody can ask after is waited for, since its lease was found over."""
+    if application.epoch == 0 or word == "dead":
+        return False
+    return application.ended_s is None or 0 <= application.now_s - application.ended_s < STALE_S
 
 
 def _is_over(application: Application, word: Word) -> bool:
@@ -148,6 +166,8 @@ def supervise(
     backend = backends.get(before.backend)
     word, problem = _ask(backend, before)
     words = ""
+    if word == "unknown" and before.ended_s is None and before.is_ahead:
+        note_clock(tracker, before)
     if before.epoch and before.ended_s is None and _is_over(before, word):
         words = backend.last_words(before) if backend else ""
         note_ended(tracker, before, back_off=back_off)
@@ -206,10 +226,10 @@ def _start(
         return Look(begun, "unknown", "wait")
     try:
         external_id = backend.start(begun)
-    except (InputError, RetryError) as error:
+    except InputError:
         note_ended(tracker, begun, back_off=back_off)
-        if isinstance(error, InputError):
-            raise
-        return Look(_read(tracker, seen.kind, seen.cluster), "dead", "wait", problem=str(error))
+        raise
+    except RetryError as error:
+        return Look(_read(tracker, seen.kind, seen.cluster), "unknown", "wait", problem=str(error))
     note_started(tracker, begun, external_id)
     return Look(_read(tracker, seen.kind, seen.cluster), "alive", "start")

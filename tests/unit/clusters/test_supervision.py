@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from waybill.back_off import BackOff
 from waybill.clusters import Application, decide, needs_look, process_identity, process_state
-from waybill.clusters.applications import LEASE_S, RESTARTS, STALE_S, application_state, older_code
+from waybill.clusters.applications import (
+    HANGS_S,
+    LEASE_S,
+    RESTARTS,
+    STALE_S,
+    application_state,
+    older_code,
+)
 from waybill.clusters.supervision import KILL_S
 
 NOW_S = 1_000_000.0
@@ -56,9 +63,9 @@ def test_reports_that_stay_away_start_nothing_while_it_lives_or_nobody_answers(r
 
 
 @given(rows)
-def test_what_nobody_can_ask_after_is_replaced_only_when_its_lease_is_over_or_it_said_it_ended(row):
+def test_what_nobody_can_ask_after_is_replaced_only_after_its_end_was_written_down(row):
     if row.epoch and decide(row, "unknown") == "start":
-        assert row.ended_s is not None or row.silence_s >= LEASE_S
+        assert row.ended_s is not None
 
 
 @given(rows, words)
@@ -70,7 +77,8 @@ def test_what_is_to_be_stopped_is_never_started(row, word):
 def test_only_what_lives_and_should_not_is_ended(row, word):
     if decide(row, word) in {"stop", "kill"}:
         assert word == "alive"
-        assert row.wanted == "stopped" or row.restart_epoch >= row.epoch
+        is_unwanted = row.wanted == "stopped" or row.restart_epoch >= row.epoch
+        assert is_unwanted or row.silence_s >= HANGS_S
 
 
 @given(rows, st.floats(-10_000, 10_000))
@@ -99,6 +107,16 @@ def test_waits_between_restarts_double_and_a_restart_that_was_asked_for_waits_no
     assert decide(replace(ended, restart_epoch=3), "dead", back_off=back_off) == "start"
 
 
+def test_what_nobody_can_ask_after_has_time_to_report_once_its_lease_is_found_over():
+    """The tracker, or the way to it, was away for everybody: it came back for a supervisor first."""
+    silent = replace(WORKS, heartbeat_s=NOW_S - LEASE_S)
+    assert decide(silent, "unknown") == "wait"
+    given_up = replace(silent, ended_s=NOW_S)
+    assert decide(given_up, "unknown") == "wait"
+    assert decide(replace(given_up, now_s=NOW_S + STALE_S), "unknown") == "start"
+    assert decide(replace(given_up, now_s=NOW_S - 900), "unknown") == "start", "set back since"
+
+
 def test_one_that_was_never_started_is_started_and_not_asked_after():
     new = Application("default", "processing", NOW_S)
     assert needs_look(new)
@@ -121,6 +139,8 @@ def test_nobody_is_silent_for_longer_than_the_tracker_is_up():
     away = replace(WORKS, heartbeat_s=NOW_S - 900, tracker_since_s=NOW_S - 10)
     assert (away.is_stale, away.is_expired) == (False, False)
     assert decide(away, "unknown") == "wait"
+    set_back = replace(away, heartbeat_s=NOW_S - 900, tracker_since_s=NOW_S + 3600)
+    assert not set_back.is_ahead, "the tracker was started before the clock was set back"
 
 
 def test_a_clock_that_was_set_back_makes_a_report_worth_nothing_but_ends_no_lease():
@@ -139,12 +159,26 @@ def test_who_does_not_end_when_asked_is_killed_after_a_minute():
     assert decide(replace(WORKS, restart_epoch=3, wanted_s=NOW_S), "alive") == "stop"
 
 
+def test_one_that_lives_and_reports_no_more_is_killed_after_half_an_hour():
+    hangs = replace(WORKS, heartbeat_s=NOW_S - HANGS_S)
+    assert needs_look(hangs)
+    assert decide(hangs, "alive") == "kill"
+    assert decide(replace(hangs, now_s=NOW_S - 1), "alive") == "wait"
+    assert decide(replace(hangs, tracker_since_s=NOW_S - 60), "alive") == "wait"
+
+
 def test_older_code_is_replaced_and_newer_code_left_alone():
-    assert older_code(replace(WORKS, code_version="0.9.12"), "0.10.0")
-    assert not older_code(replace(WORKS, code_version="0.10.0"), "0.9.12")
-    assert not older_code(replace(WORKS, code_version="0.10.0"), "0.10.0")
-    assert not older_code(replace(WORKS, code_version=""), "0.10.0")
-    assert needs_look(replace(WORKS, code_version="0.9.12"), version="0.10.0")
+    older = replace(WORKS, backend="process", code_version="0.9.12")
+    assert older_code(older, "0.10.0")
+    assert not older_code(replace(older, code_version="0.10.0"), "0.9.12")
+    assert not older_code(replace(older, code_version="0.10.0"), "0.10.0")
+    assert not older_code(replace(older, code_version=""), "0.10.0")
+    assert needs_look(older, version="0.10.0")
+
+
+def test_what_a_cluster_runs_has_the_version_of_its_image_and_is_never_replaced_for_it():
+    submitted = replace(WORKS, backend="spark", code_version="0.9.12")
+    assert not needs_look(submitted, version="0.10.0")
 
 
 def test_words_for_how_it_is_come_from_the_row():
@@ -163,12 +197,16 @@ def test_a_process_is_known_by_host_boot_and_start_beside_its_pid():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     identity = process_identity(child.pid)
     assert process_state(identity) == "alive"
-    host, namespace, boot, start, pid = identity.rsplit(":", 4)
-    other = f"{host}:{namespace}:{boot}:{int(start) + 1}:{pid}"
+    host, machine, namespace, boot, start, pid = identity.rsplit(":", 5)
+    place = f"{host}:{machine}:{namespace}"
+    other = f"{place}:{boot}:{int(start) + 1}:{pid}"
     assert process_state(other) == "dead", "its pid is another process's"
-    assert process_state(f"{host}:{namespace}:before:{start}:{pid}") == "dead", "a boot ago"
-    assert process_state(f"elsewhere:{namespace}:{boot}:{start}:{pid}") == "unknown"
-    assert process_state(f"{host}:1:{boot}:{start}:{pid}") == "unknown", "another container"
+    assert process_state(f"{place}:before:{start}:{pid}") == "dead", "a boot ago"
+    rest = f"{boot}:{start}:{pid}"
+    assert process_state(f"elsewhere:{machine}:{namespace}:{rest}") == "unknown"
+    assert process_state(f"{host}:{machine}:1:{rest}") == "unknown", "another container"
+    namesake = f"{host}:another:{namespace}:before:{start}:{pid}"
+    assert process_state(namesake) == "unknown", "another machine of the same name"
     child.kill()
     while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
         pass
@@ -177,9 +215,27 @@ def test_a_process_is_known_by_host_boot_and_start_beside_its_pid():
     assert process_state(identity) == "dead"
 
 
-@given(st.text())
-def test_a_text_that_names_no_process_of_this_host_is_nobodys_death(text):
+PLACE = process_identity(os.getpid()).rsplit(":", 3)[0]
+parts = st.text(st.characters(exclude_characters=":"), max_size=9)
+
+
+@given(st.lists(parts, max_size=8).map(":".join), parts, st.integers(1, 9_999_999))
+def test_a_text_that_names_no_process_of_this_host_is_nobodys_death(text, boot, pid):
     assert process_state(text) == "unknown"
+    assert process_state(f"{text}:{boot}:1:{pid}") == "unknown", "a process of another host"
+
+
+@given(parts, parts, parts.filter(lambda part: not part.isdecimal()))
+def test_what_is_no_pid_is_nobodys_death(boot, start, pid):
+    assert process_state(f"{PLACE}:{boot}:{start}:{pid}") == "unknown"
+
+
+def test_a_process_that_nobody_may_look_at_is_not_dead(monkeypatch):
+    def refuse(self):
+        raise psutil.AccessDenied(self.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", refuse)
+    assert process_state(process_identity(os.getpid())) == "unknown"
 
 
 def test_this_process_lives():
