@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 from tests.support.books import open_books
 
 from waybill.access import Decision, read_audit
@@ -28,11 +31,15 @@ from waybill.clusters import (
     start_cluster,
     stop_cluster,
     supervise,
+    want_application,
 )
-from waybill.clusters.applications import begin_start, served_clusters
+from waybill.clusters.applications import HEARTBEAT_S, begin_start, served_clusters
 from waybill.clusters.supervision import Word
 from waybill.errors import InputError, RetryError
 from waybill.ledger import FencedError
+from waybill.loading.spark import run_loading
+from waybill.processing.spark import run_processing
+from waybill.settings import Settings, SparkSettings, TrackerSettings
 from waybill.storage import TrackerStore
 
 pytestmark = pytest.mark.serves
@@ -108,14 +115,11 @@ def machine() -> Machine:
     return Machine()
 
 
-def look(tracker: TrackerStore, machine: Machine, back_off: BackOff = AT_ONCE) -> Look:
+def look(
+    tracker: TrackerStore, machine: Machine, back_off: BackOff = AT_ONCE, *, on: str = "machine"
+) -> Look:
     return supervise(
-        tracker,
-        {"machine": machine},
-        "processing",
-        "default",
-        start_on="machine",
-        back_off=back_off,
+        tracker, {on: machine}, "processing", "default", start_on=on, back_off=back_off
     )
 
 
@@ -175,10 +179,10 @@ def test_one_that_comes_while_a_supervisor_gives_it_up_is_kept(
     with pytest.raises(Died):
         look(tracker, machine)
     machine.dies = ""
-    machine.meanwhile.append(lambda: lease(tracker, 1))
+    arrived: list[ApplicationLease] = []
+    machine.meanwhile.append(lambda: arrived.append(lease(tracker, 1)))
     assert look(tracker, machine).action == "wait"
-    own = ApplicationLease(tracker, "processing", "default", 1)
-    assert own.renew(), "its lease is as it was"
+    assert arrived[0].renew(), "its lease is as it was"
     assert (row(tracker).epoch, row(tracker).ended_s) == (1, None)
 
 
@@ -217,6 +221,48 @@ def test_an_older_application_may_not_report_and_one_that_comes_late_does_not_be
         newer.renew()
 
 
+def test_an_epoch_that_a_restored_tracker_gives_out_again_is_of_one_application(
+    tracker: TrackerStore,
+) -> None:
+    before = lease(tracker)
+    sql(tracker, "DELETE FROM applications")  # the backup is of before its start
+    after = lease(tracker)
+    assert before.epoch == after.epoch == 1
+    assert after.renew()
+    with pytest.raises(FencedError):
+        before.renew()
+
+
+@pytest.mark.parametrize("run", [run_processing, run_loading])
+def test_one_that_comes_late_leaves_the_checkpoints_of_the_one_that_runs(
+    tracker: TrackerStore, tmp_path: Path, run: Callable[..., None]
+) -> None:
+    kind = run.__name__.removeprefix("run_")
+    lease(tracker)
+    ApplicationLease.acquire(tracker, "loading", "default")
+    checkpoint = tmp_path / f"{kind}-default" / "of-epoch-1"
+    checkpoint.mkdir(parents=True)
+    settings = Settings(
+        _env_file=None,
+        tracker=TrackerSettings(dsn=tracker.dsn),
+        spark=SparkSettings(work_dir=tmp_path),
+    )
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with pytest.raises(FencedError, match="epoch 0 is over"):
+            run(settings, cluster="default", epoch=0)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert checkpoint.is_dir()
+
+
+def test_an_application_of_an_earlier_release_cannot_start_beside(tracker: TrackerStore) -> None:
+    values = "VALUES ('application/processing/default', 1, 'older')"
+    with pytest.raises(IntegrityError, match="ck_consumers_name"):
+        sql(tracker, f"INSERT INTO consumers (name, epoch, holder) {values}")
+
+
 def test_a_start_by_hand_is_adopted(tracker: TrackerStore) -> None:
     taken = lease(tracker)
     found = row(tracker)
@@ -236,10 +282,36 @@ def test_a_supervisor_killed_amid_a_start_leaves_the_lease_to_decide(
     assert (row(tracker).epoch, row(tracker).external_id) == (1, "")
     assert look(tracker, machine).action == "wait", "nobody knows yet whether it comes"
     monkeypatch.setattr("waybill.clusters.applications.LEASE_S", 0.0)
+    assert look(tracker, machine).action == "wait", "its end is written down, and may be taken back"
+    monkeypatch.setattr("waybill.clusters.supervision.STALE_S", 0.0)
     assert look(tracker, machine).action == "start"
     assert row(tracker).epoch == 2
     with pytest.raises(FencedError):
         lease(tracker, 1)
+
+
+def test_one_on_a_backend_that_is_not_known_here_is_replaced_after_its_lease(
+    tracker: TrackerStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look(tracker, machine, on="elsewhere")
+    problem = "nothing is known here of the backend 'elsewhere'"
+    assert (look(tracker, machine).action, look(tracker, machine).problem) == ("wait", problem)
+    monkeypatch.setattr("waybill.clusters.applications.LEASE_S", 0.0)
+    assert look(tracker, machine).action == "wait"
+    sql(tracker, "UPDATE applications SET ended_at = now() - interval '15 seconds'")
+    assert look(tracker, machine).action == "start"
+    assert (row(tracker).epoch, row(tracker).backend) == (2, "machine")
+
+
+def test_a_report_of_before_the_clock_was_set_back_delays_a_takeover_by_a_lease_only(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    lease(tracker, 1)
+    sql(tracker, "UPDATE applications SET heartbeat_at = now() + interval '1 hour'")
+    machine.word = "unknown"
+    assert look(tracker, machine).action == "wait"
+    assert 0 <= row(tracker).silence_s < HEARTBEAT_S * 10
 
 
 def test_an_application_whose_starter_was_killed_says_itself_who_it_is(
@@ -260,7 +332,7 @@ def test_reports_that_stay_away_start_nothing_while_the_machine_says_alive_or_no
     tracker: TrackerStore, machine: Machine
 ) -> None:
     look(tracker, machine)
-    sql(tracker, "UPDATE applications SET heartbeat_at = now() - interval '1 day'")
+    sql(tracker, "UPDATE applications SET heartbeat_at = now() - interval '20 minutes'")
     machine.word = "alive"
     assert look(tracker, machine).action == "wait"
     machine.word = "no answer"
@@ -269,19 +341,28 @@ def test_reports_that_stay_away_start_nothing_while_the_machine_says_alive_or_no
     assert machine.starts == [1]
 
 
-def test_a_start_that_fails_is_counted_and_tried_again_and_wrong_input_is_raised(
+def test_a_start_of_which_nobody_knows_whether_it_came_through_waits_for_its_lease(
     tracker: TrackerStore, machine: Machine
 ) -> None:
-    machine.error = RetryError("no memory")
+    machine.error = RetryError("no answer after it was submitted")
     failed = look(tracker, machine)
-    assert (failed.action, failed.problem, failed.application.failures) == ("wait", "no memory", 1)
+    assert (failed.action, failed.problem) == ("wait", "no answer after it was submitted")
+    machine.error = None
+    assert look(tracker, machine).action == "wait"
+    assert lease(tracker, 1).renew(), "it came through"
+    assert machine.starts == []
+
+
+def test_wrong_input_is_raised_counted_and_tried_again(
+    tracker: TrackerStore, machine: Machine
+) -> None:
     machine.error = InputError("no Java")
     with pytest.raises(InputError, match="no Java"):
         look(tracker, machine)
-    assert row(tracker).failures == 2
+    assert row(tracker).failures == 1
     machine.error = None
     assert look(tracker, machine).action == "start"
-    assert row(tracker).epoch == 3
+    assert row(tracker).epoch == 2
 
 
 def test_each_death_is_told_once_and_waits_grow_in_the_row(
@@ -322,6 +403,21 @@ def test_a_stop_is_read_by_the_application_and_kept_until_it_is_to_run_again(
     assert sorted(actions) == ["start_cluster", "stop_cluster"]
 
 
+def test_one_that_is_fenced_while_its_loop_waits_ends(tracker: TrackerStore) -> None:
+    older = lease(tracker)
+    ended = threading.Event()
+    with Heartbeat(older, ended.set, every_s=0.02):
+        lease(tracker)
+        assert ended.wait(20), "its report is refused"
+
+
+def test_what_a_person_stopped_is_not_the_variables_to_start(tracker: TrackerStore) -> None:
+    with tracker.transaction() as connection:
+        want_application(connection, "processing", "default", "stopped", by="the variable")
+        assert not want_application(connection, "processing", "default", "stopped", by="ann")
+    assert row(tracker).wanted_by == "ann"
+
+
 def test_one_that_does_not_end_is_killed(
     tracker: TrackerStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,11 +446,21 @@ def test_a_restart_is_for_the_start_that_runs_and_done_once(
 def test_an_application_of_older_code_is_replaced_and_one_of_newer_code_is_not(
     tracker: TrackerStore, machine: Machine
 ) -> None:
-    look(tracker, machine)
+    look(tracker, machine, on="process")
     sql(tracker, "UPDATE applications SET code_version = '999.0.0'")
-    assert look(tracker, machine).action == "wait"
+    assert look(tracker, machine, on="process").action == "wait"
     sql(tracker, "UPDATE applications SET code_version = '0.0.9'")
-    assert [look(tracker, machine).action for _ in range(3)] == ["stop", "start", "wait"]
+    actions = [look(tracker, machine, on="process").action for _ in range(3)]
+    assert actions == ["stop", "start", "wait"]
+
+
+def test_a_submitted_application_of_older_code_is_not_replaced_by_the_same_image_for_ever(
+    tracker: TrackerStore, machine: Machine
+) -> None:
+    look(tracker, machine)
+    sql(tracker, "UPDATE applications SET code_version = '0.0.9'")
+    assert look(tracker, machine).action == "wait"
+    assert machine.starts == [1]
 
 
 def test_deleting_a_cluster_fences_and_a_new_one_of_its_name_goes_on_from_the_epochs(
@@ -366,7 +472,7 @@ def test_deleting_a_cluster_fences_and_a_new_one_of_its_name_goes_on_from_the_ep
     assert delete_cluster(tracker, "brief", ANN)
     with pytest.raises(FencedError):
         frozen.renew()
-    assert row(tracker, "brief").wanted == "stopped"
+    assert (row(tracker, "brief").wanted, row(tracker, "brief").external_id) == ("stopped", "")
     create_cluster(tracker, ClusterRequest(name="brief"), ANN)
     assert (row(tracker, "brief").wanted, row(tracker, "brief").epoch) == ("running", 2)
     with pytest.raises(FencedError):

@@ -106,12 +106,12 @@ def run_loading(settings: Settings, *, cluster: str, epoch: int | None = None) -
         StopError: another application of the cluster was started, or one took a consumer over.
     """
     stopping = Stopping()
-    checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
     running: dict[str, LoadingConsumer] = {}
     with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
         own = cluster_settings(tracker, cluster)
         lease = ApplicationLease.acquire(tracker, "loading", cluster, epoch=epoch)
         heartbeat = reporting.enter_context(Heartbeat(lease, stopping.ask))
+        checkpoints = fresh_checkpoints(settings.spark.work_dir / f"loading-{cluster}")
         refuse_foreign_bucket(settings)
         objects = open_owned_objects(settings)
         recorder = open_recorder(settings.traces) if settings.traces.enabled else None

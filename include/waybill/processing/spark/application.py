@@ -47,12 +47,12 @@ def run_processing(settings: Settings, *, cluster: str, epoch: int | None = None
         RetryError: Kafka did not answer for 10 min at the start; the supervisor starts it again.
     """
     stopping = Stopping()
-    checkpoints = fresh_checkpoints(settings.spark.work_dir / f"processing-{cluster}")
     log = open_log(settings.kafka)
     with open_tracker(settings.tracker) as tracker, ExitStack() as reporting:
         own = cluster_settings(tracker, cluster)
         lease = ApplicationLease.acquire(tracker, "processing", cluster, epoch=epoch)
         heartbeat = reporting.enter_context(Heartbeat(lease, stopping.ask))
+        checkpoints = fresh_checkpoints(settings.spark.work_dir / f"processing-{cluster}")
         log.wait_until_up(limit_s=600)
         refuse_foreign_bucket(settings)
         parts = ProcessingParts.over(settings, tracker, log, open_owned_objects(settings))
