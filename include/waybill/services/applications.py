@@ -14,13 +14,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from waybill.clusters import PROCESS, process_identity, process_state, supervise
 from waybill.clusters import ApplicationKind as Kind
-from waybill.clusters import process_identity, process_state, supervise
 from waybill.errors import InputError, RetryError, StopError
 from waybill.settings import Settings
 from waybill.stack import Launch, ProcessRecord, processes, state_folder
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from waybill.clusters import Application, Backend, Look, Word
 
 KINDS: tuple[Kind, ...] = ("processing", "loading")
-PROCESS = "process"
-"""Name of the backend whose applications are processes."""
 _STOP_S = 20.0
 _LOOK_S = 0.05
 _RECORDED_S = 20.0
@@ -71,18 +70,18 @@ _BY_HAND = Start()
 def start_application(settings: Settings, kind: Kind, cluster: str, how: Start = _BY_HAND) -> int:
     """Start an application in a session of its own and return its pid.
 
-    One that runs on this host is kept; with an epoch it is an older one, and ended first.
+    One that runs on this host is kept; with an epoch, an older one is ended first.
 
     Raises:
         InputError: unknown kind, or its entry point is not there.
-        RetryError: the machine is too busy to start it.
+        RetryError: the machine is too busy to start it, or one of a newer epoch runs.
     """
     if kind not in KINDS:
         raise InputError(f"unknown application {kind!r}; known: {', '.join(KINDS)}")
     if not _CLUSTER.fullmatch(cluster):
         raise InputError(f"cluster {cluster!r} must be letters, digits, '-', '_' or '.'")
     if how.epoch is not None:
-        stop_application(settings, kind, cluster)
+        _stop_older(settings, kind, cluster, how.epoch)
     found = application_status(settings, kind, cluster)
     if found.running and found.pid is not None:
         return found.pid
@@ -107,6 +106,23 @@ def start_application(settings: Settings, kind: Kind, cluster: str, how: Start =
             raise RetryError(f"{kind} of {cluster!r} did not start within {_RECORDED_S:.0f} s")
         time.sleep(_LOOK_S)
     return child.pid
+
+
+def _stop_older(settings: Settings, kind: Kind, cluster: str, epoch: int) -> None:
+    record = _record(settings, kind, cluster)
+    process = None if record is None else record.process()
+    if process is not None and (running := _epoch(process)) > epoch:
+        raise RetryError(f"{kind} of {cluster!r}: start {running}, newer than {epoch}, runs")
+    stop_application(settings, kind, cluster)
+
+
+def _epoch(process: psutil.Process) -> int:
+    """Return the epoch that a process was started with; 0: with none, or it is gone."""
+    try:
+        words = pairwise(process.cmdline())
+    except psutil.NoSuchProcess:
+        return 0
+    return next((int(word) for name, word in words if name == "--epoch" and word.isdecimal()), 0)
 
 
 def application_script(settings: Settings, kind: Kind) -> Path:
@@ -202,9 +218,17 @@ class ProcessBackend:
     def stop(self, application: Application) -> None:
         """Stop it with its whole session, by force after 20 s.
 
+        Of one that the registry does not name (it was started by hand) the process is ended.
+
         Raises:
             RetryError: it does not end.
         """
+        pid = int(application.external_id.rpartition(":")[2])
+        record = _record(self._settings, application.kind, application.cluster)
+        if record is None or record.pid != pid:
+            if self.ask(application) == "alive":
+                processes.end_all([psutil.Process(pid)], grace_s=_STOP_S)
+            return
         try:
             stop_application(self._settings, application.kind, application.cluster)
         except StopError as error:
